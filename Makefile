@@ -1,0 +1,75 @@
+# Entry points for people and for CI: each target sets up what it needs inside the checkout, then does one thing.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+DEMO_DIR ?= build/demo
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# Without ninja, CMake compiles one file at a time unless told otherwise.
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+PYTAG := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifeq ($(PYTAG),)
+$(error "$(PYTHON)" does not start; name a Python 3.11 or newer: make PYTHON=/path/to/python3 ...)
+endif
+
+# A stamp is named after the Python it stands for, so that another PYTHON starts over with a fresh environment.
+CREATED := $(VENV)/.created-$(PYTAG)
+INSTALLED := $(VENV)/.installed-$(PYTAG)
+NOX := $(VENV)/.nox-$(PYTAG)
+# Folders are listed too: their time changes when a file is added or removed.
+SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
+CHECKED := python tests bench demo noxfile.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench matrix lint format clean
+
+help:  ## say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: $(INSTALLED)  ## train, export, save; load in a new process and compare with the live model
+	@mkdir -p $(DEMO_DIR)
+	@$(BIN)/python demo/train.py $(DEMO_DIR)
+	@$(BIN)/python demo/check.py $(DEMO_DIR)
+
+# The pytest script, not `python -m pytest`: the checkout stays off sys.path and the installed package is what is tested.
+test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
+	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory lint
+
+bench: $(INSTALLED)  ## jaxexp beside jax.export (QUICK=1 for less than a minute; BENCH_ARGS=... is passed on)
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(BENCH_ARGS)
+
+matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=... is passed on)
+	@$(BIN)/nox $(NOX_ARGS)
+
+# mypy looks at the installed package, where the native module's generated stub lies beside the code.
+lint: $(INSTALLED)  ## ruff and mypy
+	@$(BIN)/ruff check --quiet $(CHECKED)
+	@$(BIN)/ruff format --check --quiet $(CHECKED)
+	@$(BIN)/mypy -p jaxexp
+	@echo "lint: clean"
+
+format: $(INSTALLED)  ## let ruff put the Python files in order
+	@$(BIN)/ruff check --quiet --fix $(CHECKED)
+	@$(BIN)/ruff format $(CHECKED)
+
+clean:  ## remove all that these targets made, environments included
+	rm -rf $(VENV) .nox build dist bench/results .pytest_cache .mypy_cache .ruff_cache
+	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
+
+$(CREATED):
+	@echo "setting up $(VENV) with Python $(PYTAG)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(INSTALLED): $(CREATED) $(SOURCES)
+	@echo "building and installing jaxexp into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) install '.[dev]'
+	@touch $@
+
+$(NOX): $(CREATED)
+	@echo "installing nox into $(VENV)"
+	@$(PIP) install 'nox>=2025.2'
+	@touch $@

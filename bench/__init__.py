@@ -1,0 +1,1 @@
+"""Benchmarks of jaxexp beside jax.export: `make bench`, or `python -m bench --help`."""

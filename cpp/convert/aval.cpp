@@ -1,0 +1,103 @@
+// AbstractValue <-> jax.core.ShapedArray: shape, dtype and memory space. Shardings are kept beside the avals.
+#include <charconv>
+#include <limits>
+
+#include "convert/decoder.h"
+#include "convert/encoder.h"
+#include "convert/errors.h"
+
+namespace jaxexp {
+
+Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
+  std::uint32_t& offset = known(avals_, aval);
+  if (offset != 0) return offset;
+
+  const nb::tuple shape = tuple_of(aval.attr(names_.shape));
+  Offsets<wire::String> dimensions;
+  for (nb::handle dimension : shape) dimensions.push_back(this->dimension(dimension));
+  const auto dimension_vector = writer_.offsets<wire::String>(dimensions);
+  const schema::DType dtype = this->dtype(aval.attr(names_.dtype));
+  const nb::object memory_space = aval.attr(names_.memory_space);
+  const auto memory = std::ranges::find_if(jax_.memory_spaces, [&](const auto& m) { return m.is(memory_space); });
+  if (memory == jax_.memory_spaces.end())
+    refuse("memory_space has to be one of JAX's, found " + describe(memory_space));
+  const auto space = static_cast<schema::MemorySpace>(1 + (memory - jax_.memory_spaces.begin()));
+
+  const auto table = writer_.table<schema::AbstractValue>(
+      wire::Table::aval, {dimension_vector.o, static_cast<std::uint32_t>(dtype), static_cast<std::uint32_t>(space)},
+      [&] {
+        return schema::CreateAbstractValue(writer_.fbb(), schema::AbstractValueKind::shapedArray, dimension_vector,
+                                           dtype, space);
+      });
+  return offset = table.o;
+}
+
+Offset<wire::String> Encoder::dimension(nb::handle dimension) {
+  if (PyLong_CheckExact(dimension.ptr())) {
+    char digits[24];
+    const long long value = PyLong_AsLongLong(dimension.ptr());
+    if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+    const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+    return writer_.string({digits, static_cast<std::size_t>(end - digits)});
+  }
+  std::uint32_t& offset = known(dimensions_, dimension);
+  if (offset == 0) offset = string(nb::str(dimension), "a dimension").o;
+  return offset;
+}
+
+schema::DType Encoder::dtype(nb::handle dtype) {
+  nb::object kind = nb::borrow(PyDict_GetItemWithError(jax_.kinds_of_dtypes.ptr(), dtype.ptr()));
+  if (!kind.is_valid()) {
+    if (PyErr_Occurred()) throw nb::python_error();
+    try {
+      kind = jax_.kind_of_dtype(dtype);
+    } catch (nb::python_error& e) {
+      if (!e.matches(PyExc_LookupError)) throw;
+      refuse("the dtype " + describe(dtype) + " has no number in the format");
+    }
+  }
+  return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));
+}
+
+nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& where) {
+  const auto [object, is_new] = avals_.insert(position(aval));
+  if (!is_new) return object;
+  const nb::object shape = this->shape(aval.shape(), where);
+  const nb::object dtype = this->dtype(static_cast<int>(aval.dtype()), {&where, "dtype"});
+  const auto space = std::max(aval.memory_space(), schema::MemorySpace::Device);
+  const nb::object& memory_space = jax_.memory_spaces[static_cast<std::size_t>(space) - 1];
+  return object = reading(where, "a shape and dtype that make an aval",
+                          [&] { return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space); });
+}
+
+nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
+                          const wire::Path& where) {
+  return tuple_of(dimensions, [&](const flatbuffers::String& text, std::uint32_t i) {
+    const auto [object, is_new] = dimensions_.insert(position(text));
+    if (is_new) object = dimension(text, {&where, "shape", i});
+    return object;
+  });
+}
+
+nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path& where) {
+  constexpr std::size_t always_fits = std::numeric_limits<std::int64_t>::digits10;
+  const char* const end = text.c_str() + text.size();
+  std::int64_t size = 0;
+  if (text.size() <= always_fits && text.c_str()[0] != '-' && std::from_chars(text.c_str(), end, size).ptr == end)
+    return nb::steal(PyLong_FromLongLong(size));
+  return reading(where, "a dimension", [&] {
+    if (!scope_.is_valid()) scope_ = jax_.SymbolicScope();
+    const nb::object parsed = jax_.parse_shape(nb::make_tuple(string(text)), scope_);
+    if (!PyTuple_Check(parsed.ptr()) || PyTuple_GET_SIZE(parsed.ptr()) != 1)
+      throw wire::Error(where, "one dimension", "'" + text.str() + "'");
+    return nb::borrow(PyTuple_GET_ITEM(parsed.ptr(), 0));
+  });
+}
+
+nb::object Decoder::dtype(int kind, const wire::Path& where) {
+  if (kind >= 0 && static_cast<std::size_t>(kind) < jax_.dtypes.size())
+    return jax_.dtypes[static_cast<std::size_t>(kind)];
+  return reading(where, "the number of a dtype that is known here", [&] { return jax_.dtype_of_kind(kind); });
+}
+
+}  // namespace jaxexp

@@ -1,0 +1,13 @@
+// Effect <-> a JAX effect, which Python names and finds by name.
+#include "convert/decoder.h"
+#include "convert/encoder.h"
+
+namespace jaxexp {
+
+Offset<schema::Effect> Encoder::effect(nb::handle effect) {
+  return schema::CreateEffect(writer_.fbb(), string(jax_.effect_name(effect), "the name of an effect"));
+}
+
+nb::object Decoder::effect(const schema::Effect& effect) { return jax_.effect_of_name(string(*effect.type_name())); }
+
+}  // namespace jaxexp

@@ -1,0 +1,99 @@
+// Runs the encoder over a chain and lays metadata and modules out behind each other.
+#include "convert/encode.h"
+
+#include <cstring>
+#include <memory>
+
+#include "convert/buffer.h"
+#include "convert/encoder.h"
+#include "convert/errors.h"
+#include "wire/limits.h"
+
+namespace jaxexp {
+namespace {
+
+/// Below this, letting other threads run costs more than it gives them.
+constexpr std::size_t large_copy = std::size_t{1} << 20;
+
+/// A chain that is laid out, with all that its pieces are views of.
+struct Encoded {
+  Encoded(const nb::sequence& chain, std::string_view jax_version)
+      : refs(jax_refs()), writer(4096 + 64 * arguments(chain)) {
+    const std::size_t size = nb::len(chain);
+    if (size == 0 || size > wire::max_vjp_order + 1)
+      throw NotSerializable({nullptr, "chain"}, "there have to be 1 to " + std::to_string(wire::max_vjp_order + 1) +
+                                                    " functions (a primal and its VJPs), found " +
+                                                    std::to_string(size));
+    Encoder encoder(*refs, writer);
+    Offset<schema::Exported> exported;
+    std::string path = "vjp";
+    for (std::size_t i = 2; i < size; ++i) path += ".vjp";
+    for (std::size_t i = size; i-- > 0;) {
+      const nb::object object = chain[i];
+      modules.emplace_back(object.attr(refs->names._module_buffer));
+      const std::string_view here = std::string_view(path).substr(0, i == 0 ? 0 : 4 * i - 1);
+      exported = encoder.exported(object, here, modules.back().bytes(), jax_version, exported);
+    }
+    layout = writer.finish(exported);
+  }
+
+  /// For the initial size of the writer's memory.
+  std::size_t arguments(const nb::sequence& chain) const {
+    return nb::len(chain) == 0 ? 0 : nb::len(nb::object(chain[0].attr(refs->names.in_avals)));
+  }
+
+  std::shared_ptr<const JaxRefs> refs;
+  wire::Writer writer;
+  std::vector<Buffer> modules;  // innermost VJP first
+  wire::Layout layout;
+};
+
+void copy(std::uint8_t* target, std::span<const std::uint8_t> source) {
+  if (source.size() < large_copy) {
+    if (!source.empty()) std::memcpy(target, source.data(), source.size());
+    return;
+  }
+  nb::gil_scoped_release release;
+  std::memcpy(target, source.data(), source.size());
+}
+
+}  // namespace
+
+nb::object encode(nb::sequence chain, std::string_view jax_version) {
+  const Encoded encoded(chain, jax_version);
+  const nb::object result =
+      nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.layout.size)));
+  if (!result.is_valid()) throw nb::python_error();
+  auto* target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
+  copy(target, encoded.layout.metadata);
+  target += encoded.layout.metadata.size();
+  for (std::span<const std::uint8_t> module : encoded.layout.modules) {
+    flatbuffers::WriteScalar(target, static_cast<flatbuffers::uoffset_t>(module.size()));
+    target += sizeof(flatbuffers::uoffset_t);
+    copy(target, module);
+    target += module.size();
+    std::memset(target, 0, wire::padding(module.size()));
+    target += wire::padding(module.size());
+  }
+  return result;
+}
+
+nb::list encode_parts(nb::sequence chain, std::string_view jax_version) {
+  const Encoded encoded(chain, jax_version);
+  nb::list parts;
+  // What stands between two modules: the padding of the one, the length of the next.
+  std::string between(reinterpret_cast<const char*>(encoded.layout.metadata.data()), encoded.layout.metadata.size());
+  auto owner = encoded.modules.rbegin();
+  for (std::span<const std::uint8_t> module : encoded.layout.modules) {
+    char length[sizeof(flatbuffers::uoffset_t)];
+    flatbuffers::WriteScalar(length, static_cast<flatbuffers::uoffset_t>(module.size()));
+    between.append(length, sizeof length);
+    parts.append(nb::bytes(between.data(), between.size()));
+    parts.append((owner++)->part(module));
+    between.assign(wire::padding(module.size()), '\0');
+  }
+  if (!between.empty()) parts.append(nb::bytes(between.data(), between.size()));
+  return parts;
+}
+
+}  // namespace jaxexp

@@ -1,0 +1,62 @@
+// jaxexp._errors is imported where an exception is raised: it loads no JAX, and importing _native needs no package.
+#include "errors.h"
+
+#include "wire/writer.h"
+
+namespace jaxexp {
+namespace {
+
+nb::str text(const std::string& utf8) { return nb::str(utf8.data(), utf8.size()); }
+
+template <class... Text>
+nb::object make_error(const char* name, const Text&... arguments) {
+  return nb::module_::import_("jaxexp._errors").attr(name)(arguments...);
+}
+
+void set_error(const nb::object& error) { PyErr_SetObject(error.type().ptr(), error.ptr()); }
+
+/// nanobind asks this about every C++ exception that reaches Python; what is not ours has to go on.
+void translate(const std::exception_ptr& exception, void*) {
+  try {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const wire::Error& e) {
+      set_error(make_error("DeserializationError", text(e.path), text(e.expected), text(e.found)));
+    } catch (const NotSerializable& e) {
+      set_error(make_error(e.wrong_type ? "SerializationTypeError" : "SerializationError", text(e.message)));
+    } catch (const wire::Writer::TooLarge& e) {
+      set_error(make_error("SerializationError", nb::str(e.what())));
+    }
+  } catch (nb::python_error& e) {
+    e.restore();
+  }
+}
+
+}  // namespace
+
+void translate_errors() { nb::register_exception_translator(translate); }
+
+void raise_not_readable(nb::python_error& cause, const wire::Path& where, const char* expected) {
+  const nb::object own = nb::module_::import_("jaxexp._errors").attr("ExportError");
+  if (!cause.matches(PyExc_Exception) || cause.matches(PyExc_MemoryError) || cause.matches(own)) throw;
+  nb::object value = nb::borrow(cause.value());
+  const nb::object found = nb::steal(PyUnicode_FromFormat("%s: %S", nb::type_name(value.type()).c_str(), value.ptr()));
+  if (!found.is_valid()) throw nb::python_error();
+  const nb::object error = make_error("DeserializationError", text(where.str()), nb::str(expected), found);
+  PyException_SetCause(error.ptr(), value.release().ptr());
+  set_error(error);
+  throw nb::python_error();
+}
+
+std::string describe(nb::handle object) {
+  constexpr std::size_t enough = 100;
+  const std::string type = nb::type_name(object.type()).c_str();
+  const nb::object repr = nb::steal(PyObject_Repr(object.ptr()));
+  const char* text = repr.is_valid() ? PyUnicode_AsUTF8(repr.ptr()) : nullptr;
+  if (!text) return PyErr_Clear(), "a value of type " + type;
+  std::string_view shown = std::string_view(text).substr(0, enough);
+  while (!shown.empty() && shown.size() == enough && (shown.back() & 0x80)) shown.remove_suffix(1);
+  return std::string(shown) + " (" + type + ")";
+}
+
+}  // namespace jaxexp

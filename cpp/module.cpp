@@ -1,0 +1,43 @@
+// jaxexp._native: what Python sees of the codec.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string_view.h>
+
+#include "convert/artifact.h"
+#include "convert/encode.h"
+#include "convert/errors.h"
+#include "convert/jax_refs.h"
+
+NB_MODULE(_native, m) {
+  using namespace jaxexp;
+  using namespace nb::literals;
+
+  m.doc() = "The codec of serialized Exported. Importing it imports no JAX: `bind` hands over what it needs.";
+  translate_errors();
+  unbind_with(m);
+
+  m.def("bind", &bind, "jax"_a, nb::sig("def bind(jax: object) -> None"),
+        "Keeps references to JAX's types, enum members and functions, which are attributes of `jax`.");
+  m.def("encode", &encode, "chain"_a, "jax_version"_a,
+        nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str) -> bytearray"),
+        "The bytes of a function and its VJPs, in this order.");
+  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a,
+        nb::sig(
+            "def encode_parts(chain: collections.abc.Sequence[object], jax_version: str) -> list[bytes | memoryview]"),
+        "The same bytes in pieces; those of the modules are views, not copies.");
+
+  nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")
+      .def(nb::init<nb::handle>(), "buffer"_a.none(),
+           nb::sig("def __init__(self, buffer: typing_extensions.Buffer) -> None"))
+      .def("decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
+           "The fields of the Exported, except its module.")
+      .def("module", &Artifact::module, nb::sig("def module(self) -> memoryview"),
+           "The bytes of the StableHLO module: a read-only view into the buffer.")
+      .def("vjp", &Artifact::vjp, "The VJP that was serialized with it.")
+      .def_prop_ro("serialization_version", &Artifact::serialization_version)
+      .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))
+      .def_prop_ro("writer", &Artifact::writer, "The releases of JAX that write such an artifact.")
+      .def_prop_ro("fun_name", &Artifact::fun_name)
+      .def_prop_ro("nr_devices", &Artifact::nr_devices)
+      .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"));
+}

@@ -1,0 +1,51 @@
+// What is wrong with an artifact, and where in it: the only exception that cpp/wire throws on bad input.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace jaxexp::wire {
+
+/// A place in an artifact, as a chain of links on the reader's stack; spelled out only when something is wrong there.
+struct Path {
+  const Path* parent = nullptr;
+  std::string_view name = {};
+  std::int64_t index = -1;
+
+  /// As in "vjp.in_tree.children[3].kind"; the middle of a long path is left out.
+  std::string str() const {
+    constexpr std::size_t shown = 8;  // at either end
+    std::vector<const Path*> links;
+    for (const Path* link = this; link; link = link->parent)
+      if (!link->name.empty()) links.push_back(link);
+    std::string text;
+    for (std::size_t i = links.size(); i-- > 0;) {
+      if (i >= shown && i + shown < links.size()) {
+        if (i == shown) text += "..";
+        continue;
+      }
+      if (!text.empty()) text += '.';
+      text += links[i]->name;
+      if (links[i]->index >= 0) text += '[' + std::to_string(links[i]->index) + ']';
+    }
+    return text;
+  }
+};
+
+struct Error : std::exception {
+  Error(const Path& where, std::string expected, std::string found)
+      : path(where.str()), expected(std::move(expected)), found(std::move(found)) {}
+
+  const char* what() const noexcept override { return expected.c_str(); }
+
+  std::string path;
+  std::string expected;
+  std::string found;
+};
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,48 @@
+// A hash table from non-zero 64-bit keys (buffer positions, object identities): what codec passes remember things in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace jaxexp::wire {
+
+/// Open addressing in one array, because these tables live for one pass and are asked once per table or object.
+template <class Value>
+class FlatMap {
+ public:
+  /// The value of a key, and whether the key is new (its value is then a default one). Valid until the next insertion.
+  std::pair<Value&, bool> insert(std::uint64_t key) {
+    if (2 * (used_ + 1) > slots_.size()) grow();
+    Slot& slot = find(key);
+    const bool is_new = slot.key == 0;
+    if (is_new) slot.key = key, ++used_;
+    return {slot.value, is_new};
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t key = 0;
+    [[no_unique_address]] Value value{};
+  };
+
+  Slot& find(std::uint64_t key) {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t i = (key * 0x9E3779B97F4A7C15u) >> 32;
+    while (slots_[i & mask].key != 0 && slots_[i & mask].key != key) ++i;
+    return slots_[i & mask];
+  }
+
+  void grow() {
+    std::vector<Slot> old(slots_.empty() ? 16 : 4 * slots_.size());
+    old.swap(slots_);
+    for (Slot& slot : old)
+      if (slot.key != 0) find(slot.key) = std::move(slot);
+  }
+
+  std::vector<Slot> slots_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,35 @@
+// How far an artifact may go: readers refuse what exceeds these, so writers stay within them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace jaxexp::wire {
+
+/// FlatBuffers' offsets are signed 32-bit numbers in places, so the last byte has to lie below this.
+inline constexpr std::size_t max_buffer_size = (std::size_t{1} << 31) - 1;
+
+inline constexpr std::size_t max_tree_depth = 1000;
+inline constexpr std::size_t max_vjp_order = 64;
+
+/// Nesting of tables of any kind: a tree inside the last VJP, and what a tree's leaf level may be followed by.
+inline constexpr std::size_t max_table_depth = max_tree_depth + max_vjp_order + 8;
+
+/// Different tables may refer to one vector (a tuple and a list of the same children, avals of the same shape). Lengths
+/// summed over all tables may be this large; a writer whose trees are within `max_tree_nodes` stays far below it.
+constexpr std::size_t max_vector_elements(std::size_t buffer_size) { return (1u << 18) + 8 * buffer_size; }
+
+/// Equal subtrees are written once, so that a few bytes can describe a tree that fills the memory. A tree may have
+/// this many nodes. Every leaf takes 16 bytes elsewhere (an aval and a sharding, by offset and by index), so trees
+/// whose nodes are within `shared_tree_nodes` are always below it.
+constexpr std::uint64_t max_tree_nodes(std::size_t buffer_size) { return (1u << 16) + 2 * std::uint64_t{buffer_size}; }
+
+/// The keys of a tree's dicts, equal dicts counted again, may be this long in total.
+constexpr std::uint64_t max_tree_key_bytes(std::size_t buffer_size) {
+  return (1u << 24) + 256 * std::uint64_t{buffer_size};
+}
+
+/// How many nodes a tree may have for a writer to share its inner nodes.
+constexpr std::uint64_t shared_tree_nodes(std::uint64_t leaves) { return (1u << 16) + 32 * leaves; }
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,71 @@
+"""The test matrix: jaxexp built and tested on each supported pair of Python and JAX."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import nox
+
+COMBINATIONS = {"3.11": "0.10.2", "3.12": "0.11.2", "3.13": "0.12.0.1"}
+RESULTS = Path("build/junit").absolute()
+RESULTS.mkdir(parents=True, exist_ok=True)  # nox writes its report there even if no session ran
+
+
+def pyenv_roots() -> list[Path]:
+    """Where pyenv may keep its interpreters: its command lies in its own bin or libexec folder, whatever HOME says."""
+    command = shutil.which("pyenv")
+    named = [os.environ.get("PYENV_ROOT"), command and Path(command).resolve().parent.parent]
+    return [Path(root) for root in named if root]
+
+
+@cache
+def folder_of(python: str) -> Path | None:
+    """The folder of a Python of this version that really starts (a pyenv shim on PATH may not), or None."""
+    name = f"python{python}"
+    on_path = shutil.which(name)
+    candidates = [on_path] if on_path else []
+    for root in pyenv_roots():
+        candidates += sorted(map(str, root.glob(f"versions/{python}.*/bin/{name}")), reverse=True)
+    for candidate in candidates:
+        if subprocess.run([candidate, "-c", "import venv"], capture_output=True).returncode == 0:
+            return Path(candidate).parent
+    return None
+
+
+# .ci/run names here what `make test` has covered already, as in "3.11+0.10.2".
+done = os.environ.get("MATRIX_DONE", "").split()
+wanted = [python for python, jax in COMBINATIONS.items() if f"{python}+{jax}" not in done]
+present = [python for python in wanted if folder_of(python)]
+absent = [python for python in wanted if not folder_of(python)]
+# nox looks interpreters up on PATH alone.
+os.environ["PATH"] = os.pathsep.join([*(str(folder_of(python)) for python in present), os.environ["PATH"]])
+
+nox.options.sessions = ["matrix"] * bool(present) + [f"matrix-{python}" for python in absent]
+nox.options.default_venv_backend = "venv"
+nox.options.download_python = "never"
+nox.options.reuse_venv = "yes"
+nox.options.report = str(RESULTS / "matrix.json")
+
+
+@nox.session(python=present)
+def matrix(session: nox.Session) -> None:
+    """The whole test suite against an installed jaxexp."""
+    jax = COMBINATIONS[str(session.python)]
+    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints.write_text(f"jax=={jax}\njaxlib=={jax}\n")
+    session.log(f"Python {session.python} with JAX {jax}")
+    session.install("-qq", "-c", str(constraints), ".[test]")
+    session.run("pytest", "-n", "2", f"--junitxml={RESULTS / f'{session.name}.xml'}", *session.posargs)
+
+
+def skip(session: nox.Session) -> None:
+    """Stands for an interpreter that this machine lacks, so that the summary names it."""
+    session.skip(f"this machine has no Python {session.name.removeprefix('matrix-')}")
+
+
+for python in absent:
+    nox.session(skip, name=f"matrix-{python}", python=False)

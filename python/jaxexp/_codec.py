@@ -1,0 +1,155 @@
+"""Between `Exported` objects and bytes: the only caller of the native encoder and decoder."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from . import _jax, _native, _registry, _sharding
+from ._errors import ExportError, ExportTypeError, UnsupportedArtifactError, UnsupportedSerializationError
+
+if TYPE_CHECKING:
+    from ._exported import Exported
+
+
+def serialize(exported: Exported, vjp_order: int) -> bytearray:
+    _bind()
+    return _native.encode(_chain(exported, vjp_order), jax.__version__)
+
+
+def save(exported: Exported, path: str | os.PathLike[str], vjp_order: int) -> None:
+    _bind()
+    _replace_file(path, _native.encode_parts(_chain(exported, vjp_order), jax.__version__))
+
+
+def read(buffer: Any) -> _native.Artifact:
+    """Verifies a buffer; `decode` of what this returns gives the fields of an Exported."""
+    _bind()
+    try:
+        return _native.Artifact(buffer)
+    except TypeError as error:
+        raise ExportTypeError(
+            f"an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
+        ) from error
+
+
+def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
+    """The function, its VJP, the VJP of that, and so on."""
+    chain = [exported]
+    for order in range(1, vjp_order + 1):
+        if not chain[-1].has_vjp():
+            raise ExportError(
+                f"{exported.fun_name} cannot be serialized with vjp_order={vjp_order}: it has VJPs up to order "
+                f"{order - 1}"
+            )
+        chain.append(chain[-1].vjp())
+    return chain
+
+
+def _replace_file(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
+    """Writes a file next to its final place, then renames it: `path` holds the old bytes or all of the new ones."""
+    final = os.path.realpath(os.fsdecode(path))
+    temporary = f"{final}.{secrets.token_hex(8)}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            for part in parts:
+                file.write(part)
+        os.replace(temporary, final)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+@functools.cache
+def _bind() -> None:
+    """Hands the native module what it builds JAX's objects with."""
+    _native.bind(
+        types.SimpleNamespace(
+            ShapedArray=_jax.ShapedArray,
+            with_sharding=_jax.with_sharding,
+            SymbolicScope=_jax.SymbolicScope,
+            parse_shape=_parse_shape,
+            NamedSharding=_jax.NamedSharding,
+            PartitionSpec=_jax.PartitionSpec,
+            AbstractMesh=_jax.AbstractMesh,
+            AbstractDevice=_jax.AbstractDevice,
+            axis_types=(_jax.AxisType.Auto, _jax.AxisType.Explicit, _jax.AxisType.Manual),
+            memory_spaces=(_jax.MemorySpace.Device, _jax.MemorySpace.Host, _jax.MemorySpace.Any),
+            dtypes=_registry.DTYPES,
+            dtype_of_kind=_registry.dtype_of_kind,
+            kind_of_dtype=_registry.kind_of_dtype,
+            PyTreeDef=_jax.PyTreeDef,
+            tree_registry=_jax.tree_registry,
+            tree_state_known=_jax.tree_state_known,
+            tree_structure=jax.tree_util.tree_structure,
+            custom_node_name=_registry.custom_node_name,
+            build_custom_node=_registry.build_custom_node,
+            effect_name=_effect_name,
+            effect_of_name=_effect_of_name,
+            safety_check_target=_safety_check_target,
+            safety_check=_safety_check,
+            sharding_of_proto=_sharding.from_proto,
+        )
+    )
+
+
+def _parse_shape(dims: tuple[str, ...], scope: Any) -> tuple[Any, ...]:
+    shape = tuple(_jax.symbolic_shape(",".join(dims), scope=scope))
+    if len(shape) != len(dims):
+        raise ValueError(f"{len(dims)} dimensions that parse as {len(shape)}")
+    return shape
+
+
+def _effect_name(effect: Any) -> str:
+    """What stands for an effect in the bytes: its type, so any two effects of that type have to be equal."""
+    effect_type = type(effect)
+    try:
+        same = effect_type() == effect and hash(effect_type()) == hash(effect)
+    except Exception as error:
+        raise UnsupportedSerializationError(
+            f"the effect {effect} cannot be serialized: its type {effect_type} must be hashable and constructible "
+            f"without arguments, but that raises {type(error).__name__}: {error}"
+        ) from error
+    if not same:
+        raise UnsupportedSerializationError(
+            f"the effect {effect} cannot be serialized: only its type is stored, and {effect_type}() does not equal it"
+        )
+    return str(effect_type)
+
+
+def _effect_of_name(name: str) -> Any:
+    for effect_type in _jax.lowerable_effect_types:
+        if str(effect_type) == name:
+            try:
+                return effect_type()
+            except Exception as error:
+                raise UnsupportedArtifactError(
+                    "", "an effect type that is constructed without arguments", f"{name}: {error}"
+                ) from error
+    raise UnsupportedArtifactError(
+        "", "an effect type that JAX knows in this process", f"{name}; import the module that registers it first"
+    )
+
+
+def _safety_check_target(check: Any) -> str | None:
+    target: str | None = check.is_custom_call()
+    if target is None and str(check) != "platform":
+        raise UnsupportedSerializationError(f"the disabled safety check {check} has no serialized form")
+    return target
+
+
+def _safety_check(kind: int, target: str | None) -> Any:
+    from ._exported import DisabledSafetyCheck
+
+    if kind == 0:
+        return DisabledSafetyCheck.platform()
+    # Kind 2 was a switch for shape assertions, retired in 2024; its readers treat it as any other directive.
+    return DisabledSafetyCheck.custom_call(target or "") if kind == 1 else DisabledSafetyCheck("shape_assertions")

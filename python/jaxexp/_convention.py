@@ -1,0 +1,46 @@
+"""In which order a module's main function takes its arguments and returns its results.
+
+Versions 9 and 10 of the calling convention agree on it; see
+https://docs.jax.dev/en/latest/export/export.html#module-calling-convention.
+
+    arguments   [platform index] [dimension variables] [one token per ordered effect] [kept arrays]
+    results                                            [one token per ordered effect] [arrays]
+
+The dimension variables are there while JAX lowers a function; an exported module computes them from the shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+OLDEST_VERSION = 9
+NEWEST_VERSION = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arguments:
+    """How many arguments of each group a main function takes; the properties say where each group lies."""
+
+    platform_indices: int
+    dim_vars: int
+    tokens: int
+    arrays: int
+
+    @property
+    def platform_index(self) -> slice:
+        return slice(0, self.platform_indices)
+
+    @property
+    def dim_var(self) -> slice:
+        return slice(self.platform_indices, self.platform_indices + self.dim_vars)
+
+    @property
+    def token(self) -> slice:
+        return slice(self.dim_var.stop, self.dim_var.stop + self.tokens)
+
+    @property
+    def array(self) -> slice:
+        return slice(self.token.stop, self.token.stop + self.arrays)
+
+    def without_dim_vars(self) -> Arguments:
+        return dataclasses.replace(self, dim_vars=0)

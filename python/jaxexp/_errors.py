@@ -1,0 +1,53 @@
+"""jaxexp's exceptions: one base class, and a subclass wherever `jax.export` raises another built-in type.
+
+This module imports nothing, so that the native codec can raise these classes without loading JAX.
+"""
+
+
+class ExportError(ValueError):
+    """What every error that jaxexp raises on purpose is an instance of."""
+
+
+class ExportTypeError(ExportError, TypeError):
+    """An argument of a type that cannot be exported."""
+
+
+class UnsupportedError(ExportError, NotImplementedError):
+    """A function that the format, or jaxexp, cannot express; the message names the feature."""
+
+
+class SerializationError(ExportError):
+    """An `Exported` that does not fit into the format."""
+
+
+class SerializationTypeError(SerializationError, TypeError):
+    """A value inside an `Exported` whose type the format has no place for."""
+
+
+class UnsupportedSerializationError(SerializationError, NotImplementedError):
+    """An effect, key or check that has no serialized form."""
+
+
+class DeserializationError(ExportError):
+    """Bytes that are not a serialized `Exported`, or not one that can be read here.
+
+    Attributes:
+        path: where in the artifact, for example ``in_avals[3].dtype`` or ``vjp.in_tree.children[1]``;
+            empty when it is the buffer as a whole.
+        expected: what a reader needs to find there.
+        found: what is there.
+    """
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        super().__init__(path, expected, found)
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        where = f"at {self.path}: " if self.path else ""
+        return f"cannot read the artifact: {where}expected {self.expected}, found {self.found}"
+
+
+class UnsupportedArtifactError(DeserializationError, NotImplementedError):
+    """An artifact that uses something this process does not know, such as an effect type that was never defined."""

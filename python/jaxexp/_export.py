@@ -1,0 +1,132 @@
+"""`export`: checks the arguments, then lowers, wraps, checks and serializes one module."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _check, _convention, _jax, _vjp, _wrap
+from ._errors import ExportError
+from ._exported import DisabledSafetyCheck, Exported
+from ._lower import Lowering, lower
+
+logger = logging.getLogger(__name__)
+
+
+def default_export_platform() -> str:
+    """The platform that `export` lowers for unless told otherwise: that of JAX's default backend.
+
+    One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
+    """
+    return _jax.default_platform()
+
+
+def export(
+    fun_jit: Callable[..., Any],
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[DisabledSafetyCheck] = (),
+    _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
+) -> Callable[..., Exported]:
+    """Prepares the export of a jitted function.
+
+    Args:
+        fun_jit: the result of `jax.jit`.
+        platforms: the platforms to lower for, such as ``("cpu", "cuda", "tpu")``; with several, the module takes
+            the platform that it runs on as an argument. By default `default_export_platform`.
+        disabled_checks: safety checks to leave out.
+        _override_lowering_rules: pairs (primitive, lowering rule) to lower with in place of JAX's rules.
+
+    Returns:
+        A function that takes the arguments' specs, positional and by keyword, and returns the `Exported`. A spec is a
+        `jax.ShapeDtypeStruct`, an array, or anything else with a shape and a dtype; shapes may contain symbolic
+        dimensions (`symbolic_shape`, `symbolic_args_specs`) of one scope. Static arguments of `fun_jit` are passed as
+        they are.
+
+    Raises:
+        ExportError: at once, when `fun_jit` is not jitted; when the returned function is called, for symbolic
+            dimensions of several scopes and for custom calls that are not known to be stable.
+        NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
+
+    Example:
+        >>> exported = export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((4,), np.float32))
+        >>> exported.save("sin.jaxexp")
+        >>> load("sin.jaxexp").call(np.zeros(4, np.float32))
+        Array([0., 0., 0., 0.], dtype=float32)
+    """
+    if not isinstance(fun_jit, _jax.Wrapped):
+        raise ExportError(f"export needs a function made by jax.jit, not {fun_jit!r}: pass jax.jit(function)")
+    chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
+
+    def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
+        version = _calling_convention_version()
+        _check.check_one_scope(fun_jit, args_specs, kwargs_specs)
+        actual_platforms = (default_export_platform(),) if chosen is None else chosen
+        lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
+        return _exported(lowering, version, checks)
+
+    return do_export
+
+
+def _calling_convention_version() -> int:
+    version: int = _jax.calling_convention_flag.value
+    if not _convention.OLDEST_VERSION <= version <= _convention.NEWEST_VERSION:
+        raise ExportError(
+            f"jax_export_calling_convention_version is set to {version}; versions that can be exported are "
+            f"{_convention.OLDEST_VERSION} to {_convention.NEWEST_VERSION}"
+        )
+    return version
+
+
+def _exported(lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...]) -> Exported:
+    module = _jax.copy_module(lowering.module)
+    if lowering.has_symbolic_arguments() or lowering.ordered_effects:
+        _wrap.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
+    with module.context:
+        uses_dim_vars = _jax.ir.BoolAttr.get(lowering.uses_dim_vars)
+        module.operation.attributes["jax.uses_shape_polymorphism"] = uses_dim_vars
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("exporting %s for %s, calling convention %d", lowering.fun_name, lowering.platforms, version)
+        logger.debug("%s", _jax.dump_module_message(module, "export"))
+    _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
+    serialized = _jax.serialize_module(module)
+    logger.debug("the module of %s takes %d bytes", lowering.fun_name, len(serialized))
+    return Exported(
+        fun_name=lowering.fun_name,
+        in_tree=lowering.in_tree,
+        in_avals=lowering.in_avals,
+        out_tree=lowering.out_tree,
+        out_avals=lowering.out_avals,
+        _in_named_shardings=lowering.in_shardings,
+        _out_named_shardings=lowering.out_shardings,
+        nr_devices=lowering.nr_devices,
+        platforms=lowering.platforms,
+        ordered_effects=lowering.ordered_effects,
+        unordered_effects=lowering.unordered_effects,
+        disabled_safety_checks=checks,
+        mlir_module_serialized=serialized,
+        calling_convention_version=version,
+        module_kept_var_idx=lowering.kept_var_idx,
+        uses_global_constants=lowering.uses_dim_vars,
+        _get_vjp=_ExportVjp(lowering.jaxpr),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _ExportVjp:
+    """Exports the VJP of a function that was exported in this process."""
+
+    jaxpr: Any
+
+    def __call__(self, primal: Exported) -> Exported:
+        function, specs = _vjp.vjp_function(
+            self.jaxpr,
+            primal.in_avals,
+            primal._in_named_shardings,
+            primal.out_avals,
+            primal._out_named_shardings,
+        )
+        return export(function, platforms=primal.platforms, disabled_checks=primal.disabled_safety_checks)(*specs)

@@ -1,0 +1,371 @@
+"""The only place that imports private JAX: the version gate, the names that jaxexp needs, and small shims.
+
+Every other module takes these names from here, so that a JAX release which moves one of them is met in one file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import jax
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+OLDEST_JAX = (0, 10, 2)
+NEWEST_JAX = (0, 12, 0, 1)
+_RANGE = f"JAX {'.'.join(map(str, OLDEST_JAX))} to {'.'.join(map(str, NEWEST_JAX))}"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading integers of a version string: (0, 12, 0, 1) for "0.12.0.1", (0, 13, 0) for "0.13.0.dev20270101"."""
+    digits = itertools.takewhile(str.isdigit, version.split("+")[0].split("."))
+    return tuple(map(int, digits))
+
+
+def _missing(error: Exception) -> str:
+    if isinstance(error, AttributeError):
+        return f"{getattr(error.obj, '__name__', type(error.obj).__name__)}.{error.name}"
+    if isinstance(error, ImportError):
+        # "from a import b" reports the absent b in its message alone.
+        name = str(error).removeprefix("cannot import name ").split(" ")[0].strip("'")
+        return f"{error.name}.{name}" if error.name and "cannot import name" in str(error) else f"{error.name}"
+    return str(error)
+
+
+if _release(jax.__version__) < OLDEST_JAX:
+    raise ImportError(f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} is too old: upgrade it.")
+if _release(jax.__version__) > NEWEST_JAX:
+    warnings.warn(
+        f"jaxexp is tested with {_RANGE}; the installed JAX is {jax.__version__}.", RuntimeWarning, stacklevel=2
+    )
+
+try:
+    from jax import export as jax_export
+    from jax._src import (
+        ad_util,
+        config,
+        core,
+        dispatch,
+        dtypes,
+        effects,
+        mesh,
+        sharding_impls,
+        source_info_util,
+        stages,
+        tree_util,
+        util,
+        xla_bridge,
+    )
+    from jax._src.export import _export as _exporter  # its registries and classes, never its functions
+    from jax._src.export import shape_poly
+    from jax._src.interpreters import ad, batching, mlir, pxla
+    from jax._src.lax import linalg
+    from jax._src.lib import _jax as jaxlib
+    from jax._src.lib import xla_client
+    from jax._src.lib.mlir import ir as ir
+    from jax._src.lib.mlir import passmanager
+    from jax._src.lib.mlir.dialects import func as _func
+    from jax._src.lib.mlir.dialects import hlo as hlo
+    from jax._src.lib.mlir.dialects import sdy
+    from jax._src.random import prng
+
+    jax_export_module = jax_export
+    jax_exporter = _exporter
+
+    # Types and enums that appear in an Exported.
+    AbstractDevice = mesh.AbstractDevice
+    AbstractMesh = mesh.AbstractMesh
+    AxisType = mesh.AxisType
+    Effect = effects.Effect
+    GSPMDSharding = sharding_impls.GSPMDSharding
+    HloSharding = xla_client.HloSharding
+    OpSharding = xla_client.OpSharding
+    Mesh = mesh.Mesh
+    MemorySpace = core.MemorySpace
+    NamedSharding = sharding_impls.NamedSharding
+    PartitionSpec = sharding_impls.PartitionSpec
+    PyTreeDef = tree_util.PyTreeDef
+    ShapedArray = core.ShapedArray
+    SingleDeviceSharding = sharding_impls.SingleDeviceSharding
+    UnspecifiedValue = sharding_impls.UnspecifiedValue
+    UNSPECIFIED = sharding_impls.UNSPECIFIED
+    Wrapped = stages.Wrapped
+    empty_abstract_mesh = mesh.empty_abstract_mesh
+    float0 = dtypes.float0
+    issubdtype = dtypes.issubdtype
+    extended_dtype = dtypes.extended
+    with_sharding = core.update_aval_with_sharding
+    partition_specs_of_hlo = sharding_impls.parse_flatten_op_sharding
+    lowerable_effect_types = effects.lowerable_effects._effect_types
+    tree_registry = tree_util.default_registry
+    flatten_for_tracing = tree_util.tracing_registry.flatten
+    tree_equality_errors = tree_util.equality_errors
+    registered_pytree_nodes = tree_util._registry
+
+    # Shape polymorphism, which belongs to JAX's tracing.
+    SymbolicScope = shape_poly.SymbolicScope
+    symbolic_shape = shape_poly.symbolic_shape
+    symbolic_args_specs = shape_poly.symbolic_args_specs
+    is_symbolic_dim = shape_poly.is_symbolic_dim
+    ShapeEvaluator = shape_poly.ShapeEvaluator
+    all_dim_vars = shape_poly.all_dim_vars
+    solve_dim_vars = shape_poly.solve_dim_vars
+    describe_argument = shape_poly.pretty_print_dimension_descriptor
+    describe_key_path = shape_poly.args_kwargs_path_to_str
+    is_constant_dim = core.is_constant_dim
+    is_constant_shape = core.is_constant_shape
+    evaluate_shape = core.evaluate_shape
+
+    # Tracing, lowering and MLIR.
+    Primitive = core.Primitive
+    Zero = ad_util.Zero
+    apply_primitive = dispatch.apply_primitive
+    cached: Callable[[], Callable[[_F], _F]] = util.cache
+    primitive_jvps = ad.primitive_jvps
+    primitive_transposes = ad.primitive_transposes
+    primitive_batchers = batching.primitive_batchers
+    is_undefined_primal = ad.is_undefined_primal
+    instantiate_zeros = ad_util.instantiate
+    trace_state_clean = core.trace_state_clean
+    jaxpr_as_fun = core.jaxpr_as_fun
+    function_name = util.fun_name
+    MeshComputation = pxla.MeshComputation
+    LoweringRuleContext = mlir.LoweringRuleContext
+    ModuleContext = mlir.ModuleContext
+    ShardingContext = sharding_impls.ShardingContext
+    SPMDAxisContext = sharding_impls.SPMDAxisContext
+    TokenSet = mlir.TokenSet
+    MeshOp = sdy.MeshOp
+    call_op = _func.CallOp
+    func_op = _func.FuncOp
+    return_op = _func.ReturnOp
+    aval_to_ir_type = mlir.aval_to_ir_type
+    dump_module_message = mlir.dump_module_message
+    initialize_lapack = linalg.initialize_lapack
+    ir_constant = mlir.ir_constant
+    make_ir_context = mlir.make_ir_context
+    merge_modules = mlir.merge_mlir_modules
+    module_to_bytecode = mlir.module_to_bytecode
+    module_to_string = mlir.module_to_string
+    physical_aval = core.physical_aval
+    register_lowering = mlir.register_lowering
+    token_type = mlir.token_type
+    wrap_with_sharding_op = mlir.wrap_with_sharding_op
+    calling_convention_flag = config.jax_export_calling_convention_version
+    ignore_forward_compatibility_flag = config.export_ignore_forward_compatibility
+    shardy_flag = config.use_shardy_partitioner
+
+    _key_dtype = prng.KeyTy
+    _key_implementations = prng.prngs
+    _memory_kind_of_space = core.mem_space_to_kind
+    _serialize_portable_artifact = jaxlib.mlir.serialize_portable_artifact
+    _deserialize_portable_artifact = jaxlib.mlir.deserialize_portable_artifact
+    _stablehlo_four_weeks = hlo.StablehloCompatibilityRequirement.WEEK_4
+except (ImportError, AttributeError) as error:
+    raise ImportError(
+        f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} has no {_missing(error)}, which jaxexp needs."
+    ) from error
+
+
+def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
+    """Inclusive bounds that JAX can prove for a dimension, as floats; infinite where it can prove none.
+
+    Args:
+        dimension: an integer or a symbolic dimension.
+
+    Raises:
+        TypeError: `dimension` is neither.
+        jax.errors.InconclusiveDimensionOperation: an operation inside the expression cannot be shown to be defined.
+    """
+    if hasattr(shape_poly, "symbolic_dim_bounds"):  # public since JAX 0.11
+        bounds: tuple[float, float] = shape_poly.symbolic_dim_bounds(dimension)
+        return bounds
+    resolved = core.concrete_dim_or_error(dimension, "dimension given to symbolic_dim_bounds")
+    bounds = shape_poly._bounds_decision(resolved, shape_poly.BoundsPrecision.BEST)
+    return bounds
+
+
+def key_dtype(implementation: str) -> Any:
+    """The dtype of PRNG keys made by a built-in implementation, such as "threefry2x32"."""
+    return _key_dtype(_key_implementations[implementation])
+
+
+def default_platform() -> str:
+    platform: str = xla_bridge.canonicalize_platform(xla_bridge.default_backend())
+    return platform
+
+
+def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool = False) -> Any:
+    return mlir.LoweringParameters(
+        override_lowering_rules=override_lowering_rules,
+        global_constant_computation=global_constants,
+        for_export=True,
+        hoist_constants_as_args=False,
+        export_ignore_forward_compatibility=ignore_forward_compatibility_flag.value,
+    )
+
+
+def serialize_module(module: Any) -> bytes:
+    """The module as a StableHLO portable artifact, readable by every consumer of the last four weeks."""
+    target = hlo.get_version_from_compatibility_requirement(_stablehlo_four_weeks)
+    serialized: bytes = _serialize_portable_artifact(module, target, xla_bridge.get_backend().serialize_with_sdy)
+    return serialized
+
+
+def deserialize_module(serialized: bytes, context: Any) -> Any:
+    """The inverse of `serialize_module`, in an MLIR context that is already entered."""
+    return _deserialize_portable_artifact(serialized, context)
+
+
+def copy_module(module: Any) -> Any:
+    """A copy in an MLIR context of its own: a lowering may sit in JAX's caches and must not be changed."""
+    context = make_ir_context()
+    with context, ir.Location.unknown(context):
+        return ir.Module.parse(module_to_bytecode(module))
+
+
+def run_passes(module: Any, *passes: str) -> None:
+    with module.context:
+        pipeline = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
+        pipeline.run(module.operation)
+
+
+def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.
+
+    Symbolic dimensions of `avals` become sizes that are read from the operands at run time.
+    """
+    module_context = ModuleContext(
+        backend=None,
+        platforms=["cpu"],  # integer arithmetic on shapes: the same on every platform
+        axis_context=ShardingContext(0),
+        keepalives=[],
+        channel_iterator=itertools.count(1),
+        host_callbacks=[],
+        module=module,
+        context=module.context,
+        lowering_parameters=lowering_parameters(None, global_constants=True),
+    )
+    context = LoweringRuleContext(
+        module_context=module_context,
+        name_stack=source_info_util.new_name_stack(),
+        traceback=None,
+        primitive=None,
+        avals_in=avals,
+        avals_out=None,
+        tokens_in=TokenSet(),
+        tokens_out=None,
+        const_lowering={},
+    )
+    results, _ = mlir.ir_tree_registry.flatten(mlir.lower_fun(function, multiple_results=True)(context, *operands))
+    return list(results)
+
+
+def lower_as_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering rule that inlines what `function`, returning a sequence, lowers to."""
+    rule: Callable[..., Any] = mlir.lower_fun(function, multiple_results=True)
+    return rule
+
+
+def dim_values_from_shapes(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
+    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what the shapes promise."""
+
+    def dim_values(*arrays: Any) -> Any:
+        return shape_poly.compute_dim_vars_from_arg_shapes(avals, *arrays, args_kwargs_tree=in_tree)
+
+    return dim_values
+
+
+def memory_kind(aval: Any) -> str | None:
+    kind: str | None = None if aval.memory_space is None else _memory_kind_of_space(aval.memory_space)
+    return kind
+
+
+def _probe_tree_state() -> bool:
+    """Whether `PyTreeDef.__getstate__` lays its nodes out as the native codec expects."""
+    try:
+        treedef: Any = tree_util.tree_structure(([1, None], {"a": 2}))
+        registry, nodes = treedef.__getstate__()
+        expected = [
+            (0, 0, None, None, 1, 1),
+            (1, 0, None, None, 0, 1),
+            (4, 2, None, None, 1, 3),
+            (0, 0, None, None, 1, 1),
+            (5, 1, ["a"], None, 1, 2),
+            (2, 2, None, None, 2, 6),
+        ]
+        return registry is tree_registry and nodes == expected
+    except Exception:
+        return False
+
+
+tree_state_known = _probe_tree_state()
+
+
+class _SharedRegistry(dict[Any, Any]):
+    """`jax.export`'s table of pytree types, with room for what jaxexp put there on a user's behalf.
+
+    A type that was registered with jaxexp must be known to `jax.export`, and registering it there as well must stay
+    allowed. `jax.export` refuses a key that its table holds already, so this table denies having an entry that came
+    from jaxexp when it is asked by a registration of the same type, and answers everybody else as a dict does.
+    """
+
+    __slots__ = ("from_jaxexp",)
+
+    def __init__(self, table: dict[Any, Any]) -> None:
+        super().__init__(table)
+        self.from_jaxexp: dict[Any, type] = {}
+
+    def lend(self, nodetype: type, key: Any, value: Any) -> None:
+        if not super().__contains__(key):
+            super().__setitem__(key, value)
+            self.from_jaxexp[key] = nodetype
+
+    def __contains__(self, key: Any) -> bool:
+        if not super().__contains__(key):
+            return False
+        if key not in self.from_jaxexp:
+            return True
+        caller = sys._getframe(1)
+        register: Any = jax_exporter.register_pytree_node_serialization
+        return caller.f_code is not register.__code__ or caller.f_locals.get("nodetype") is not self.from_jaxexp[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.from_jaxexp.pop(key, None)
+        super().__setitem__(key, value)
+
+
+def share_pytree_registry() -> tuple[_SharedRegistry, _SharedRegistry]:
+    """`jax.export`'s two tables (by type, by serialized name), made able to hold jaxexp's entries."""
+    tables = []
+    for name in ("serialization_registry", "deserialization_registry"):
+        table = getattr(jax_exporter, name)
+        if not isinstance(table, _SharedRegistry):
+            table = _SharedRegistry(table)
+            setattr(jax_exporter, name, table)
+        tables.append(table)
+    by_type, by_name = tables
+    return by_type, by_name
+
+
+def jax_dtype_kinds() -> dict[Any, int]:
+    """The dtypes that were registered with `jax.export` at run time, where its serializer has been loaded."""
+    serialization = sys.modules.get("jax._src.export.serialization")
+    kinds: dict[Any, int] = getattr(serialization, "_dtype_to_dtype_kind", {})
+    return kinds
+
+
+def iter_operations(module: Any) -> Iterator[Any]:
+    """Every operation of a module, outermost first."""
+    found: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return iter(found)

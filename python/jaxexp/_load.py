@@ -1,0 +1,55 @@
+"""Reading artifacts: from a buffer, and from a file."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+from . import _codec
+from ._errors import DeserializationError
+from ._exported import Exported
+
+
+def deserialize(blob: Any) -> Exported:
+    """The function that `Exported.serialize` of jaxexp, or of any `jax.export` since JAX 0.4.22, turned into bytes.
+
+    The whole buffer is verified, then the signature is decoded; the module and the VJPs are read from the buffer when
+    they are needed. So the buffer stays in use as long as the function, and must not be changed: pass ``bytes(blob)``
+    to let go of it.
+
+    Verification protects against damage, not against malice: a loaded function is a program, which may run any custom
+    call that is registered in the process. Load what you trust.
+
+    Args:
+        blob: an object with a contiguous buffer: bytes, bytearray, memoryview, mmap or an array of bytes. What follows
+            the artifact in the buffer is ignored.
+
+    Raises:
+        DeserializationError: the bytes are not an artifact that can be read here. It says where, what was expected,
+            and what was found.
+        ExportError: a function that was registered for a pytree node type refuses what it is given.
+        TypeError: `blob` has no buffer.
+    """
+    return Exported._from_artifact(_codec.read(blob))
+
+
+def load(path: str | os.PathLike[str]) -> Exported:
+    """The function in a file that `Exported.save` wrote, or that holds what `serialize` returned.
+
+    The file is mapped into memory and read on demand, so a signature is known before a large module is touched.
+    `Exported.save` replaces files instead of changing them; another program that changes the file in place changes the
+    function.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DeserializationError: as in `deserialize`.
+        OSError: the file cannot be opened.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise DeserializationError("", "an artifact", f"an empty file, {os.fspath(path)!r}")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return deserialize(mapped)

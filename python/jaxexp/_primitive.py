@@ -1,0 +1,374 @@
+"""The primitive that calls an exported function: typing, lowering, differentiation and batching.
+
+`call_exported_p` calls the function. `pushforward_p` is its derivative in a direction; being linear in the
+direction, it transposes to a call of the VJP, which is what reverse mode needs. Where forward mode really runs it, it
+is computed from the VJP of the VJP, whose part that belongs to the cotangents is the pushforward.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from . import _jax
+from ._convention import Arguments
+from ._errors import ExportError, UnsupportedError
+
+if TYPE_CHECKING:
+    from ._exported import Exported
+
+call_exported_p = _jax.Primitive("call_exported")
+call_exported_p.multiple_results = True
+
+pushforward_p = _jax.Primitive("call_exported_pushforward")
+pushforward_p.multiple_results = True
+
+
+# Typing
+
+
+@_jax.cached()
+def _abstract_eval(*in_avals: Any, exported: Exported) -> tuple[tuple[Any, ...], set[Any]]:
+    _check_arguments(in_avals, exported)
+    names, sizes = _solve_dim_vars(in_avals, exported)
+    out_avals = []
+    for aval, sharding in zip(exported.out_avals, exported._out_named_shardings, strict=True):
+        shape = _jax.evaluate_shape(aval.shape, names, *sizes)
+        plain = _jax.ShapedArray(shape, aval.dtype, aval.weak_type, memory_space=aval.memory_space)
+        out_avals.append(_jax.with_sharding(plain, sharding))
+    return tuple(out_avals), {*exported.ordered_effects, *exported.unordered_effects}
+
+
+call_exported_p.def_effectful_abstract_eval(_abstract_eval)
+
+
+def _check_arguments(in_avals: Sequence[Any], exported: Exported) -> None:
+    """Compares ranks, dtypes and constant dimensions; symbolic ones are left to `_solve_dim_vars`."""
+    for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True)):
+        if expected is actual:  # JAX interns abstract values
+            continue
+        if not isinstance(actual, _jax.ShapedArray):
+            _mismatch(exported, index, None, "an array", str(actual))
+        if len(expected.shape) != len(actual.shape):
+            _mismatch(exported, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
+        if expected.dtype != actual.dtype:
+            _mismatch(exported, index, None, f"dtype {expected.dtype}", f"dtype {actual.dtype}", expected, actual)
+        for axis, (wanted, given) in enumerate(zip(expected.shape, actual.shape, strict=True)):
+            if _jax.is_constant_dim(wanted) and not (_jax.is_constant_dim(given) and wanted == given):
+                _mismatch(exported, index, axis, f"size {wanted}", f"size {given}", expected, actual)
+
+
+def _mismatch(exported: Exported, index: int, axis: int | None, expected: str, found: str, *avals: Any) -> None:
+    where = _jax.describe_argument(exported.in_tree, index, axis)
+    whole = f" (exported with {avals[0]}, called with {avals[1]})" if avals else ""
+    raise ExportError(f"calling {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
+
+
+def _solve_dim_vars(in_avals: Sequence[Any], exported: Exported) -> tuple[Sequence[str], list[Any]]:
+    """The dimension variables of an exported function, and their values for these arguments.
+
+    All constraints are checked here, so that a call has to satisfy them wherever it is traced.
+    """
+    names = _jax.all_dim_vars(exported.in_avals)
+    if not names:
+        return names, []
+    try:
+        solution, constraints, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=exported.in_tree)
+        sizes = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
+        constraints.check_statically(sizes)
+        return names, [sizes.evaluate(solution[name]) for name in names]
+    except ExportError:
+        raise
+    except ValueError as error:
+        raise ExportError(f"calling {exported.fun_name}: {error}") from error
+
+
+# Lowering
+
+
+def _lower(ctx: Any, *operands: Any, exported: Exported) -> Sequence[Any]:
+    module_context = ctx.module_context
+    if "cpu" in exported.platforms:
+        _jax.initialize_lapack()
+    if exported.uses_global_constants:
+        module_context.shape_poly_state.uses_dim_vars = True
+    _check_device_count(module_context.axis_context, exported)
+
+    function, function_type = _merged_function(module_context, exported)
+    arguments = Arguments(
+        platform_indices=int(len(exported.platforms) > 1),
+        dim_vars=0,
+        tokens=len(exported.ordered_effects),
+        arrays=len(exported.module_kept_var_idx),
+    )
+    types = function_type.inputs
+    platform_indices = _platform_index(ctx, exported, types[0]) if arguments.platform_indices else []
+    if not platform_indices:
+        _callee_platforms(module_context.platforms, exported)
+    tokens = [ctx.tokens_in.get(effect) for effect in exported.ordered_effects]
+    kept = exported.module_kept_var_idx
+    array_types = types[arguments.array]
+    arrays = [
+        _converted(_constrained(ctx, operands[i], ctx.avals_in[i], exported._in_named_shardings[i]), type_)
+        for i, type_ in zip(kept, array_types, strict=True)
+    ]
+    call = _jax.call_op(
+        function_type.results, _jax.ir.FlatSymbolRefAttr.get(function), [*platform_indices, *tokens, *arrays]
+    )
+    if tokens:
+        out = zip(exported.ordered_effects, call.results[: len(tokens)], strict=True)
+        ctx.set_tokens_out(_jax.TokenSet({effect: (token,) for effect, token in out}))
+    return [
+        _constrained(ctx, _converted(result, _jax.aval_to_ir_type(module_context, _physical(aval))), aval, sharding)
+        for result, aval, sharding in zip(
+            call.results[len(tokens) :], ctx.avals_out, exported._out_named_shardings, strict=True
+        )
+    ]
+
+
+_jax.register_lowering(call_exported_p, _lower)
+
+
+def _check_device_count(axis_context: Any, exported: Exported) -> None:
+    if isinstance(axis_context, _jax.ShardingContext):
+        nr_devices = axis_context.num_devices
+    elif isinstance(axis_context, _jax.SPMDAxisContext):
+        nr_devices = axis_context.mesh.size
+    else:
+        raise UnsupportedError(f"calling {exported.fun_name} under {type(axis_context).__name__}")
+    # A function for one device has no shardings to respect, so it runs replicated on any number of devices.
+    if exported.nr_devices not in (1, nr_devices):
+        raise ExportError(
+            f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on "
+            f"{nr_devices}. Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i])"
+        )
+
+
+def _merged_function(module_context: Any, exported: Exported) -> tuple[str, Any]:
+    """The name and type of the exported function inside the module that is being built; merged in once."""
+    key = (call_exported_p, exported)
+    known = module_context.cached_primitive_lowerings.get(key)
+    if known is None:
+        with module_context.module.context as context:
+            callee = _jax.deserialize_module(exported.mlir_module_serialized, context)
+        _prepare_shardy(callee, exported)
+        function_type = _jax.ir.SymbolTable(callee.operation)["main"].type
+        name = _jax.merge_modules(
+            module_context.module,
+            f"call_exported_{exported.fun_name}",
+            callee,
+            dst_symtab=module_context.symbol_table,
+        )
+        known = module_context.cached_primitive_lowerings[key] = name, function_type
+    name, function_type = known
+    return name, function_type
+
+
+# What JAX's lowering calls the meshes that it puts at the top of a module.
+_MESH_SYMBOLS = ("mesh", "empty_mesh", "single_device_0", "maximal_mesh_0")
+
+
+def _prepare_shardy(callee: Any, exported: Exported) -> None:
+    """Brings the shardings inside a module into the form that the module around it has: Shardy, with named meshes."""
+    ir = _jax.ir
+    attributes, symbols = callee.operation.attributes, ir.SymbolTable(callee.operation)
+    # Modules were once serialized with their Shardy parts as frontend attributes.
+    as_attributes = "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in ir.DictAttr(
+        attributes["mhlo.frontend_attributes"]
+    )
+    has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)
+    if (has_mesh or as_attributes) and not _jax.shardy_flag.value:
+        raise ExportError(
+            f"calling {exported.fun_name}: it was exported with Shardy, which is turned off here; "
+            "set jax_use_shardy_partitioner to True"
+        )
+    round_trip = ["xla-sdy-round-trip-import-shardy-attrs"] if as_attributes and not has_mesh else []
+    _jax.run_passes(callee, *round_trip, "sdy-lift-inlined-meshes")
+
+
+def _callee_platforms(platforms: Sequence[str], exported: Exported) -> list[int]:
+    """For each platform that is being lowered for, the index of the exported function's platform to take."""
+    indices = []
+    for platform in platforms:
+        if platform in exported.platforms:
+            indices.append(exported.platforms.index(platform))
+        elif any(str(check) == "platform" for check in exported.disabled_safety_checks):
+            indices.append(0)
+        else:
+            raise ExportError(
+                f"calling {exported.fun_name}: it was exported for {', '.join(exported.platforms)}, and is called on "
+                f"{platform}. Export it for that platform too, with platforms=(...)"
+            )
+    return indices
+
+
+def _platform_index(ctx: Any, exported: Exported, type_: Any) -> list[Any]:
+    """The platform index argument, for a function of several platforms."""
+    indices = _callee_platforms(ctx.module_context.platforms, exported)
+    if len(indices) == 1:
+        return [_converted(_jax.ir_constant(np.int32(indices[0])), type_)]
+    int32 = _jax.ir.RankedTensorType.get((), _jax.ir.IntegerType.get_signless(32))
+    choice = _jax.hlo.CaseOp([int32], index=_converted(ctx.dim_var_values[0], int32), num_branches=len(indices))
+    for region, index in zip(choice.regions, indices, strict=True):
+        with _jax.ir.InsertionPoint(region.blocks.append()):
+            _jax.hlo.return_([_jax.ir_constant(np.int32(index))])
+    return [_converted(choice.result, type_)]
+
+
+def _physical(aval: Any) -> Any:
+    """The type that an array has inside a module: PRNG keys are arrays of integers there."""
+    return _jax.physical_aval(aval) if _jax.issubdtype(aval.dtype, _jax.extended_dtype) else aval
+
+
+def _converted(value: Any, type_: Any) -> Any:
+    """`value` as `type_`, which differs from its type in what is known of the shape, if at all."""
+    return value if value.type == type_ else _jax.hlo.convert(type_, value)
+
+
+def _constrained(ctx: Any, value: Any, aval: Any, sharding: Any) -> Any:
+    if sharding is None:
+        return value
+    physical = _physical(aval)
+    return _jax.wrap_with_sharding_op(
+        ctx, value, physical, sharding._to_sdy_sharding(physical.ndim), allow_shardy_lowering=True
+    )
+
+
+def _run(*args: Any, exported: Exported) -> Any:
+    return _jax.apply_primitive(call_exported_p, *args, exported=exported)
+
+
+call_exported_p.def_impl(_run)
+
+
+# Differentiation
+
+
+def _is_differentiable(aval: Any) -> bool:
+    return bool(aval.to_tangent_aval().dtype != _jax.float0)
+
+
+def _differentiable(avals: Sequence[Any]) -> list[int]:
+    return [i for i, aval in enumerate(avals) if _is_differentiable(aval)]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, exported: Exported) -> tuple[Any, Any]:
+    results = call_exported_p.bind(*primals, exported=exported)
+    wrt = tuple(i for i, tangent in enumerate(tangents) if not isinstance(tangent, _jax.Zero))
+    out_tangents: list[Any] = [_jax.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
+    differentiable = _differentiable(exported.out_avals)
+    if wrt and differentiable:
+        pushed = pushforward_p.bind(*primals, *(tangents[i] for i in wrt), exported=exported, wrt=wrt)
+        for i, tangent in zip(differentiable, pushed, strict=True):
+            out_tangents[i] = tangent
+    return results, out_tangents
+
+
+_jax.primitive_jvps[call_exported_p] = _jvp
+
+
+def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int, ...]) -> list[Any]:
+    """The tangents of the differentiable results, given the tangents of the arguments `wrt`."""
+    n = len(exported.in_avals)
+    primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
+    try:
+        vjp = exported.vjp()
+        vjp_of_vjp = vjp.vjp()
+    except ExportError as error:
+        raise ExportError(
+            f"forward-mode differentiation of {exported.fun_name} is computed from the VJP of its VJP, and the "
+            "artifact that it was loaded from does not hold both: serialize it with vjp_order=2, and one order more "
+            "for each further derivative. (Reverse mode, as in jax.grad, needs one order for each derivative.)"
+        ) from error
+    out_avals, _ = _abstract_eval(*map(jax.typeof, primals), exported=exported)
+    cotangents = [_zeros(aval.to_tangent_aval()) for aval in out_avals]
+    directions = [_zeros(jax.typeof(primal).to_tangent_aval()) for primal in primals]
+    for i, tangent in zip(wrt, tangents, strict=True):
+        directions[i] = tangent
+    # Linear in `directions`: the cotangents of the VJP's own cotangent arguments.
+    pulled = call_exported_p.bind(*primals, *cotangents, *directions, exported=vjp_of_vjp)[n:]
+    return [pulled[i] for i in _differentiable(exported.out_avals)]
+
+
+def _zeros(aval: Any) -> Any:
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, _jax.float0)
+    return _jax.instantiate_zeros(_jax.Zero(aval))
+
+
+def _pushforward_abstract_eval(*avals: Any, exported: Exported, wrt: tuple[int, ...]) -> Any:
+    out_avals, effects = _abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
+    return tuple(aval.to_tangent_aval() for aval in out_avals if _is_differentiable(aval)), effects
+
+
+def _pushforward_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, exported: Exported, wrt: tuple[int, ...]
+) -> tuple[Any, Any]:
+    n = len(exported.in_avals)
+    if all(isinstance(tangent, _jax.Zero) for tangent in tangents[:n]):
+        results = pushforward_p.bind(*primals, exported=exported, wrt=wrt)
+        directions = [_jax.instantiate_zeros(tangent) for tangent in tangents[n:]]
+        return results, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=wrt)
+    moved = [_zeros(tangent.aval) if isinstance(tangent, _jax.Zero) else tangent for tangent in tangents]
+    push = functools.partial(_pushforward, exported=exported, wrt=wrt)
+    results, pushed = jax.jvp(push, tuple(primals), tuple(moved))
+    return results, pushed
+
+
+def _pushforward_transpose(
+    cotangents: Sequence[Any], *primals_and_tangents: Any, exported: Exported, wrt: tuple[int, ...]
+) -> list[Any]:
+    n = len(exported.in_avals)
+    primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
+    out_avals, _ = _abstract_eval(*map(jax.typeof, primals), exported=exported)
+    all_cotangents = [_zeros(aval.to_tangent_aval()) for aval in out_avals]
+    for i, cotangent in zip(_differentiable(out_avals), cotangents, strict=True):
+        all_cotangents[i] = _jax.instantiate_zeros(cotangent)
+    pulled = call_exported_p.bind(*primals, *all_cotangents, exported=exported.vjp())
+    of_tangents = [
+        pulled[i] if _jax.is_undefined_primal(tangent) else None for i, tangent in zip(wrt, tangents, strict=True)
+    ]
+    return [None] * n + of_tangents
+
+
+pushforward_p.def_effectful_abstract_eval(_pushforward_abstract_eval)
+_jax.primitive_jvps[pushforward_p] = _pushforward_jvp
+_jax.primitive_transposes[pushforward_p] = _pushforward_transpose
+_jax.register_lowering(pushforward_p, _jax.lower_as_function(_pushforward))
+
+
+def _run_pushforward(*args: Any, exported: Exported, wrt: tuple[int, ...]) -> Any:
+    return _jax.apply_primitive(pushforward_p, *args, exported=exported, wrt=wrt)
+
+
+pushforward_p.def_impl(_run_pushforward)
+
+
+# Batching
+
+
+def _batching_rule(primitive: Any) -> Callable[..., Any]:
+    """One call after the other: nothing says that an exported function treats a leading dimension as a batch."""
+
+    def rule(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        batched = [i for i, dim in enumerate(dims) if dim is not None]
+        leading = [jax.numpy.moveaxis(args[i], dims[i], 0) for i in batched]
+
+        def call(slices: Sequence[Any]) -> Any:
+            whole = list(args)
+            for i, one in zip(batched, slices, strict=True):
+                whole[i] = one
+            return primitive.bind(*whole, **params)
+
+        results = jax.lax.map(call, leading)
+        return results, [0] * len(results)
+
+    return rule
+
+
+_jax.primitive_batchers[call_exported_p] = _batching_rule(call_exported_p)
+_jax.primitive_batchers[pushforward_p] = _batching_rule(pushforward_p)

@@ -1,0 +1,148 @@
+"""Artifacts that released versions of JAX wrote, from 0.4.23 on."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxexp
+import numpy as np
+import pytest
+from jax import export as jax_export
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from compare import assert_same_fields, assert_same_values
+from corpus import mesh
+from derivatives import pull_back
+
+GOLDEN = Path(__file__).parent / "golden"
+Pt = collections.namedtuple("Pt", "x y")
+jax_export.register_namedtuple_serialization(Pt, serialized_name="corpus.Pt")
+
+
+def release(path: Path) -> tuple[int, ...]:
+    return tuple(map(int, path.name.removeprefix("jax-").split(".")))
+
+
+RELEASES = {p.name.removeprefix("jax-"): p for p in sorted(GOLDEN.glob("jax-*"), key=release)}
+ARTIFACTS = [
+    (version, name)
+    for version, folder in RELEASES.items()
+    for name, entry in json.loads((folder / "cases.json").read_text()).items()
+    if "error" not in entry
+]
+every_artifact = pytest.mark.parametrize(("version", "name"), ARTIFACTS)
+
+
+def blob_of(version: str, name: str) -> bytes:
+    return (RELEASES[version] / f"{name}.bin").read_bytes()
+
+
+def read(library: Any, version: str, name: str) -> Any:
+    """The artifact; None where the library refuses it, which it may do with a ValueError only."""
+    try:
+        return library.deserialize(blob_of(version, name))
+    except jaxexp.ExportError if library is jaxexp else Exception:
+        return None
+
+
+def arguments(exported: Any, version: str, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The stored arguments as the function takes them."""
+    stored = np.load(RELEASES[version] / f"{name}.npz")
+    leaves = []
+    for i, aval in enumerate(exported.in_avals):
+        value = stored[f"in_{i}"]
+        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+            leaves.append(jax.random.wrap_key_data(jnp.asarray(value), impl="threefry2x32"))
+        else:
+            leaves.append(value.astype(aval.dtype))
+    if exported.nr_devices > 1:
+        everywhere = NamedSharding(mesh((4, 2), ("x", "y")), P())  # as where the artifact was made
+        leaves = [jax.device_put(leaf, everywhere) for leaf in leaves]
+    return exported.in_tree.unflatten(leaves)
+
+
+def assert_runs(exported: Any, version: str, name: str) -> None:
+    stored = np.load(RELEASES[version] / f"{name}.npz")
+    args, kwargs = arguments(exported, version, name)
+    found = jax.tree.leaves(exported.call(*args, **kwargs))
+    expected = [stored[f"out_{i}"].astype(aval.dtype) for i, aval in enumerate(exported.out_avals)]
+    assert_same_values(found, expected)
+
+
+@every_artifact
+def test_reads_what_the_installed_jax_reads(version: str, name: str) -> None:
+    theirs, ours = read(jax_export, version, name), read(jaxexp, version, name)
+    if theirs is None:
+        if ours is None:
+            return
+    else:
+        assert ours is not None, "jax.export reads it, jaxexp does not"
+        if getattr(theirs, "_has_named_shardings", True):
+            assert_same_fields(ours, theirs)
+        else:
+            # Up to 0.10 an artifact without NamedShardings kept its HLO ones; jaxexp names them.
+            assert ours.in_shardings_hlo == theirs.in_shardings_hlo
+            assert ours.out_shardings_hlo == theirs.out_shardings_hlo
+            assert ours.in_tree == theirs.in_tree
+            for found, expected in ((ours.in_avals, theirs.in_avals), (ours.out_avals, theirs.out_avals)):
+                assert [(str(a.shape), a.dtype) for a in found] == [(str(a.shape), a.dtype) for a in expected]
+            assert ours.mlir_module_serialized == theirs.mlir_module_serialized
+        try:
+            assert_runs(theirs, version, name)
+        except jax.errors.JaxRuntimeError:
+            # Written by a newer JAX, for a newer compiler than the installed one.
+            assert release(RELEASES[version]) > tuple(map(int, jax.__version__.split(".")))
+            with pytest.raises(jax.errors.JaxRuntimeError):
+                assert_runs(ours, version, name)
+            return
+    assert_runs(ours, version, name)
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_derivatives(version: str) -> None:
+    """`mlp` was written with one VJP: three layers tanh(x @ w + b)."""
+    theirs, ours = read(jax_export, version, "mlp"), read(jaxexp, version, "mlp")
+    if ours is None:
+        assert theirs is None
+        return
+
+    def live(params: Any, x: Any) -> Any:
+        for i in range(3):
+            x = jnp.tanh(x @ params[f"layer{i}"]["w"] + params[f"layer{i}"]["b"])
+        return x
+
+    assert ours.has_vjp()
+    assert not ours.vjp().has_vjp()
+    args, kwargs = arguments(ours, version, "mlp")
+    assert_same_values(pull_back(ours.call, args, kwargs), pull_back(live, args, kwargs), rtol=1e-4)
+    if theirs is not None and getattr(theirs, "_has_named_shardings", True):
+        assert_same_fields(ours.vjp(), theirs.vjp())
+
+
+@every_artifact
+def test_rewrites_old_artifacts(version: str, name: str) -> None:
+    """What jaxexp could read, it writes in today's layout, for today's jax.export."""
+    ours = read(jaxexp, version, name)
+    if ours is None:
+        assert read(jax_export, version, name) is None
+        return
+    assert_same_fields(jax_export.deserialize(ours.serialize()), ours)
+
+
+def test_count_per_release() -> None:
+    """Shown by ``pytest -rP``; the newest release must be read entirely by both."""
+    print(f"{'written by':>12} {'artifacts':>9} {'jax.export ' + jax.__version__:>20} {'jaxexp':>7}")
+    for version in RELEASES:
+        names = [name for v, name in ARTIFACTS if v == version]
+        theirs, ours = (sum(read(library, version, n) is not None for n in names) for library in (jax_export, jaxexp))
+        print(f"{version:>12} {len(names):>9} {theirs:>20} {ours:>7}")
+        assert ours >= theirs
+        if release(RELEASES[version]) >= (0, 10, 0):
+            assert ours == theirs == len(names)
+    assert len(ARTIFACTS) > 100
