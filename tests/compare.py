@@ -62,7 +62,8 @@ def _aval(aval: Any, named_sharding: Any, as_written: bool) -> dict[str, Any]:
 def describe(exported: Any, *, module: bool = True, as_written: bool = False) -> dict[str, Any]:
     """The fields of an Exported as values that compare across libraries and across symbolic scopes.
 
-    `as_written=True` leaves out what the format has no place for: weak types, and the mesh behind an unspecified sharding.
+    `as_written=True` leaves out what the format has no place for: weak types, and the mesh behind an unspecified
+    sharding.
     """
     for name in ("in_avals", "out_avals", "_in_named_shardings", "_out_named_shardings", "platforms",
                  "ordered_effects", "unordered_effects", "disabled_safety_checks", "module_kept_var_idx"):  # fmt: skip

@@ -1,7 +1,7 @@
 """The corpus: functions that between them use every feature that can be exported.
 
-A case is a function that returns a `Program`; `CASES` holds them by name. Building one is cheap and may be repeated, also in
-a child process. What a case needs around it (64-bit mode) is `Case.context()`.
+A case is a function that returns a `Program`; `CASES` holds them by name. Building one is cheap and may be
+repeated, also in a child process. What a case needs around it (64-bit mode) is `Case.context()`.
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ import tracemalloc
 
 import jax
 import jax.numpy as jnp
-import jaxexp
 import numpy as np
 import pytest
 from jax import export as jax_export
-from jaxexp import _native
 
+import jaxexp
 import wire
 from compare import assert_same_chains, assert_same_fields
 from corpus import CASES, arr, export_with
+from jaxexp import _native
 
 MEGABYTE = 2**20
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxexp
 import pytest
 from jax import export as jax_export
 
+import jaxexp
 from compare import (
     assert_same_chains,
     assert_same_fields,
@@ -151,7 +151,7 @@ def test_traces_the_same(name: str) -> None:
 
 @functools.lru_cache(maxsize=8)
 def results(name: str, how: str) -> Any:
-    """What the routes are compared with: values and derivatives of the live function, and what jax.export's call gives."""
+    """What the routes are compared with: the live function's values and derivatives, and jax.export's call."""
     p = program(name)
     if how == "live":
         return p.live(*p.args, **p.kwargs)
@@ -327,13 +327,14 @@ def test_corpus_uses_every_feature() -> None:
             seen |= {"disabled checks"} if primal.disabled_safety_checks else set()
             seen |= {"weak"} if any(a.weak_type for a in primal.in_avals) else set()
             text = primal.mlir_module()
-            seen |= {word for word in ("custom_call @lapack_", "tf.aliasing_output", "stablehlo.while", "stablehlo.case",
+            seen |= {word for word in ("custom_call @lapack_", "tf.aliasing_output", "stablehlo.while",
+                                       "stablehlo.case",
                                        "jax.buffer_donor", "sdy.manual_computation") if word in text}  # fmt: skip
 
     expected_dtypes = set(
         "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bfloat16 "
-        "int4 uint4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e4m3 float8_e3m4 "
-        "float8_e8m0fnu float4_e2m1fn key<fry> key<rbg> key<urbg>".split()
+        "int4 uint4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e4m3 "
+        "float8_e3m4 float8_e8m0fnu float4_e2m1fn key<fry> key<rbg> key<urbg>".split()
     ) | {str(jax.dtypes.float0)}
     assert dtypes == expected_dtypes
     assert {None, tuple, list, dict, type(None)} < nodes

@@ -1,4 +1,4 @@
-"""jaxexp stands on its own: private JAX in one file, nothing of jax.export's exporter on its path, no JAX in the codec."""
+"""jaxexp stands on its own: private JAX in one file, jax.export's exporter never on its path, no JAX in the codec."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxexp
 import pytest
 from jax import export as jax_export
 
+import jaxexp
 from corpus import CASES, export_with
 from derivatives import pull_back, second_order
 
@@ -81,8 +81,8 @@ def everything(library: Any, name: str) -> Callable[[], None]:
     return work
 
 
-# Not here: cases with namedtuples and cases that contain a call of jax.export's own Exported. The corpus registers those
-# types with jax.export, whose registration then legitimately runs.
+# Not here: cases with namedtuples, which the corpus registers with jax.export, whose functions for them then rightly
+# run; and the case that contains a call of jax.export's own Exported.
 CHOSEN = (
     "sin", "weak_types", "dropped", "static_argnames", "nested_containers", "ordered_dict", "custom_node", "float8s",
     "integers_and_floats", "threefry_key", "symbolic_batch", "symbolic_multi_platform", "multi_platform",

@@ -9,11 +9,11 @@ import itertools
 import typing
 
 import jax
-import jaxexp
 import numpy as np
 import pytest
 from jax import export as jax_export
 
+import jaxexp
 from corpus import arr
 
 _numbers = itertools.count()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-# Slots in the order of the format; `None` is one that the tests do not need. "[T]" is a vector of tables T, "T" a table;
-# the rest are scalars by their struct code, strings "s" and vectors of scalars "[code]".
+# Each table's fields: slot and type. "T" is a table, "[T]" a vector of tables; scalars have their struct code, "s" is a
+# string, "[code]" a vector of scalars.
 LAYOUT: dict[str, dict[str, tuple[int, str]]] = {
     "PyTreeDef": {
         "kind": (0, "b"), "children": (1, "[PyTreeDef]"), "children_names": (2, "[s]"), "custom_name": (3, "s"),
@@ -20,7 +20,8 @@ LAYOUT: dict[str, dict[str, tuple[int, str]]] = {
     "PartitionSpecOneAxis": {"axes": (0, "[s]")},
     "PartitionSpec": {"partitions": (0, "[PartitionSpecOneAxis]"), "reduced": (1, "[s]"), "unreduced": (2, "[s]")},
     "NamedSharding": {
-        "mesh": (0, "AbstractMesh"), "spec": (1, "PartitionSpec"), "memory_kind": (2, "s"), "abstract_mesh_idx": (3, "I"),
+        "mesh": (0, "AbstractMesh"), "spec": (1, "PartitionSpec"), "memory_kind": (2, "s"),
+        "abstract_mesh_idx": (3, "I"),
     },
     "AbstractValue": {"kind": (0, "b"), "shape": (1, "[s]"), "dtype": (2, "b"), "memory_space": (3, "b")},
     "Sharding": {"kind": (0, "b"), "hlo_sharding_proto": (1, "[b]"), "named_sharding": (2, "NamedSharding")},

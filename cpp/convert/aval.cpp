@@ -89,7 +89,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     if (!scope_.is_valid()) scope_ = jax_.SymbolicScope();
     const nb::object parsed = jax_.parse_shape(nb::make_tuple(string(text)), scope_);
     if (!PyTuple_Check(parsed.ptr()) || PyTuple_GET_SIZE(parsed.ptr()) != 1)
-      throw wire::Error(where, "one dimension", "'" + text.str() + "'");
+      throw wire::Error(where, "one dimension", "'" + wire::shortened(text.string_view()) + "'");
     return nb::borrow(PyTuple_GET_ITEM(parsed.ptr(), 0));
   });
 }

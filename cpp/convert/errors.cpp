@@ -49,14 +49,11 @@ void raise_not_readable(nb::python_error& cause, const wire::Path& where, const 
 }
 
 std::string describe(nb::handle object) {
-  constexpr std::size_t enough = 100;
   const std::string type = nb::type_name(object.type()).c_str();
   const nb::object repr = nb::steal(PyObject_Repr(object.ptr()));
   const char* text = repr.is_valid() ? PyUnicode_AsUTF8(repr.ptr()) : nullptr;
   if (!text) return PyErr_Clear(), "a value of type " + type;
-  std::string_view shown = std::string_view(text).substr(0, enough);
-  while (!shown.empty() && shown.size() == enough && (shown.back() & 0x80)) shown.remove_suffix(1);
-  return std::string(shown) + " (" + type + ")";
+  return wire::shortened(text) + " (" + type + ")";
 }
 
 }  // namespace jaxexp

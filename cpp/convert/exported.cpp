@@ -155,22 +155,27 @@ std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, co
   const std::uint32_t size = values.size();
   nb::object avals = nb::steal(PyTuple_New(size)), shardings = nb::steal(PyTuple_New(size));
   if (!avals.is_valid() || !shardings.is_valid()) throw nb::python_error();
-  Objects sharded_avals, hlo_shardings;  // by the positions of both, which are below 2**31
+  Objects sharded_avals, hlo_shardings;  // by the positions of aval and sharding, which are below 2**31
   for (std::uint32_t i = 0; i < size; ++i) {
     const schema::AbstractValue& table = values.aval(i);
     const wire::Path aval_path{&path_, avals_field, i}, sharding_path{&path_, shardings_field, i};
     nb::object aval = this->aval(table, aval_path), sharding = nb::none();
+    std::uint64_t key = position(table) << 32;
     if (const auto* named = values.named_sharding(i)) {
+      key |= position(*named);
       sharding = named_sharding(*named, sharding_path);
-      const auto [sharded, is_new] = sharded_avals.insert(position(table) << 32 | position(*named));
+    } else if (const auto* proto = values.hlo_sharding(i)) {
+      key |= position(*proto);
+      const auto [known, is_new] = hlo_shardings.insert(key);
+      if (is_new) known = hlo_sharding(*proto, aval, sharding_path);
+      sharding = known;
+    }
+    if (!sharding.is_none()) {
+      const auto [sharded, is_new] = sharded_avals.insert(key);
       if (is_new)
         sharded =
             reading(sharding_path, "a sharding that fits the aval", [&] { return jax_.with_sharding(aval, sharding); });
       aval = sharded;
-    } else if (const auto* proto = values.hlo_sharding(i)) {
-      const auto [known, is_new] = hlo_shardings.insert(position(table) << 32 | position(*proto));
-      if (is_new) known = hlo_sharding(*proto, aval, sharding_path);
-      sharding = known;
     }
     PyTuple_SET_ITEM(avals.ptr(), i, aval.release().ptr());
     PyTuple_SET_ITEM(shardings.ptr(), i, sharding.release().ptr());

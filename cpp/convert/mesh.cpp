@@ -84,7 +84,7 @@ const char* Decoder::platform_of_kind(std::string kind, const wire::Path& where)
   if (contains("tpu")) return "tpu";
   if (contains("nvidia") || contains("tesla") || contains("amd")) return "gpu";
   throw wire::Error({&where, "device_kind"}, "the kind of a CPU, GPU or TPU, as there is no platform",
-                    "'" + kind + "'");
+                    "'" + wire::shortened(kind) + "'");
 }
 
 }  // namespace jaxexp

@@ -217,10 +217,7 @@ class Check {
     throw Error(path, "dicts with keys of at most " + to_string(max_key_bytes_) + " bytes in total", "more");
   }
 
-  static std::string quoted(std::string_view key) {
-    constexpr std::size_t enough = 60;
-    return "'" + std::string(key.substr(0, enough)) + (key.size() > enough ? "...'" : "'");
-  }
+  static std::string quoted(std::string_view key) { return "'" + shortened(key) + "'"; }
 
   static void kept_arguments(const schema::Exported& e, std::uint32_t arguments, const Path& path) {
     const auto* kept = e.module_kept_var_idx();

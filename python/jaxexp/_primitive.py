@@ -284,14 +284,18 @@ def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int,
             "artifact that it was loaded from does not hold both: serialize it with vjp_order=2, and one order more "
             "for each further derivative. (Reverse mode, as in jax.grad, needs one order for each derivative.)"
         ) from error
-    out_avals, _ = _abstract_eval(*map(jax.typeof, primals), exported=exported)
-    cotangents = [_zeros(aval.to_tangent_aval()) for aval in out_avals]
-    directions = [_zeros(jax.typeof(primal).to_tangent_aval()) for primal in primals]
-    for i, tangent in zip(wrt, tangents, strict=True):
-        directions[i] = tangent
+    in_avals = list(map(jax.typeof, primals))
+    out_avals, _ = _abstract_eval(*in_avals, exported=exported)
+    cotangents = _tangents(out_avals, {})
+    directions = _tangents(in_avals, dict(zip(wrt, tangents, strict=True)))
     # Linear in `directions`: the cotangents of the VJP's own cotangent arguments.
     pulled = call_exported_p.bind(*primals, *cotangents, *directions, exported=vjp_of_vjp)[n:]
     return [pulled[i] for i in _differentiable(exported.out_avals)]
+
+
+def _tangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
+    """A tangent, or cotangent, for each primal value: the one that is known by its index, or zero."""
+    return [known[i] if i in known else _zeros(aval.to_tangent_aval()) for i, aval in enumerate(avals)]
 
 
 def _zeros(aval: Any) -> Any:
@@ -325,10 +329,8 @@ def _pushforward_transpose(
     n = len(exported.in_avals)
     primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
     out_avals, _ = _abstract_eval(*map(jax.typeof, primals), exported=exported)
-    all_cotangents = [_zeros(aval.to_tangent_aval()) for aval in out_avals]
-    for i, cotangent in zip(_differentiable(out_avals), cotangents, strict=True):
-        all_cotangents[i] = _jax.instantiate_zeros(cotangent)
-    pulled = call_exported_p.bind(*primals, *all_cotangents, exported=exported.vjp())
+    known = dict(zip(_differentiable(out_avals), map(_jax.instantiate_zeros, cotangents), strict=True))
+    pulled = call_exported_p.bind(*primals, *_tangents(out_avals, known), exported=exported.vjp())
     of_tangents = [
         pulled[i] if _jax.is_undefined_primal(tangent) else None for i, tangent in zip(wrt, tangents, strict=True)
     ]

@@ -86,7 +86,9 @@ def _synthesized_mesh(hlo: Any) -> Any:
     if hlo.tuple_elements() or not hlo.is_tiled() or not hlo.is_tile_assignment_iota():
         raise ExportTypeError(f"the HLO sharding {hlo} does not tile devices in the order of a mesh")
     sizes = tuple(hlo.get_axis_sizes())
-    return _jax.AbstractMesh(sizes, tuple(f"_axis_{i}" for i in range(len(sizes))))
+    names = tuple(f"_axis_{i}" for i in range(len(sizes)))
+    # HLO shardings come from the compiler's propagation, which is what Auto axes stand for.
+    return _jax.AbstractMesh(sizes, names, (_jax.AxisType.Auto,) * len(sizes))
 
 
 def _replicated(aval: Any) -> Any:
