@@ -13,6 +13,10 @@ NB_MODULE(_native, m) {
   using namespace nb::literals;
 
   m.doc() = "The codec of serialized Exported. Importing it imports no JAX: `bind` hands over what it needs.";
+#ifdef NDEBUG
+  // What still lives at exit is mostly kept by JAX's own registries; a program's users need not hear of it.
+  nb::set_leak_warnings(false);
+#endif
   translate_errors();
   unbind_with(m);
 

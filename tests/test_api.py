@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
+import os
 import pickle
 import subprocess
 import sys
@@ -577,3 +578,60 @@ def test_copy() -> None:
 def test_disabled_safety_check_pickles() -> None:
     check = jaxexp.DisabledSafetyCheck.custom_call("t")
     assert pickle.loads(pickle.dumps(check)) == check
+
+
+# --- copies and files -----------------------------------------------------------------------------------------------
+
+
+def test_pickle_keeps_a_loaded_function_and_its_vjps() -> None:
+    loaded = jaxexp.deserialize(bytes(export_with(jaxexp, CASES["sin"].build()).serialize(vjp_order=2)))
+    again = pickle.loads(pickle.dumps(loaded))
+    assert again == loaded
+    assert again.vjp().vjp() == loaded.vjp().vjp()
+    assert not again.vjp().vjp().has_vjp()
+
+
+def test_pickle_of_a_fresh_export_is_refused() -> None:
+    """jax.export cannot pickle it either: the VJP exists as a Python function alone."""
+    with pytest.raises(jaxexp.ExportError, match="serialize"):
+        pickle.dumps(export_with(jaxexp, CASES["sin"].build()))
+
+
+def test_save_keeps_the_mode_of_the_file_it_replaces(tmp_path) -> None:
+    exported = export_with(jaxexp, CASES["sin"].build())
+    path = tmp_path / ("x" * 240)
+    path.touch(mode=0o600)
+    exported.save(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_bytes() == exported.serialize()
+
+
+def test_save_writes_into_a_pipe(tmp_path) -> None:
+
+    exported = export_with(jaxexp, CASES["sin"].build())
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    exported.save(pipe)
+    reader.join()
+    assert found == [exported.serialize()]
+    assert pipe.is_fifo()
+
+
+def test_replaced_shardings_show_in_their_hlo_form() -> None:
+    exported = export_with(jaxexp, CASES["sharded_1d"].build())
+    assert exported.in_shardings_hlo[0] is not None
+    without = dataclasses.replace(exported, _in_named_shardings=(None,) * len(exported.in_avals))
+    assert without.in_shardings_hlo == (None,) * len(exported.in_avals)
+
+
+def test_install_leaves_names_alone_that_jaxexp_lacks(monkeypatch) -> None:
+    monkeypatch.setattr(jax_export, "__all__", [*jax_export.__all__, "name_of_a_newer_jax"])
+    monkeypatch.setattr(jax_export, "name_of_a_newer_jax", "theirs", raising=False)
+    original = jax_export.export
+    with jaxexp.install():
+        assert jax_export.export is jaxexp.export
+        assert jax_export.name_of_a_newer_jax == "theirs"
+    assert jax_export.export is original

@@ -670,3 +670,16 @@ def test_messages_are_one_clear_sentence() -> None:
     text = str(error.value)
     assert "\n" not in text
     assert len(text) < 300
+
+
+@pytest.mark.parametrize("checks", [[42], "ALL", ["platform"]], ids=["int", "str", "list of str"])
+def test_disabled_checks_of_another_kind(checks) -> None:
+    with pytest.raises(jaxexp.ExportError, match="DisabledSafetyCheck") as error:
+        jaxexp.export(jax.jit(jnp.sin), disabled_checks=checks)(f32(1))
+    assert isinstance(error.value, TypeError)
+
+
+def test_dimensions_that_do_not_follow_from_shapes() -> None:
+    a, b = jaxexp.symbolic_shape("a, b")
+    x = jax.ShapeDtypeStruct((a * b,), f32)
+    raises_alike(lambda library: library.export(jax.jit(jnp.sin))(x), match="a\\*b")

@@ -269,7 +269,7 @@ def test_namedtuple_with_other_fields_is_refused() -> None:
     jaxexp.register_namedtuple_serialization(swapped, serialized_name="T")
     loaded = jaxexp.deserialize(blob)
     assert jax.tree.structure(loaded.in_tree.unflatten([1, 2])) == jax.tree.structure(((swapped(1, 2),), {}))
-    renamed = blob.replace(b"T\0\0\0", b"U\0\0\0")
+    renamed = blob.replace(b"\1\0\0\0T\0\0\0", b"\1\0\0\0U\0\0\0")  # a string: its length, then its bytes
     assert renamed != blob
     jaxexp.register_namedtuple_serialization(wrong, serialized_name="U")
     with pytest.raises(jaxexp.ExportError, match="'z'"):

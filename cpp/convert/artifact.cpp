@@ -12,11 +12,14 @@ namespace {
 /// Below this, letting other threads run costs more than it gives them.
 constexpr std::size_t large_buffer = std::size_t{1} << 20;
 
-/// FlatBuffers are read in place, which needs the alignment that they were written with.
-std::shared_ptr<const Buffer> aligned(nb::handle owner) {
+/// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
+/// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
+/// FlatBuffers are written.
+std::shared_ptr<const Buffer> stable(nb::handle owner) {
   auto buffer = std::make_shared<const Buffer>(owner);
-  if (reinterpret_cast<std::uintptr_t>(buffer->bytes().data()) % alignof(std::uint32_t) == 0) return buffer;
-  return std::make_shared<const Buffer>(nb::bytes(buffer->bytes().data(), buffer->bytes().size()));
+  const auto bytes = buffer->bytes();
+  if (!buffer->writable() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0) return buffer;
+  return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
 }
 
 const schema::Exported& verified(const Buffer& buffer) {
@@ -25,8 +28,7 @@ const schema::Exported& verified(const Buffer& buffer) {
     wire::check(root, buffer.bytes().size());
     return root;
   };
-  // The owner of a writable buffer could change it in another thread while it is being verified.
-  if (buffer.writable() || buffer.bytes().size() < large_buffer) return verify_and_check();
+  if (buffer.bytes().size() < large_buffer) return verify_and_check();
   nb::gil_scoped_release release;
   return verify_and_check();
 }
@@ -35,55 +37,40 @@ nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(),
 
 }  // namespace
 
-Artifact::Artifact(nb::handle buffer) : buffer_(aligned(buffer)), order_(0) {
-  const schema::Exported& root = verified(*buffer_);
-  if (!buffer_->writable()) exported_ = &root;
-}
-
-const schema::Exported& Artifact::exported() const {
-  if (exported_) return *exported_;
-  const schema::Exported* exported = &verified(*buffer_);
-  for (std::size_t i = 0; i < order_; ++i) {
-    exported = exported->vjp();
-    if (!exported) throw wire::Error({nullptr, "vjp"}, "the VJP that was there before", "none");
-  }
-  return *exported;
-}
+Artifact::Artifact(nb::handle buffer) : buffer_(stable(buffer)), exported_(&verified(*buffer_)), order_(0) {}
 
 nb::dict Artifact::decode() const {
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
   std::string path;
   for (std::size_t i = 0; i < order_; ++i) path += i == 0 ? "vjp" : ".vjp";
-  return Decoder(*refs, exported(), buffer_->bytes(), path).exported();
+  return Decoder(*refs, *exported_, buffer_->bytes(), path).exported();
 }
 
 nb::object Artifact::module() const {
-  const auto& module = *exported().mlir_module_serialized();
+  const auto& module = *exported_->mlir_module_serialized();
   return buffer_->part({module.Data(), module.size()});
 }
 
 std::optional<Artifact> Artifact::vjp() const {
-  const schema::Exported* vjp = exported().vjp();
+  const schema::Exported* vjp = exported_->vjp();
   if (!vjp) return std::nullopt;
-  Artifact artifact(buffer_, order_ + 1);
-  if (!buffer_->writable()) artifact.exported_ = vjp;
-  return artifact;
+  return Artifact(buffer_, *vjp, order_ + 1);
 }
 
 nb::object Artifact::jax_version() const {
-  const auto* version = exported().jax_version();
+  const auto* version = exported_->jax_version();
   return version ? nb::object(text(*version)) : nb::none();
 }
 
-std::string_view Artifact::writer() const { return wire::writer(exported()); }
+std::string_view Artifact::writer() const { return wire::writer(*exported_); }
 
-nb::str Artifact::fun_name() const { return text(*exported().function_name()); }
+nb::str Artifact::fun_name() const { return text(*exported_->function_name()); }
 
-std::uint32_t Artifact::nr_devices() const { return wire::device_count(exported()); }
+std::uint32_t Artifact::nr_devices() const { return wire::device_count(*exported_); }
 
 nb::tuple Artifact::platforms() const {
   nb::list names;
-  for (const auto* name : *exported().platforms()) names.append(text(*name));
+  for (const auto* name : *exported_->platforms()) names.append(text(*name));
   return nb::tuple(names);
 }
 

@@ -21,7 +21,7 @@ class Artifact {
   nb::object module() const;
   std::optional<Artifact> vjp() const;
 
-  int serialization_version() const { return exported().serialization_version(); }
+  int serialization_version() const { return exported_->serialization_version(); }
   nb::object jax_version() const;
   std::string_view writer() const;
   nb::str fun_name() const;
@@ -29,16 +29,12 @@ class Artifact {
   nb::tuple platforms() const;
 
  private:
-  Artifact(std::shared_ptr<const Buffer> buffer, std::size_t order) : buffer_(std::move(buffer)), order_(order) {}
+  Artifact(std::shared_ptr<const Buffer> buffer, const wire::schema::Exported& exported, std::size_t order)
+      : buffer_(std::move(buffer)), exported_(&exported), order_(order) {}
 
-  /// The Exported that this is about. In a writable buffer, the bytes are verified again, for they may have changed.
-  const wire::schema::Exported& exported() const;
-
-  std::shared_ptr<const Buffer> buffer_;
+  std::shared_ptr<const Buffer> buffer_;  // read-only, so what was verified stays true
+  const wire::schema::Exported* exported_;
   std::size_t order_;  // how many VJPs deep
-
-  /// Null where the buffer is writable.
-  const wire::schema::Exported* exported_ = nullptr;
 };
 
 }  // namespace jaxexp

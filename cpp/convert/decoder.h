@@ -124,7 +124,7 @@ class Decoder {
   const std::uint8_t* base_;
   const wire::Path path_;
   nb::object scope_;  // of symbolic dimensions; made for the first of them
-  Objects strings_, bytes_, dimensions_, shapes_, avals_, meshes_, specs_, named_shardings_;
+  Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
 };
 
 }  // namespace jaxexp

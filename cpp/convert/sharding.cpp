@@ -42,8 +42,7 @@ nb::object Decoder::named_sharding(const schema::NamedSharding& sharding, const 
 
 nb::object Decoder::hlo_sharding(const flatbuffers::Vector<std::int8_t>& proto, const nb::object& aval,
                                  const wire::Path& where) {
-  return reading(where, "an xla.OpSharding",
-                 [&] { return jax_.sharding_of_proto(bytes(proto), aval, wire::device_count(exported_)); });
+  return reading(where, "an xla.OpSharding", [&] { return jax_.sharding_of_proto(bytes(proto), aval); });
 }
 
 }  // namespace jaxexp

@@ -17,9 +17,9 @@ from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
 
 if TYPE_CHECKING:
+    from ._disabled_check import DisabledSafetyCheck as DisabledSafetyCheck
     from ._export import default_export_platform as default_export_platform
     from ._export import export as export
-    from ._exported import DisabledSafetyCheck as DisabledSafetyCheck
     from ._exported import Exported as Exported
     from ._install import install as install
     from ._install import uninstall as uninstall
@@ -40,7 +40,7 @@ maximum_supported_serialization_version = maximum_supported_calling_convention_v
 minimum_supported_serialization_version = minimum_supported_calling_convention_version
 
 _HOME = {
-    "DisabledSafetyCheck": "_exported",
+    "DisabledSafetyCheck": "_disabled_check",
     "Exported": "_exported",
     "SymbolicScope": "_jax",
     "default_export_platform": "_export",

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import secrets
+import stat
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from . import _jax, _native, _registry, _sharding
+from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError, UnsupportedArtifactError, UnsupportedSerializationError
 
 if TYPE_CHECKING:
@@ -56,11 +58,17 @@ def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
 def _replace_file(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
     """Writes a file next to its final place, then renames it: `path` holds the old bytes or all of the new ones."""
     final = os.path.realpath(os.fsdecode(path))
-    temporary = f"{final}.{secrets.token_hex(8)}.tmp"
+    replaced = os.stat(final) if os.path.exists(final) else None
+    if replaced is not None and not stat.S_ISREG(replaced.st_mode):
+        with open(final, "wb") as file:  # a pipe or a device is written to, not replaced
+            file.writelines(parts)
+        return
+    temporary = os.path.join(os.path.dirname(final), f".{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            for part in parts:
-                file.write(part)
+            file.writelines(parts)
+            if replaced is not None:
+                os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
         os.replace(temporary, final)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -147,8 +155,6 @@ def _safety_check_target(check: Any) -> str | None:
 
 
 def _safety_check(kind: int, target: str | None) -> Any:
-    from ._exported import DisabledSafetyCheck
-
     if kind == 0:
         return DisabledSafetyCheck.platform()
     # Kind 2 was a switch for shape assertions, retired in 2024; its readers treat it as any other directive.

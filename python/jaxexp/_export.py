@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _check, _convention, _jax, _vjp, _wrap
+from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError
-from ._exported import DisabledSafetyCheck, Exported
+from ._exported import Exported
 from ._lower import Lowering, lower
 
 logger = logging.getLogger(__name__)

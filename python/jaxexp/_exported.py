@@ -1,4 +1,4 @@
-"""`Exported` and `DisabledSafetyCheck`: the data of an exported function, and what can be derived from it."""
+"""`Exported`: the data of an exported function, and what can be derived from it."""
 
 from __future__ import annotations
 
@@ -8,54 +8,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _call, _codec, _jax, _sharding
-from ._errors import ExportError
+from ._disabled_check import DisabledSafetyCheck
+from ._errors import ExportError, ExportTypeError
 
 if TYPE_CHECKING:
     from ._native import Artifact
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class DisabledSafetyCheck:
-    """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function."""
-
-    _directive: str
-
-    @classmethod
-    def platform(cls) -> DisabledSafetyCheck:
-        """Lets a loaded function be called on a platform that it was not exported for."""
-        return cls("platform")
-
-    @classmethod
-    def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
-        """Lets a function be exported that contains a custom call of no guaranteed stability.
-
-        Args:
-            target_name: the target of the custom call, as it appears in the module.
-        """
-        return cls(f"custom_call:{target_name}")
-
-    def is_custom_call(self) -> str | None:
-        """The custom call target that this check names; None for a check of another kind."""
-        kind, _, target = self._directive.partition(":")
-        return target if kind == "custom_call" and target else None
-
-    @classmethod
-    def coerce(cls, check: Any) -> DisabledSafetyCheck:
-        """The same check as jaxexp's own object, given jaxexp's or `jax.export`'s."""
-        return check if isinstance(check, cls) else cls(str(check))
-
-    def __str__(self) -> str:
-        return self._directive
-
-    __repr__ = __str__
-
-
-@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
+@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False, kw_only=True)
 class Exported:
     """A JAX function, lowered to StableHLO for good: its module, its signature, and the way to its VJP.
 
-    It has the fields, constructor keywords and methods of `jax.export.Exported`. Two of them are equal when their
-    contents are. Objects come from `export`, `deserialize`, `load` or `from_jax`.
+    It has the fields, constructor keywords and methods of `jax.export.Exported`. Objects come from `export`,
+    `deserialize`, `load` or `from_jax`. Two of them are equal when signature, module and way to the VJP are: so are two
+    that were loaded from equal bytes, unless their shapes are symbolic (JAX compares dimensions within one scope only).
 
     Attributes:
         fun_name: the name of the function that was exported.
@@ -65,7 +31,8 @@ class Exported:
         out_tree: the tree structure of the result.
         out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of those in
             `in_avals`.
-        in_shardings_hlo: per argument the HLO form of its sharding, None where it is unspecified.
+        in_shardings_hlo: per argument the HLO form of its sharding, None where it is unspecified; it follows from the
+            NamedSharding, so what the constructor is given is ignored.
         out_shardings_hlo: the same per result.
         nr_devices: how many devices the module was lowered for.
         platforms: the platforms it was lowered for, such as ``("cpu", "cuda")``.
@@ -148,11 +115,6 @@ class Exported:
             uses_global_constants=uses_global_constants,
             _get_vjp=_get_vjp,
         )
-        # jax.export passes None for each of these since 2026-03; they follow from the NamedShardings anyway.
-        if any(sharding is not None for sharding in in_shardings_hlo):
-            self.__dict__["in_shardings_hlo"] = tuple(in_shardings_hlo)
-        if any(sharding is not None for sharding in out_shardings_hlo):
-            self.__dict__["out_shardings_hlo"] = tuple(out_shardings_hlo)
 
     @classmethod
     def _from_artifact(cls, artifact: Artifact) -> Exported:
@@ -229,6 +191,17 @@ class Exported:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Exported:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if (artifact := self.__dict__.get("_artifact")) is None:
+            raise ExportTypeError(
+                f"{self.fun_name} was exported in this process; pickle would not know how many VJPs to keep. "
+                "Pickle the result of serialize(vjp_order=...) instead"
+            )
+        orders = 0
+        while (artifact := artifact.vjp()) is not None:
+            orders += 1
+        return read_exported, (bytes(self.serialize(orders)),)
 
     def mlir_module(self, serialized: bool = True) -> Any:
         """The StableHLO module.
@@ -312,7 +285,10 @@ class Exported:
         _codec.save(self, path, vjp_order)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function, eagerly or under any JAX transformation.
+        """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and what is built on them.
+
+        Each derivative in reverse mode takes one serialized VJP order; forward mode takes two for the first derivative.
+        `jax.vmap` runs one call after the other.
 
         Args:
             args: positional arguments of the tree structure, shapes and dtypes that the function was exported with;
@@ -345,6 +321,11 @@ class Exported:
         fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in self.disabled_safety_checks)
         fields["_get_vjp"] = _Converted(self, Exported.to_jax) if self.has_vjp() else None
         return exported_type(**fields)
+
+
+def read_exported(buffer: Any) -> Exported:
+    """The function in a buffer; `jaxexp.deserialize` under a name that pickle can find."""
+    return Exported._from_artifact(_codec.read(buffer))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

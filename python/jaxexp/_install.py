@@ -40,8 +40,10 @@ def install() -> _Installation:
     global _installations
     with _lock:
         if not _installations:
-            for name in _jax.jax_export_module.__all__:
-                _originals[name] = getattr(_jax.jax_export_module, name)
+            # A newer JAX may have names that jaxexp lacks; those stay as they are.
+            names = [name for name in _jax.jax_export_module.__all__ if hasattr(jaxexp, name)]
+            _originals.update((name, getattr(_jax.jax_export_module, name)) for name in names)
+            for name in names:
                 setattr(_jax.jax_export_module, name, getattr(jaxexp, name))
         _installations += 1
     return _Installation()

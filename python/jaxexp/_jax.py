@@ -80,7 +80,6 @@ try:
     AbstractDevice = mesh.AbstractDevice
     AbstractMesh = mesh.AbstractMesh
     AxisType = mesh.AxisType
-    Effect = effects.Effect
     GSPMDSharding = sharding_impls.GSPMDSharding
     HloSharding = xla_client.HloSharding
     OpSharding = xla_client.OpSharding
@@ -90,6 +89,8 @@ try:
     PartitionSpec = sharding_impls.PartitionSpec
     PyTreeDef = tree_util.PyTreeDef
     ShapedArray = core.ShapedArray
+    hlo_of_named_sharding = NamedSharding._to_xla_hlo_sharding
+    sdy_of_named_sharding = NamedSharding._to_sdy_sharding
     SingleDeviceSharding = sharding_impls.SingleDeviceSharding
     UnspecifiedValue = sharding_impls.UnspecifiedValue
     UNSPECIFIED = sharding_impls.UNSPECIFIED
@@ -207,6 +208,19 @@ def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool 
         hoist_constants_as_args=False,
         export_ignore_forward_compatibility=ignore_forward_compatibility_flag.value,
     )
+
+
+def hlo_of_gspmd_sharding(sharding: Any) -> Any:
+    return sharding._hlo_sharding
+
+
+def computation_of(lowered: Any) -> Any:
+    """What `jax.stages.Lowered` wraps: the module, and in `compile_args` all that is known about it."""
+    return lowered._lowering
+
+
+def platforms_of(computation: Any) -> tuple[str, ...]:
+    return tuple(computation._platforms)
 
 
 def serialize_module(module: Any) -> bytes:

@@ -6,17 +6,16 @@ import mmap
 import os
 from typing import Any
 
-from . import _codec
 from ._errors import DeserializationError
-from ._exported import Exported
+from ._exported import Exported, read_exported
 
 
 def deserialize(blob: Any) -> Exported:
     """The function that `Exported.serialize` of jaxexp, or of any `jax.export` since JAX 0.4.22, turned into bytes.
 
     The whole buffer is verified, then the signature is decoded; the module and the VJPs are read from the buffer when
-    they are needed. So the buffer stays in use as long as the function, and must not be changed: pass ``bytes(blob)``
-    to let go of it.
+    they are needed, so a read-only buffer stays in use as long as the function. A writable one (a bytearray) is copied
+    first and may be used again at once.
 
     Verification protects against damage, not against malice: a loaded function is a program, which may run any custom
     call that is registered in the process. Load what you trust.
@@ -31,15 +30,16 @@ def deserialize(blob: Any) -> Exported:
         ExportError: a function that was registered for a pytree node type refuses what it is given.
         TypeError: `blob` has no buffer.
     """
-    return Exported._from_artifact(_codec.read(blob))
+    return read_exported(blob)
 
 
 def load(path: str | os.PathLike[str]) -> Exported:
     """The function in a file that `Exported.save` wrote, or that holds what `serialize` returned.
 
     The file is mapped into memory and read on demand, so a signature is known before a large module is touched.
-    `Exported.save` replaces files instead of changing them; another program that changes the file in place changes the
-    function.
+    `Exported.save` replaces files, which leaves loaded functions alone. Another program that changes the file in place
+    changes the function, and one that shortens it may end this process with SIGBUS: pass the bytes to `deserialize`
+    where that can happen.
 
     Args:
         path: the file.

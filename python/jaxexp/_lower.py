@@ -52,7 +52,7 @@ def lower(
     lowered = traced.lower(
         lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
     )
-    computation = lowered._lowering
+    computation = _jax.computation_of(lowered)
     _check.check_lowering(computation)
     facts = computation.compile_args
 
@@ -77,7 +77,7 @@ def lower(
         out_shardings=tuple(_sharding.to_named(s, a, mesh) for s, a in zip(out_shardings, out_avals, strict=True)),
         kept_var_idx=kept_var_idx,
         nr_devices=facts["num_devices"],
-        platforms=tuple(computation._platforms),
+        platforms=_jax.platforms_of(computation),
         ordered_effects=tuple(facts["ordered_effects"]),
         unordered_effects=tuple(facts["unordered_effects"]),
         has_platform_index=shape_poly_state.has_platform_index_argument,

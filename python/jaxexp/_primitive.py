@@ -234,7 +234,7 @@ def _constrained(ctx: Any, value: Any, aval: Any, sharding: Any) -> Any:
         return value
     physical = _physical(aval)
     return _jax.wrap_with_sharding_op(
-        ctx, value, physical, sharding._to_sdy_sharding(physical.ndim), allow_shardy_lowering=True
+        ctx, value, physical, _jax.sdy_of_named_sharding(sharding, physical.ndim), allow_shardy_lowering=True
     )
 
 

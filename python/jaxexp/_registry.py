@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from . import _jax
@@ -201,25 +201,17 @@ def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any])
         ) from error
 
 
+def _dtypes(*names: str) -> list[np.dtype[Any]]:
+    return [np.dtype(getattr(jnp, name)) for name in names]
+
+
 # Indexed by the format's number for a dtype (the DType enum of schema/exported.fbs).
 DTYPES: tuple[Any, ...] = (
-    *map(np.dtype, ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")),
-    *map(np.dtype, ("float16", "float32", "float64", "complex64", "complex128")),
-    *(
-        np.dtype(getattr(ml_dtypes, name))
-        for name in (
-            "bfloat16",
-            "int4",
-            "uint4",
-            "float8_e4m3b11fnuz",
-            "float8_e4m3fn",
-            "float8_e4m3fnuz",
-            "float8_e5m2",
-            "float8_e5m2fnuz",
-        )
-    ),
+    *_dtypes("bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *_dtypes("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "int4", "uint4"),
+    *_dtypes("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
     _jax.float0,
-    *(np.dtype(getattr(ml_dtypes, name)) for name in ("float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn")),
+    *_dtypes("float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn"),
     *map(_jax.key_dtype, ("threefry2x32", "rbg", "unsafe_rbg")),
 )
 

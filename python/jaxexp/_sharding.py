@@ -24,7 +24,7 @@ def on_mesh(sharding: Any, mesh: Any) -> Any:
 
 def to_hlo(sharding: Any, aval: Any) -> Any:
     """The HLO form of a stored sharding; None stays None."""
-    return None if sharding is None else sharding._to_xla_hlo_sharding(aval.ndim)
+    return None if sharding is None else _jax.hlo_of_named_sharding(sharding, aval.ndim)
 
 
 def to_named(sharding: Any, aval: Any, mesh: Any) -> Any:
@@ -48,14 +48,14 @@ def to_named(sharding: Any, aval: Any, mesh: Any) -> Any:
     if isinstance(sharding, _jax.SingleDeviceSharding):
         return _jax.NamedSharding(_jax.empty_abstract_mesh, _replicated(aval), memory_kind=sharding.memory_kind)
     if isinstance(sharding, _jax.GSPMDSharding):
-        return _from_hlo(sharding._hlo_sharding, aval, mesh, sharding.memory_kind)
+        return _from_hlo(_jax.hlo_of_gspmd_sharding(sharding), aval, mesh, sharding.memory_kind)
     raise ExportTypeError(
         f"an argument or result of type {aval} has a {type(sharding).__name__}, which cannot be exported: "
         "use a NamedSharding"
     )
 
 
-def from_proto(proto: bytes, aval: Any, nr_devices: int) -> Any:
+def from_proto(proto: bytes, aval: Any) -> Any:
     """The stored form of an xla.OpSharding, which is all that artifacts from before JAX 0.9 hold.
 
     The mesh is made up: the proto knows how the devices are tiled, but not the names of the axes.

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _jax
 from ._convention import Arguments
+from ._errors import ExportError
 
 _INNER_NAME = "_wrapped_jax_export_main"
 
@@ -79,6 +80,10 @@ def _inner_operands(
     dim_values: list[Any] = []
     if arguments.dim_vars:
         assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
+        try:
+            _jax.solve_dim_vars(tuple(in_avals), args_kwargs_tree=in_tree)
+        except ValueError as error:
+            raise ExportError(f"the dimension variables do not follow from the argument shapes: {error}") from error
         compute = _jax.dim_values_from_shapes(in_avals, in_tree)
         dim_values = _jax.lower_inline(compute, module, in_avals, given[outer.array])
     operands = [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
