@@ -48,22 +48,25 @@ class Exported:
     """
 
     fun_name: str
+    platforms: tuple[str, ...]
+    nr_devices: int
+    disabled_safety_checks: Sequence[DisabledSafetyCheck]
+
     in_tree: Any
     in_avals: tuple[Any, ...]
+    _in_named_shardings: tuple[Any, ...]
+    in_shardings_hlo: tuple[Any, ...]
+
     out_tree: Any
     out_avals: tuple[Any, ...]
-    _in_named_shardings: tuple[Any, ...]
     _out_named_shardings: tuple[Any, ...]
-    in_shardings_hlo: tuple[Any, ...]
     out_shardings_hlo: tuple[Any, ...]
-    nr_devices: int
-    platforms: tuple[str, ...]
-    ordered_effects: tuple[Any, ...]
-    unordered_effects: tuple[Any, ...]
-    disabled_safety_checks: Sequence[DisabledSafetyCheck]
+
     mlir_module_serialized: bytes
     calling_convention_version: int
     module_kept_var_idx: tuple[int, ...]
+    ordered_effects: tuple[Any, ...]
+    unordered_effects: tuple[Any, ...]
     uses_global_constants: bool
     _get_vjp: Callable[[Exported], Exported] | None
 
@@ -234,10 +237,6 @@ class Exported:
         """The shardings of the results; see `in_shardings_jax`."""
         return tuple(_sharding.on_mesh(sharding, mesh) for sharding in self._out_named_shardings)
 
-    def has_vjp(self) -> bool:
-        """Whether `vjp` can be called: always after `export`, after loading if a VJP was serialized."""
-        return self._get_vjp is not None
-
     def vjp(self) -> Exported:
         """The VJP, itself an Exported; it is exported, or decoded, on the first call and kept.
 
@@ -254,6 +253,10 @@ class Exported:
             )
         vjp: Exported = self._vjp
         return vjp
+
+    def has_vjp(self) -> bool:
+        """Whether `vjp` can be called: always after `export`, after loading if a VJP was serialized."""
+        return self._get_vjp is not None
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
         """The function as bytes that `deserialize`, here and in `jax.export`, turns back.

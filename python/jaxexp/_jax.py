@@ -265,15 +265,15 @@ def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any]
         lowering_parameters=lowering_parameters(None, global_constants=True),
     )
     context = LoweringRuleContext(
-        module_context=module_context,
-        name_stack=source_info_util.new_name_stack(),
-        traceback=None,
-        primitive=None,
         avals_in=avals,
         avals_out=None,
+        const_lowering={},
+        module_context=module_context,
+        name_stack=source_info_util.new_name_stack(),
+        primitive=None,
         tokens_in=TokenSet(),
         tokens_out=None,
-        const_lowering={},
+        traceback=None,
     )
     results, _ = mlir.ir_tree_registry.flatten(mlir.lower_fun(function, multiple_results=True)(context, *operands))
     return list(results)
