@@ -47,26 +47,24 @@ class Exported:
         uses_global_constants: whether the module must be specialized to shapes or a platform before compilation.
     """
 
+    # In the order that jax.export gives them, which dataclasses.fields shows.
     fun_name: str
-    platforms: tuple[str, ...]
-    nr_devices: int
-    disabled_safety_checks: Sequence[DisabledSafetyCheck]
-
     in_tree: Any
     in_avals: tuple[Any, ...]
-    _in_named_shardings: tuple[Any, ...]
-    in_shardings_hlo: tuple[Any, ...]
-
     out_tree: Any
     out_avals: tuple[Any, ...]
+    _in_named_shardings: tuple[Any, ...]
     _out_named_shardings: tuple[Any, ...]
+    in_shardings_hlo: tuple[Any, ...]
     out_shardings_hlo: tuple[Any, ...]
-
+    nr_devices: int
+    platforms: tuple[str, ...]
+    ordered_effects: tuple[Any, ...]
+    unordered_effects: tuple[Any, ...]
+    disabled_safety_checks: tuple[DisabledSafetyCheck, ...]
     mlir_module_serialized: bytes
     calling_convention_version: int
     module_kept_var_idx: tuple[int, ...]
-    ordered_effects: tuple[Any, ...]
-    unordered_effects: tuple[Any, ...]
     uses_global_constants: bool
     _get_vjp: Callable[[Exported], Exported] | None
 

@@ -17,7 +17,7 @@ def deserialize(blob: Any) -> Exported:
     they are needed, so a read-only buffer stays in use as long as the function. A writable one (a bytearray) is copied
     first and may be used again at once.
 
-    Verification protects against damage, not against malice: a loaded function is a program, which may run any custom
+    Verification covers the structure, not the module inside: a loaded function is a program, which may run any custom
     call that is registered in the process. Load what you trust.
 
     Args:
