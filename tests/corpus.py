@@ -60,7 +60,6 @@ class Case:
     build: Callable[[], Program]
     vjp_order: int = 0
     x64: bool = False
-    unsupported: dict[str, str] = dataclasses.field(default_factory=dict)  # JAX release -> why its jax.export refuses
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -985,8 +984,3 @@ def named_scopes() -> Program:
             return jax.named_call(jnp.sin, name='quo"ted')(x)
 
     return Program(jax.jit(fun), (arr(3),))
-
-
-def supported() -> list[Case]:
-    """The cases that jax.export of the installed JAX can write."""
-    return [c for c in CASES.values() if jax.__version__ not in c.unsupported]

@@ -607,7 +607,6 @@ def test_save_keeps_the_mode_of_the_file_it_replaces(tmp_path) -> None:
 
 
 def test_save_writes_into_a_pipe(tmp_path) -> None:
-
     exported = export_with(jaxexp, CASES["sin"].build())
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

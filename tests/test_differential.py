@@ -20,7 +20,7 @@ from compare import (
     module_interface,
     scopes,
 )
-from corpus import CASES, Case, Program, export_with
+from corpus import CASES, Program, export_with
 from derivatives import cotangents, pull_back, second_order
 
 LIBRARIES = {"jax": jax_export, "ours": jaxexp}
@@ -32,13 +32,6 @@ FRESH = ("weak_types", "dropped", "nested_containers", "threefry_key", "symbolic
 every_case = pytest.mark.parametrize("name", CASES)
 # Who wrote the bytes, who reads and calls them. jax.export reading its own bytes is the reference.
 every_route = pytest.mark.parametrize("route", ["ours to ours", "ours to jax", "jax to ours"])
-
-
-def get_case(name: str) -> Case:
-    case = CASES[name]
-    if reason := case.unsupported.get(jax.__version__):
-        pytest.skip(f"jax.export of {jax.__version__} cannot write it: {reason}")
-    return case
 
 
 @functools.lru_cache(maxsize=8)
@@ -68,7 +61,7 @@ def loaded(route: str, name: str) -> Any:
 
 @every_case
 def test_reads_what_jax_export_wrote(name: str) -> None:
-    case = get_case(name)
+    case = CASES[name]
     with case.context():
         theirs, ours = loaded("jax to jax", name), loaded("jax to ours", name)
         assert_same_chains(ours, theirs, case.vjp_order)
@@ -79,7 +72,7 @@ def test_reads_what_jax_export_wrote(name: str) -> None:
 
 @every_case
 def test_jax_export_reads_what_jaxexp_wrote(name: str) -> None:
-    case = get_case(name)
+    case = CASES[name]
     with case.context():
         theirs = loaded("ours to jax", name)
         assert_same_chains(theirs, exported("ours", name), case.vjp_order, as_written=True)
@@ -89,7 +82,7 @@ def test_jax_export_reads_what_jaxexp_wrote(name: str) -> None:
 
 @every_case
 def test_reads_what_jaxexp_wrote(name: str) -> None:
-    case = get_case(name)
+    case = CASES[name]
     with case.context():
         assert_same_chains(loaded("ours to ours", name), exported("ours", name), case.vjp_order, as_written=True)
 
@@ -97,7 +90,7 @@ def test_reads_what_jaxexp_wrote(name: str) -> None:
 @every_case
 def test_rewrites_what_jax_export_wrote(name: str) -> None:
     """jax.export's bytes, read and written again by jaxexp, still say the same to jax.export."""
-    case = get_case(name)
+    case = CASES[name]
     with case.context():
         again = jax_export.deserialize(loaded("jax to ours", name).serialize(vjp_order=case.vjp_order))
         assert_same_chains(again, loaded("jax to jax", name), case.vjp_order)
@@ -105,7 +98,7 @@ def test_rewrites_what_jax_export_wrote(name: str) -> None:
 
 @every_case
 def test_exports_the_same(name: str) -> None:
-    case = get_case(name)
+    case = CASES[name]
     with case.context():
         ours, theirs = exported("ours", name), exported("jax", name)
         assert_same_chains(ours, theirs, case.vjp_order, module=False)
@@ -117,7 +110,7 @@ def test_exports_the_same(name: str) -> None:
 
 @every_case
 def test_crosses_over(name: str) -> None:
-    case = get_case(name)
+    case = CASES[name]
     with case.context():
         theirs = exported("jax", name)
         ours = jaxexp.Exported.from_jax(theirs)
@@ -133,7 +126,7 @@ def test_crosses_over(name: str) -> None:
 @every_case
 def test_traces_the_same(name: str) -> None:
     """Calling with the exporter's own specs, symbolic ones included, gives the same types and effects."""
-    case = get_case(name)
+    case = CASES[name]
     p = program(name)
     if p.live is not p.fun:
         specs, kwspecs = p.args, p.kwargs
@@ -166,7 +159,7 @@ def results(name: str, how: str) -> Any:
 @every_route
 @every_case
 def test_computes_the_same(name: str, route: str) -> None:
-    case, p = get_case(name), program(name)
+    case, p = CASES[name], program(name)
     with case.context():
         call = loaded(route, name).call
         if not p.callable_here:
@@ -186,7 +179,7 @@ def test_computes_the_same(name: str, route: str) -> None:
 @every_case
 def test_fresh_computes_the_same(name: str) -> None:
     """Before any serialization, too; the same function as after it."""
-    case, p = get_case(name), program(name)
+    case, p = CASES[name], program(name)
     with case.context():
         fresh, read = exported("ours", name), loaded("ours to ours", name)
         assert fresh.mlir_module() == read.mlir_module()
@@ -201,7 +194,7 @@ differentiated_twice = pytest.mark.parametrize("name", [name for name, case in C
 @every_route
 @differentiated
 def test_first_derivatives(name: str, route: str) -> None:
-    case, p = get_case(name), program(name)
+    case, p = CASES[name], program(name)
     with case.context():
         assert_same_values(pull_back(loaded(route, name).call, p.args, p.kwargs), results(name, "first derivatives"))
 
@@ -210,7 +203,7 @@ def test_first_derivatives(name: str, route: str) -> None:
 @differentiated
 def test_vjp_called_directly(name: str, route: str) -> None:
     """The VJP is itself an Exported: flat primal arguments and cotangents in, flat cotangents out."""
-    case, p = get_case(name), program(name)
+    case, p = CASES[name], program(name)
     with case.context():
         flat = jax.tree.leaves((p.args, p.kwargs))
         cts = jax.tree.leaves(cotangents(results(name, "live")))
@@ -222,7 +215,7 @@ def test_vjp_called_directly(name: str, route: str) -> None:
 @every_route
 @differentiated_twice
 def test_second_derivatives(name: str, route: str) -> None:
-    case, p = get_case(name), program(name)
+    case, p = CASES[name], program(name)
     with case.context():
         expected = results(name, "second derivatives")
         assert any(jnp.any(x != 0) for x in expected), "a second derivative of zero would show nothing"
@@ -306,7 +299,7 @@ def test_corpus_uses_every_feature() -> None:
             walk(child)
 
     for name in CASES:
-        case = get_case(name)
+        case = CASES[name]
         with case.context():
             primal = exported("jax", name)
             for e in chain(primal, case.vjp_order):

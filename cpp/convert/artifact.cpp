@@ -9,9 +9,6 @@
 namespace jaxexp {
 namespace {
 
-/// Below this, letting other threads run costs more than it gives them.
-constexpr std::size_t large_buffer = std::size_t{1} << 20;
-
 /// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
 /// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
 /// FlatBuffers are written.
@@ -28,7 +25,7 @@ const schema::Exported& verified(const Buffer& buffer) {
     wire::check(root, buffer.bytes().size());
     return root;
   };
-  if (buffer.bytes().size() < large_buffer) return verify_and_check();
+  if (buffer.bytes().size() < worth_releasing_gil) return verify_and_check();
   nb::gil_scoped_release release;
   return verify_and_check();
 }

@@ -10,6 +10,9 @@ namespace jaxexp {
 
 namespace nb = nanobind;
 
+/// Below this many bytes, letting other threads run costs more than it gives them.
+inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
+
 /// Owns a memoryview of bytes, which holds the Py_buffer and keeps its owner from moving it.
 class Buffer {
  public:

@@ -12,9 +12,6 @@
 namespace jaxexp {
 namespace {
 
-/// Below this, letting other threads run costs more than it gives them.
-constexpr std::size_t large_copy = std::size_t{1} << 20;
-
 /// A chain that is laid out, with all that its pieces are views of.
 struct Encoded {
   Encoded(const nb::sequence& chain, std::string_view jax_version)
@@ -49,7 +46,7 @@ struct Encoded {
 };
 
 void copy(std::uint8_t* target, std::span<const std::uint8_t> source) {
-  if (source.size() < large_copy) {
+  if (source.size() < worth_releasing_gil) {
     if (!source.empty()) std::memcpy(target, source.data(), source.size());
     return;
   }

@@ -31,7 +31,7 @@ def _gpu_targets() -> set[str]:
     return names | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
 
 
-# Custom calls whose meaning JAX promises to keep; see
+# Custom calls whose meaning JAX promises to keep, by the list at
 # https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees-for-custom-calls.
 STABLE_CUSTOM_CALLS = frozenset(
     _lapack_targets()

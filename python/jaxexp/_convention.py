@@ -1,7 +1,7 @@
 """In which order a module's main function takes its arguments and returns its results.
 
-Versions 9 and 10 of the calling convention agree on it; see
-https://docs.jax.dev/en/latest/export/export.html#module-calling-convention.
+Versions 9 and 10 of the calling convention, which JAX describes at
+https://docs.jax.dev/en/latest/export/export.html#module-calling-convention, agree on it:
 
     arguments   [platform index] [dimension variables] [one token per ordered effect] [kept arrays]
     results                                            [one token per ordered effect] [arrays]

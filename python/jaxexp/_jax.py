@@ -275,7 +275,7 @@ def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any]
         tokens_out=None,
         traceback=None,
     )
-    results, _ = mlir.ir_tree_registry.flatten(mlir.lower_fun(function, multiple_results=True)(context, *operands))
+    results, _ = mlir.ir_tree_registry.flatten(lower_as_function(function)(context, *operands))
     return list(results)
 
 

@@ -81,8 +81,6 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: Exported) -> tuple[Sequen
         sizes = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
         constraints.check_statically(sizes)
         return names, [sizes.evaluate(solution[name]) for name in names]
-    except ExportError:
-        raise
     except ValueError as error:
         raise ExportError(f"calling {exported.fun_name}: {error}") from error
 
