@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +14,9 @@ from ._primitive import call_exported_p
 if TYPE_CHECKING:
     from ._exported import Exported
 
+# How a module says that a result may take the memory of an argument: of which result, or of any.
+_DONATION = "tf.aliasing_output", "jax.buffer_donor"
+
 
 def call_exported(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _jax.trace_state_clean():
@@ -23,24 +26,62 @@ def call_exported(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def eager_callable(exported: Exported) -> Callable[..., Any]:
-    """The function as one jitted callable; `Exported` keeps it."""
+    """The function as one jitted callable, which donates what it was exported to donate; `Exported` keeps it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _call_traced(exported, args, kwargs)
 
     call.__name__ = call.__qualname__ = exported.fun_name
+    donated = _donated_arguments(exported)
     jitted: Callable[..., Any] = jax.jit(call)
-    return jitted
+    if not donated:
+        return jitted
+
+    # jit donates whole arguments; these are leaves.
+    def call_flat(*leaves: Any) -> Any:
+        return call_exported_p.bind(*leaves, exported=exported)
+
+    call_flat.__name__ = call_flat.__qualname__ = exported.fun_name
+    jitted_flat = jax.jit(call_flat, donate_argnums=donated)
+
+    def call_donating(*args: Any, **kwargs: Any) -> Any:
+        leaves = _leaves(exported, args, kwargs)
+        return jax.tree_util.tree_unflatten(exported.out_tree, jitted_flat(*leaves))
+
+    return call_donating
+
+
+def _donated_arguments(exported: Exported) -> tuple[int, ...]:
+    """The arguments whose buffers the module may use for its results."""
+    serialized = exported.mlir_module_serialized
+    if not any(name.encode() in serialized for name in _DONATION):  # parsing a large module takes longer
+        return ()
+    context = _jax.make_ir_context()
+    with context:
+        attributes = _jax.argument_attributes(_jax.deserialize_module(serialized, context))
+    kept = exported.module_kept_var_idx
+    arrays = attributes[len(attributes) - len(kept) :]
+    return tuple(
+        index
+        for index, attribute in zip(kept, arrays, strict=True)
+        if any(name in _jax.ir.DictAttr(attribute) for name in _DONATION)
+    )
 
 
 def _call_traced(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
-    if in_tree != exported.in_tree:
-        raise ExportError(_tree_mismatch(exported, in_tree))
+    leaves = _leaves(exported, args, kwargs)
     return jax.tree_util.tree_unflatten(exported.out_tree, call_exported_p.bind(*leaves, exported=exported))
 
 
-def _tree_mismatch(exported: Exported, in_tree: Any) -> str:
+def _leaves(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    leaves: Sequence[Any]
+    leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
+    if in_tree != exported.in_tree:
+        raise ExportError(tree_mismatch(exported, in_tree))
+    return leaves
+
+
+def tree_mismatch(exported: Exported, in_tree: Any) -> str:
     # Any leaves will do to compare structures.
     given, expected = (tree.unflatten(range(tree.num_leaves)) for tree in (in_tree, exported.in_tree))
     differences = [

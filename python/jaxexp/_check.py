@@ -53,7 +53,7 @@ _KNOWN_COMPILE_ARGS = frozenset(
 )
 
 
-def check_one_scope(fun_jit: Any, args_specs: Sequence[Any], kwargs_specs: dict[str, Any]) -> None:
+def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict[str, Any]) -> None:
     """Refuses argument specs whose symbolic dimensions come from several scopes, and so cannot be compared."""
     first: tuple[Any, Any] | None = None
     for path, spec in jax.tree_util.tree_flatten_with_path((tuple(args_specs), kwargs_specs))[0]:
@@ -62,7 +62,7 @@ def check_one_scope(fun_jit: Any, args_specs: Sequence[Any], kwargs_specs: dict[
                 first = dim, path
             elif dim.scope is not first[0].scope:
                 raise ExportError(
-                    f"exporting {_jax.function_name(fun_jit)} needs all symbolic dimensions in one scope, but "
+                    f"{fun_name} needs all symbolic dimensions in one scope, but "
                     f"{first[0]} in {_jax.describe_key_path(first[1])} and {dim} in {_jax.describe_key_path(path)} "
                     "come from two: make them with one call of symbolic_shape or symbolic_args_specs, or pass scope="
                 )

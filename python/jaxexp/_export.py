@@ -64,7 +64,7 @@ def export(
 
     def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         version = _calling_convention_version()
-        _check.check_one_scope(fun_jit, args_specs, kwargs_specs)
+        _check.check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
         lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
         return _exported(lowering, version, checks)
@@ -89,12 +89,11 @@ def _exported(lowering: Lowering, version: int, checks: tuple[DisabledSafetyChec
     with module.context:
         uses_dim_vars = _jax.ir.BoolAttr.get(lowering.uses_dim_vars)
         module.operation.attributes["jax.uses_shape_polymorphism"] = uses_dim_vars
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("exporting %s for %s, calling convention %d", lowering.fun_name, lowering.platforms, version)
-        logger.debug("%s", _jax.dump_module_message(module, "export"))
+    dumped = _jax.dump_module_to_file(module, "export")
     _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
     serialized = _jax.serialize_module(module)
-    logger.debug("the module of %s takes %d bytes", lowering.fun_name, len(serialized))
+    if logger.isEnabledFor(logging.DEBUG):
+        _log(lowering, version, module, dumped, len(serialized))
     return Exported(
         fun_name=lowering.fun_name,
         in_tree=lowering.in_tree,
@@ -114,6 +113,15 @@ def _exported(lowering: Lowering, version: int, checks: tuple[DisabledSafetyChec
         uses_global_constants=lowering.uses_dim_vars,
         _get_vjp=_ExportVjp(lowering.jaxpr),
     )
+
+
+def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size: int) -> None:
+    logger.debug("exported %s for %s, calling convention %d", lowering.fun_name, lowering.platforms, version)
+    if dumped:
+        logger.debug("its module takes %d bytes and is in %s, in jax_dump_ir_to", size, dumped)
+    else:
+        logger.debug("its module takes %d bytes:\n%s", size, _jax.module_to_string(module))
+        logger.debug("to have modules written to files instead, set jax_dump_ir_to (JAX_DUMP_IR_TO)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _call, _codec, _jax, _sharding
+from . import _call, _codec, _jax, _sharding, _specialize
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError
 
@@ -255,6 +255,27 @@ class Exported:
     def has_vjp(self) -> bool:
         """Whether `vjp` can be called: always after `export`, after loading if a VJP was serialized."""
         return self._get_vjp is not None
+
+    def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> Exported:
+        """The same function with symbolic dimensions fixed, as a new Exported.
+
+        Where all dimensions are fixed, the module holds no dynamic shapes any more. They may also be replaced by other
+        symbolic dimensions. Everything else stays: name, trees, dtypes, shardings, platforms, donation, effects, and
+        the VJPs, which are specialized when they are asked for.
+
+        Args:
+            args_specs: for each argument something with a shape and a dtype, as in `export`; of the tree structure
+                that the function was exported with.
+            kwargs_specs: the keyword arguments likewise.
+
+        Raises:
+            ExportError: a spec does not fit the function's signature or its constraints.
+
+        Example:
+            >>> batched = load("model.jaxexp")  # takes float32[b, 784]
+            >>> batched.specialize(jax.ShapeDtypeStruct((32, 784), np.float32)).save("model_32.jaxexp")
+        """
+        return _specialize.specialize(self, args_specs, kwargs_specs)
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
         """The function as bytes that `deserialize`, here and in `jax.export`, turns back.

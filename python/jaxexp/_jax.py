@@ -145,7 +145,7 @@ try:
     func_op = _func.FuncOp
     return_op = _func.ReturnOp
     aval_to_ir_type = mlir.aval_to_ir_type
-    dump_module_message = mlir.dump_module_message
+    dump_module_to_file = mlir.dump_module_to_file
     initialize_lapack = linalg.initialize_lapack
     ir_constant = mlir.ir_constant
     make_ir_context = mlir.make_ir_context
@@ -153,6 +153,7 @@ try:
     module_to_bytecode = mlir.module_to_bytecode
     module_to_string = mlir.module_to_string
     physical_aval = core.physical_aval
+    refine_shapes = mlir.refine_polymorphic_shapes
     register_lowering = mlir.register_lowering
     token_type = mlir.token_type
     wrap_with_sharding_op = mlir.wrap_with_sharding_op
@@ -235,6 +236,12 @@ def deserialize_module(serialized: bytes, context: Any) -> Any:
     return _deserialize_portable_artifact(serialized, context)
 
 
+def argument_attributes(module: Any) -> list[Any]:
+    """The attributes of each argument of a module's main function."""
+    main = ir.SymbolTable(module.operation)["main"]
+    return list(ir.ArrayAttr(main.arg_attrs))
+
+
 def copy_module(module: Any) -> Any:
     """A copy in an MLIR context of its own: a lowering may sit in JAX's caches and must not be changed."""
     context = make_ir_context()
@@ -246,6 +253,11 @@ def run_passes(module: Any, *passes: str) -> None:
     with module.context:
         pipeline = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
         pipeline.run(module.operation)
+
+
+def converted(value: Any, type_: Any) -> Any:
+    """An MLIR value as one of `type_`, which differs from its own type in what is known of the shape, if at all."""
+    return value if value.type == type_ else hlo.convert(type_, value)
 
 
 def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

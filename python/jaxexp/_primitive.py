@@ -32,7 +32,7 @@ pushforward_p.multiple_results = True
 
 
 @_jax.cached()
-def _abstract_eval(*in_avals: Any, exported: Exported) -> tuple[tuple[Any, ...], set[Any]]:
+def abstract_eval(*in_avals: Any, exported: Exported) -> tuple[tuple[Any, ...], set[Any]]:
     _check_arguments(in_avals, exported)
     names, sizes = _solve_dim_vars(in_avals, exported)
     out_avals = []
@@ -43,7 +43,7 @@ def _abstract_eval(*in_avals: Any, exported: Exported) -> tuple[tuple[Any, ...],
     return tuple(out_avals), {*exported.ordered_effects, *exported.unordered_effects}
 
 
-call_exported_p.def_effectful_abstract_eval(_abstract_eval)
+call_exported_p.def_effectful_abstract_eval(abstract_eval)
 
 
 def _check_arguments(in_avals: Sequence[Any], exported: Exported) -> None:
@@ -111,7 +111,7 @@ def _lower(ctx: Any, *operands: Any, exported: Exported) -> Sequence[Any]:
     kept = exported.module_kept_var_idx
     array_types = types[arguments.array]
     arrays = [
-        _converted(_constrained(ctx, operands[i], ctx.avals_in[i], exported._in_named_shardings[i]), type_)
+        _jax.converted(_constrained(ctx, operands[i], ctx.avals_in[i], exported._in_named_shardings[i]), type_)
         for i, type_ in zip(kept, array_types, strict=True)
     ]
     call = _jax.call_op(
@@ -121,7 +121,7 @@ def _lower(ctx: Any, *operands: Any, exported: Exported) -> Sequence[Any]:
         out = zip(exported.ordered_effects, call.results[: len(tokens)], strict=True)
         ctx.set_tokens_out(_jax.TokenSet({effect: (token,) for effect, token in out}))
     return [
-        _constrained(ctx, _converted(result, _jax.aval_to_ir_type(module_context, _physical(aval))), aval, sharding)
+        _constrained(ctx, _jax.converted(result, _jax.aval_to_ir_type(module_context, _physical(aval))), aval, sharding)
         for result, aval, sharding in zip(
             call.results[len(tokens) :], ctx.avals_out, exported._out_named_shardings, strict=True
         )
@@ -208,23 +208,18 @@ def _platform_index(ctx: Any, exported: Exported, type_: Any) -> list[Any]:
     """The platform index argument, for a function of several platforms."""
     indices = _callee_platforms(ctx.module_context.platforms, exported)
     if len(indices) == 1:
-        return [_converted(_jax.ir_constant(np.int32(indices[0])), type_)]
+        return [_jax.converted(_jax.ir_constant(np.int32(indices[0])), type_)]
     int32 = _jax.ir.RankedTensorType.get((), _jax.ir.IntegerType.get_signless(32))
-    choice = _jax.hlo.CaseOp([int32], index=_converted(ctx.dim_var_values[0], int32), num_branches=len(indices))
+    choice = _jax.hlo.CaseOp([int32], index=_jax.converted(ctx.dim_var_values[0], int32), num_branches=len(indices))
     for region, index in zip(choice.regions, indices, strict=True):
         with _jax.ir.InsertionPoint(region.blocks.append()):
             _jax.hlo.return_([_jax.ir_constant(np.int32(index))])
-    return [_converted(choice.result, type_)]
+    return [_jax.converted(choice.result, type_)]
 
 
 def _physical(aval: Any) -> Any:
     """The type that an array has inside a module: PRNG keys are arrays of integers there."""
     return _jax.physical_aval(aval) if _jax.issubdtype(aval.dtype, _jax.extended_dtype) else aval
-
-
-def _converted(value: Any, type_: Any) -> Any:
-    """`value` as `type_`, which differs from its type in what is known of the shape, if at all."""
-    return value if value.type == type_ else _jax.hlo.convert(type_, value)
 
 
 def _constrained(ctx: Any, value: Any, aval: Any, sharding: Any) -> Any:
@@ -283,7 +278,7 @@ def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int,
             "for each further derivative. (Reverse mode, as in jax.grad, needs one order for each derivative.)"
         ) from error
     in_avals = list(map(jax.typeof, primals))
-    out_avals, _ = _abstract_eval(*in_avals, exported=exported)
+    out_avals, _ = abstract_eval(*in_avals, exported=exported)
     cotangents = _tangents(out_avals, {})
     directions = _tangents(in_avals, dict(zip(wrt, tangents, strict=True)))
     # Linear in `directions`: the cotangents of the VJP's own cotangent arguments.
@@ -303,7 +298,7 @@ def _zeros(aval: Any) -> Any:
 
 
 def _pushforward_abstract_eval(*avals: Any, exported: Exported, wrt: tuple[int, ...]) -> Any:
-    out_avals, effects = _abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
+    out_avals, effects = abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
     return tuple(aval.to_tangent_aval() for aval in out_avals if _is_differentiable(aval)), effects
 
 
@@ -326,7 +321,7 @@ def _pushforward_transpose(
 ) -> list[Any]:
     n = len(exported.in_avals)
     primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
-    out_avals, _ = _abstract_eval(*map(jax.typeof, primals), exported=exported)
+    out_avals, _ = abstract_eval(*map(jax.typeof, primals), exported=exported)
     known = dict(zip(_differentiable(out_avals), map(_jax.instantiate_zeros, cotangents), strict=True))
     pulled = call_exported_p.bind(*primals, *_tangents(out_avals, known), exported=exported.vjp())
     of_tangents = [

@@ -8,7 +8,7 @@ shapes, asserts what else the shapes promise, and passes the rest on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _jax
@@ -28,30 +28,63 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
         in_tree: their tree structure, for the messages of shape assertions.
         has_platform_index: whether the main function takes a platform index.
     """
-    ir = _jax.ir
-    with module.context, ir.Location.unknown(module.context):
-        symbols = ir.SymbolTable(module.operation)
-        inner = symbols["main"]
+    with module.context, _jax.ir.Location.unknown(module.context):
+        inner = _jax.ir.SymbolTable(module.operation)["main"]
         arguments = _arguments(inner, in_avals, has_platform_index)
-        kept = _kept_arguments(arguments)
+        types = list(inner.type.inputs)
+        kept = [i for i in range(len(types)) if i not in range(len(types))[arguments.dim_var]]
+        attributes = list(_jax.ir.ArrayAttr(inner.arg_attrs))
 
-        inner_name = _free_name(symbols)
-        symbols.set_symbol_name(inner, inner_name)
-        inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
-        types, attributes = list(inner.type.inputs), list(ir.ArrayAttr(inner.arg_attrs))
-        main = _jax.func_op(
-            "main",
-            ir.FunctionType.get([types[i] for i in kept], inner.type.results),
-            visibility="public",
-            ip=ir.InsertionPoint.at_block_begin(module.body),
+        def operands(given: Sequence[Any]) -> list[Any]:
+            return _inner_operands(module, given, arguments, in_avals, in_tree)
+
+        surround_main(
+            module,
+            [types[i] for i in kept],
+            inner.type.results,
+            operands,
+            argument_attributes=[attributes[i] for i in kept],
         )
-        # Donation and aliasing refer to results, and those keep their places.
-        main.arg_attrs = ir.ArrayAttr.get([attributes[i] for i in kept])
-        main.result_attrs = inner.result_attrs
-        with ir.InsertionPoint(main.add_entry_block()):
-            operands = _inner_operands(module, main, arguments, types, in_avals, in_tree)
-            call = _jax.call_op(inner.type.results, ir.FlatSymbolRefAttr.get(inner_name), operands)
-            _jax.return_op(call.results)
+
+
+def surround_main(
+    module: Any,
+    argument_types: Sequence[Any],
+    result_types: Sequence[Any],
+    operands: Callable[[Sequence[Any]], Sequence[Any]],
+    *,
+    argument_attributes: Sequence[Any],
+) -> None:
+    """Makes `main` of a module a private function, and puts a new main function in its place that calls it.
+
+    Args:
+        module: the module, which is changed; its MLIR context is entered.
+        argument_types: the types of the new main's arguments.
+        result_types: the types of its results, one for each result of the old main. Where they differ, the shape is
+            known more precisely.
+        operands: called at the new main's insertion point, with its arguments; returns what the old main is called
+            with, up to the precision of the shapes.
+        argument_attributes: the attributes of the new main's arguments. Donation and aliasing refer to results, and
+            those keep their places.
+    """
+    ir = _jax.ir
+    symbols = ir.SymbolTable(module.operation)
+    inner = symbols["main"]
+    inner_name = _free_name(symbols)
+    symbols.set_symbol_name(inner, inner_name)
+    inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    main = _jax.func_op(
+        "main",
+        ir.FunctionType.get(list(argument_types), list(result_types)),
+        visibility="public",
+        ip=ir.InsertionPoint.at_block_begin(module.body),
+    )
+    main.arg_attrs = ir.ArrayAttr.get(list(argument_attributes))
+    main.result_attrs = inner.result_attrs
+    with ir.InsertionPoint(main.add_entry_block()):
+        taken = map(_jax.converted, operands(list(main.arguments)), inner.type.inputs)
+        call = _jax.call_op(inner.type.results, ir.FlatSymbolRefAttr.get(inner_name), list(taken))
+        _jax.return_op(list(map(_jax.converted, call.results, result_types)))
     _jax.run_passes(module, "symbol-dce")
 
 
@@ -67,27 +100,25 @@ def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) ->
     return Arguments(platform_indices, dim_vars, tokens, len(types) - platform_indices - dim_vars - tokens)
 
 
-def _kept_arguments(arguments: Arguments) -> list[int]:
-    """Which arguments of the inner main the new one takes as well."""
-    everything = range(arguments.array.stop)
-    return [i for i in everything if i not in everything[arguments.dim_var]]
-
-
 def _inner_operands(
-    module: Any, main: Any, arguments: Arguments, inner_types: Sequence[Any], in_avals: Sequence[Any], in_tree: Any
+    module: Any, given: Sequence[Any], arguments: Arguments, in_avals: Sequence[Any], in_tree: Any
 ) -> list[Any]:
-    outer, given = arguments.without_dim_vars(), list(main.arguments)
+    outer = arguments.without_dim_vars()
     dim_values: list[Any] = []
     if arguments.dim_vars:
         assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
-        try:
-            _jax.solve_dim_vars(tuple(in_avals), args_kwargs_tree=in_tree)
-        except ValueError as error:
-            raise ExportError(f"the dimension variables do not follow from the argument shapes: {error}") from error
-        compute = _jax.dim_values_from_shapes(in_avals, in_tree)
-        dim_values = _jax.lower_inline(compute, module, in_avals, given[outer.array])
-    operands = [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
-    return [
-        operand if operand.type == wanted else _jax.hlo.convert(wanted, operand)
-        for operand, wanted in zip(operands, inner_types, strict=True)
-    ]
+        dim_values = dim_values_of(module, in_avals, in_tree, given[outer.array])
+    return [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
+
+
+def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Computes the dimension variables of `in_avals` from arrays, and asserts what else the shapes promise.
+
+    Raises:
+        ExportError: the shapes do not determine the variables.
+    """
+    try:
+        _jax.solve_dim_vars(tuple(in_avals), args_kwargs_tree=in_tree)
+    except ValueError as error:
+        raise ExportError(f"the dimension variables do not follow from the argument shapes: {error}") from error
+    return _jax.lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
