@@ -15,12 +15,21 @@ if str(TESTS) not in sys.path:  # corpus.py and its neighbours are imported by n
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from _pytest.junitxml import xml_key  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error")
     # numpy scalars of ml_dtypes overflow on purpose in a few casts of the corpus.
     config.addinivalue_line("filterwarnings", "ignore:invalid value encountered in cast:RuntimeWarning")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The JUnit file of a run says which JAX it was; behaviours.py makes columns of that."""
+    report = session.config.stash.get(xml_key, None)
+    if report is not None:
+        report.add_global_property("jax", jax.__version__)
 
 
 def pytest_report_header() -> str:

@@ -21,7 +21,12 @@ _DONATION = "tf.aliasing_output", "jax.buffer_donor"
 def call_exported(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _jax.trace_state_clean():
         # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could.
-        return exported._eager_call(*args, **kwargs)
+        try:
+            return exported._eager_call(*args, **kwargs)
+        except ValueError as error:
+            if (reason := _jax.why_not_refined(error)) is None:
+                raise
+            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
     return _call_traced(exported, args, kwargs)
 
 
@@ -89,5 +94,9 @@ def tree_mismatch(exported: Exported, in_tree: Any) -> str:
         for path, ours, theirs, why in _jax.tree_equality_errors(given, expected)
     ]
     return "\n".join(
-        [f"calling {exported.fun_name}: the arguments have another tree structure than in export", *differences]
+        [
+            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass by position "
+            "and by keyword what was passed so in export; what jit took as static is part of the function now",
+            *differences,
+        ]
     )

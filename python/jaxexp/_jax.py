@@ -260,6 +260,17 @@ def converted(value: Any, type_: Any) -> Any:
     return value if value.type == type_ else hlo.convert(type_, value)
 
 
+def why_not_refined(error: Exception) -> str | None:
+    """What a module says to shapes that it does not take, if that is what `error` is about.
+
+    JAX finds out while it compiles, and its error keeps the reason as the cause.
+    """
+    if error.__cause__ is None or not str(error).startswith("Error refining shapes"):
+        return None
+    first_line = str(error.__cause__).partition("\n")[0]  # the others quote the source lines that traced the module
+    return first_line.rpartition(" error: ")[2]
+
+
 def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
     """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.
 

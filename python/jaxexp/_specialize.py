@@ -98,9 +98,8 @@ def _specialized_module(
         try:
             return _jax.refine_shapes(module)
         except ValueError as error:
-            raise ExportError(
-                f"specializing {exported.fun_name}: its module refuses these shapes: {error.__cause__ or error}"
-            ) from error
+            reason = _jax.why_not_refined(error) or error
+            raise ExportError(f"specializing {exported.fun_name}: its module refuses these shapes: {reason}") from error
 
 
 def _refined_type(type_: Any, aval: Any) -> Any:
