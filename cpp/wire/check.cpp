@@ -176,6 +176,7 @@ class Check {
 
   /// Counts in a tree; they stop growing just above their limits, so they can't overflow.
   Tree tree(const schema::PyTreeDef& node, const Path& path) {
+    if (node.kind() == schema::PyTreeDefKind::leaf && !node.children()) return {1, 1, 1, 0};  // most nodes, by far
     if (const auto [known_tree, is_new] = trees_.insert(reinterpret_cast<std::uintptr_t>(&node)); !is_new)
       return known_tree;
     const std::uint32_t arity = Values::length(node.children());

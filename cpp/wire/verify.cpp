@@ -7,7 +7,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "error.h"
 #include "flat_map.h"
@@ -16,10 +20,21 @@
 namespace jaxexp::wire {
 namespace {
 
-using flatbuffers::TypeCode;
-using flatbuffers::TypeTable;
+/// What the schema says of a type of table, in the form that the walk goes by.
+struct Type {
+  enum class Kind : std::uint8_t { number, string, table, numbers, strings, tables };  // the last three are vectors
+  struct Field {
+    std::string_view name;
+    Kind kind;
+    std::uint8_t size;   // of a number, or of a vector's elements
+    const Type* inner;  // of a table, or of a vector's tables
+  };
 
-std::size_t size_of(const TypeCode& code) {
+  std::uint8_t number = 0;  // from 1; distinguishes the schema's types
+  std::vector<Field> fields;  // by slot
+};
+
+std::uint8_t size_of(const flatbuffers::TypeCode& code) {
   switch (code.base_type) {
     case flatbuffers::ET_UTYPE:
     case flatbuffers::ET_BOOL:
@@ -33,6 +48,61 @@ std::size_t size_of(const TypeCode& code) {
     default: return 4;
   }
 }
+
+/// The types of the schema, read off the tables that flatc generates.
+class Types {
+ public:
+  static const Type& exported() {
+    static const Types types;
+    return *types.exported_;
+  }
+
+ private:
+  Types() : exported_(&add(schema::ExportedTypeTable())) {}
+
+  const Type& add(const flatbuffers::TypeTable* table) {
+    const auto [known, is_new] = types_.try_emplace(table);
+    Type& type = known->second;
+    if (!is_new) return type;
+    type.number = static_cast<std::uint8_t>(types_.size());
+    for (std::size_t slot = 0; slot < table->num_elems; ++slot) {
+      const flatbuffers::TypeCode& code = table->type_codes[slot];
+      const bool of_tables = code.base_type == flatbuffers::ET_SEQUENCE;
+      const bool of_strings = code.base_type == flatbuffers::ET_STRING;
+      const Type::Kind one = of_tables ? Type::Kind::table : of_strings ? Type::Kind::string : Type::Kind::number;
+      const Type::Kind many = of_tables ? Type::Kind::tables : of_strings ? Type::Kind::strings : Type::Kind::numbers;
+      const Type* inner = of_tables ? &add(table->type_refs[code.sequence_ref]()) : nullptr;
+      type.fields.push_back({table->names[slot], code.is_repeating ? many : one, size_of(code), inner});
+    }
+    return type;
+  }
+
+  std::map<const flatbuffers::TypeTable*, Type> types_;  // whose elements stay where they are
+  const Type* exported_;
+};
+
+/// Which places of a buffer have been visited, and as what. Everything that is visited is aligned to four bytes.
+class Visits {
+ public:
+  explicit Visits(std::size_t buffer_size) : chunks_(buffer_size / 4 / chunk_size + 1) {}
+
+  /// Whether it is the first visit to this place as something of this kind (not zero).
+  bool first(std::size_t position, std::uint8_t kind) {
+    auto& chunk = chunks_[position / 4 / chunk_size];
+    if (!chunk) chunk = std::make_unique<std::uint8_t[]>(chunk_size);
+    std::uint8_t& visited_as = chunk[position / 4 % chunk_size];
+    if (visited_as == kind) return false;
+    if (visited_as == 0) return visited_as = kind, true;
+    // Two kinds in one place: a coincidence at best (an empty vector is as good as any other).
+    return others_.insert((std::uint64_t{position} << 8) | kind).second;
+  }
+
+ private:
+  static constexpr std::size_t chunk_size = std::size_t{1} << 12;
+  struct Nothing {};
+  std::vector<std::unique_ptr<std::uint8_t[]>> chunks_;  // absent where nothing was visited, as in a large module
+  FlatMap<Nothing> others_;
+};
 
 /// UTF-8 as Python's strict decoder has it: shortest forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(const std::uint8_t* p, const std::uint8_t* end) {
@@ -65,12 +135,13 @@ class Walk {
       : data_(buffer.data()),
         verifier_(buffer.data(), buffer.size(), options(buffer.size())),
         bytes_left_(buffer.size()),
-        elements_left_(max_vector_elements(buffer.size())) {}
+        elements_left_(max_vector_elements(buffer.size())),
+        visits_(buffer.size()) {}
 
   const schema::Exported& root() {
     const Path path;
     const std::size_t position = follow(0, path);
-    table(position, schema::ExportedTypeTable(), path);
+    table(position, Types::exported(), path);
     return *reinterpret_cast<const schema::Exported*>(data_ + position);
   }
 
@@ -82,57 +153,54 @@ class Walk {
     return options;
   }
 
-  void table(std::size_t position, const TypeTable* type, const Path& path) {
-    if (!first_visit(position, reinterpret_cast<std::uintptr_t>(type))) return;
+  void table(std::size_t position, const Type& type, const Path& path) {
+    if (!visits_.first(position, type.number)) return;
     if (++depth_ > max_table_depth)
       throw Error(path, "at most " + std::to_string(max_table_depth) + " levels of tables", "more");
     const auto* table = reinterpret_cast<const flatbuffers::Table*>(data_ + position);
     if (!table->VerifyTableStart(verifier_)) throw Error(path, "a table inside the buffer", "one that leads out of it");
-    for (std::size_t slot = 0; slot < type->num_elems; ++slot) {
-      const auto offset =
-          table->GetOptionalFieldOffset(flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)));
-      if (offset != 0) field(position + offset, type, slot, path);
+    const std::uint8_t* entries = table->GetVTable() + flatbuffers::FieldIndexToOffset(0);
+    const std::size_t slots = (flatbuffers::ReadScalar<flatbuffers::voffset_t>(table->GetVTable()) -
+                               flatbuffers::FieldIndexToOffset(0)) / sizeof(flatbuffers::voffset_t);
+    for (std::size_t slot = 0; slot < std::min(slots, type.fields.size()); ++slot) {
+      const auto offset = flatbuffers::ReadScalar<flatbuffers::voffset_t>(entries + slot * sizeof(flatbuffers::voffset_t));
+      if (offset != 0) field(position + offset, type.fields[slot], path);
     }
     verifier_.EndTable();
     --depth_;
   }
 
-  void field(std::size_t position, const TypeTable* type, std::size_t slot, const Path& parent) {
-    const TypeCode& code = type->type_codes[slot];
-    const Path path{&parent, type->names[slot]};
-    const bool is_table = code.base_type == flatbuffers::ET_SEQUENCE;
-    const TypeTable* inner = is_table ? type->type_refs[code.sequence_ref]() : nullptr;
-    if (code.is_repeating) {
-      vector(follow(position, path), code, inner, path);
-    } else if (is_table) {
-      table(follow(position, path), inner, path);
-    } else if (code.base_type == flatbuffers::ET_STRING) {
-      string(follow(position, path), path);
-    } else if (!verifier_.VerifyAlignment(position, size_of(code)) || !verifier_.Verify(position, size_of(code))) {
-      throw Error(path, "a number inside the buffer", "one beyond its end");
+  void field(std::size_t position, const Type::Field& field, const Path& parent) {
+    const Path path{&parent, field.name};
+    switch (field.kind) {
+      case Type::Kind::number:
+        if (!verifier_.VerifyAlignment(position, field.size) || !verifier_.Verify(position, field.size))
+          throw Error(path, "a number inside the buffer", "one beyond its end");
+        break;
+      case Type::Kind::string: string(follow(position, path), path); break;
+      case Type::Kind::table: table(follow(position, path), *field.inner, path); break;
+      default: vector(follow(position, path), field, path);
     }
   }
 
-  void vector(std::size_t position, const TypeCode& code, const TypeTable* inner, const Path& path) {
-    const bool of_strings = code.base_type == flatbuffers::ET_STRING;
-    const auto kind = inner ? reinterpret_cast<std::uintptr_t>(inner) | 1 : of_strings ? 1 : 2 + size_of(code);
-    if (!verifier_.VerifyVectorOrString(data_ + position, size_of(code)))
+  void vector(std::size_t position, const Type::Field& field, const Path& path) {
+    if (!verifier_.VerifyVectorOrString(data_ + position, field.size))
       throw Error(path, "a vector inside the buffer", "one that leads out of it");
     const auto length = flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
-    const bool of_bytes = !inner && size_of(code) == 1;
+    const bool of_bytes = field.kind == Type::Kind::numbers && field.size == 1;
     if (!of_bytes) spend(elements_left_, length, path);
-    if (!first_visit(position, kind)) return;
+    if (!visits_.first(position, vector_of(field))) return;
     if (of_bytes) spend(bytes_left_, length, path);
-    if (!inner && !of_strings) return;
+    if (field.kind == Type::Kind::numbers) return;
     for (std::size_t i = 0; i < length; ++i) {
       const Path element{path.parent, path.name, static_cast<std::int64_t>(i)};
       const std::size_t target = follow(position + 4 * (1 + i), element);
-      inner ? table(target, inner, element) : string(target, element);
+      field.inner ? table(target, *field.inner, element) : string(target, element);
     }
   }
 
   void string(std::size_t position, const Path& path) {
-    if (!first_visit(position, 0)) return;
+    if (!visits_.first(position, string_visit)) return;
     const auto* text = reinterpret_cast<const flatbuffers::String*>(data_ + position);
     if (!verifier_.VerifyString(text))
       throw Error(path, "a zero-terminated string inside the buffer", "one that leads out of it or has no end");
@@ -143,13 +211,20 @@ class Walk {
   std::size_t follow(std::size_t position, const Path& path) {
     const std::size_t offset = verifier_.VerifyOffset(position);
     if (offset == 0) throw Error(path, "an offset to a place inside the buffer", "one that leads out of it");
+    if ((position + offset) % 4 != 0) throw Error(path, "an offset to a multiple of four bytes", "another one");
     return position + offset;
   }
 
-  /// Kinds are small numbers, or addresses of type tables: those differ in their low halves, being in one library.
-  bool first_visit(std::size_t position, std::uintptr_t kind) {
-    const std::uint64_t key = (std::uint64_t{position} << 32) | static_cast<std::uint32_t>(kind);
-    return seen_.insert(key).second;
+  // What a place is visited as: a table's kind is the number of its type.
+  static constexpr std::uint8_t string_visit = 64, number_vector_visit = 65, string_vector_visit = 66,
+                                table_vector_visit = 128;
+
+  static std::uint8_t vector_of(const Type::Field& field) {
+    switch (field.kind) {
+      case Type::Kind::tables: return static_cast<std::uint8_t>(table_vector_visit + field.inner->number);
+      case Type::Kind::strings: return string_vector_visit;
+      default: return number_vector_visit;
+    }
   }
 
   static void spend(std::size_t& left, std::size_t size, const Path& path) {
@@ -162,8 +237,7 @@ class Walk {
   std::size_t bytes_left_;     // for distinct strings and byte vectors
   std::size_t elements_left_;  // for other vectors, each time that a table refers to one
   std::size_t depth_ = 0;
-  struct Nothing {};
-  FlatMap<Nothing> seen_;
+  Visits visits_;
 };
 
 }  // namespace
