@@ -1,4 +1,5 @@
 // AbstractValue <-> jax.core.ShapedArray: shape, dtype and memory space. Shardings are kept beside the avals.
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -59,15 +60,33 @@ schema::DType Encoder::dtype(nb::handle dtype) {
   return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));
 }
 
+/// What makes an aval of constant dimensions, as bytes; empty for others.
+std::string_view Decoder::aval_key(const schema::AbstractValue& aval) {
+  const int kind = static_cast<int>(aval.dtype());
+  if (kind < 0 || static_cast<std::size_t>(kind) >= jax_.dtypes.size()) return {};
+  key_.assign({static_cast<char>(kind), static_cast<char>(aval.memory_space())});
+  for (std::uint32_t i = 0; i < wire::Values::length(aval.shape()); ++i) {
+    const std::string_view text = aval.shape()->Get(i)->string_view();
+    if (!std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; })) return {};
+    (key_ += text) += ',';
+  }
+  return key_;
+}
+
 nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& where) {
   const auto [object, is_new] = avals_.insert(position(aval));
   if (!is_new) return object;
+  const std::string_view key = aval_key(aval);
+  if (!key.empty()) object = jax_.avals.find(key);
+  if (object.is_valid()) return object;
   const nb::object shape = this->shape(aval.shape(), where);
   const nb::object dtype = this->dtype(static_cast<int>(aval.dtype()), {&where, "dtype"});
   const auto space = std::max(aval.memory_space(), schema::MemorySpace::Device);
   const nb::object& memory_space = jax_.memory_spaces[static_cast<std::size_t>(space) - 1];
-  return object = reading(where, "a shape and dtype that make an aval",
-                          [&] { return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space); });
+  object = reading(where, "a shape and dtype that make an aval",
+                   [&] { return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space); });
+  if (!key.empty()) jax_.avals.insert(key, object);
+  return object;
 }
 
 nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,

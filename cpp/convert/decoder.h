@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "convert/errors.h"
@@ -43,9 +44,11 @@ class Decoder {
 
   // pytreedef.cpp
   nb::object tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where);
-  bool add_nodes(const schema::PyTreeDef& node, TreeState& state);
+  void add_nodes(const schema::PyTreeDef& node, TreeState& state);
   nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf);
+  bool add_to_key(const schema::PyTreeDef& node);
   // aval.cpp
+  std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
@@ -123,6 +126,7 @@ class Decoder {
   const schema::Exported& exported_;
   const std::uint8_t* base_;
   const wire::Path path_;
+  std::string key_;   // of a cache, while it is being put together
   nb::object scope_;  // of symbolic dimensions; made for the first of them
   Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
 };

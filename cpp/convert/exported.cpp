@@ -22,7 +22,15 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   distinct_shardings_ = {};
   shardings_by_number_.assign(1, sharding({}));
 
-  const auto field = [&](const nb::object& name) { return at(nb::cast<const char*>(name)), exported.attr(name); };
+  // Straight from the instance's dictionary where a field is there: Exported looks up absent ones by a Python method,
+  // which makes every look-up slow.
+  const nb::object fields = nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr));
+  if (!fields.is_valid()) PyErr_Clear();
+  const auto get = [&](const nb::object& name) {
+    PyObject* const found = fields.is_valid() ? PyDict_GetItemWithError(fields.ptr(), name.ptr()) : nullptr;
+    return found ? nb::borrow(found) : nb::object(exported.attr(name));
+  };
+  const auto field = [&](const nb::object& name) { return at(nb::cast<const char*>(name)), get(name); };
   const auto number = [&](const nb::object& name, std::uint64_t least, std::uint64_t most) {
     const nb::object value = field(name);
     return integer(value, least, most, "the value");
@@ -30,20 +38,20 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   const auto fun_name = string(field(names_.fun_name), "the value");
   const auto in_tree = tree(field(names_.in_tree));
   const auto out_tree = tree(field(names_.out_tree));
-  const Values in = values(exported.attr(names_.in_avals), "in_avals", exported.attr(names_._in_named_shardings),
+  const Values in = values(get(names_.in_avals), "in_avals", get(names_._in_named_shardings),
                            "_in_named_shardings");
-  const Values out = values(exported.attr(names_.out_avals), "out_avals", exported.attr(names_._out_named_shardings),
+  const Values out = values(get(names_.out_avals), "out_avals", get(names_._out_named_shardings),
                             "_out_named_shardings");
   const auto devices =
       static_cast<std::uint32_t>(number(names_.nr_devices, 1, std::numeric_limits<std::uint32_t>::max()));
-  const auto platforms = each<wire::String>(exported.attr(names_.platforms), "platforms",
+  const auto platforms = each<wire::String>(get(names_.platforms), "platforms",
                                             [&](nb::handle platform) { return string(platform, "the value"); });
   const auto write_effect = [&](nb::handle effect) { return this->effect(effect); };
-  const auto ordered = each<schema::Effect>(exported.attr(names_.ordered_effects), "ordered_effects", write_effect);
+  const auto ordered = each<schema::Effect>(get(names_.ordered_effects), "ordered_effects", write_effect);
   const auto unordered =
-      each<schema::Effect>(exported.attr(names_.unordered_effects), "unordered_effects", write_effect);
+      each<schema::Effect>(get(names_.unordered_effects), "unordered_effects", write_effect);
   const auto checks =
-      each<schema::DisabledSafetyCheck>(exported.attr(names_.disabled_safety_checks), "disabled_safety_checks",
+      each<schema::DisabledSafetyCheck>(get(names_.disabled_safety_checks), "disabled_safety_checks",
                                         [&](nb::handle check) { return safety_check(check); });
   constexpr std::uint64_t largest_short = std::numeric_limits<std::uint16_t>::max();
   const auto convention = static_cast<std::uint16_t>(number(names_.calling_convention_version, 0, largest_short));
@@ -51,7 +59,7 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   for (nb::handle index : tuple_of(field(names_.module_kept_var_idx)))
     kept.push_back(
         static_cast<std::uint16_t>(integer(index, 0, largest_short, "the index of an argument that is used")));
-  const int global_constants = PyObject_IsTrue(nb::object(field(names_.uses_global_constants)).ptr());
+  const int global_constants = PyObject_IsTrue(field(names_.uses_global_constants).ptr());
   if (global_constants < 0) throw nb::python_error();
 
   const auto in_avals = writer_.offsets<schema::AbstractValue>(in.avals);

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "convert/cache.h"
+
 namespace jaxexp {
 
 namespace nb = nanobind;
@@ -30,7 +32,7 @@ namespace nb = nanobind;
   X(uses_global_constants) X(_module_buffer)
 // clang-format on
 
-/// Immutable, so that a codec call that holds it is not disturbed by another bind().
+/// Immutable but for its caches, so that a codec call that holds it is not disturbed by another bind().
 struct JaxRefs {
   explicit JaxRefs(nb::handle jax);
 
@@ -45,6 +47,11 @@ struct JaxRefs {
   std::array<nb::object, 3> axis_types, memory_spaces;  // in the order of their enums, from 1
   std::vector<nb::object> dtypes;                       // by kind
   nb::dict kinds_of_dtypes;
+
+  // Avals of constant shapes without a sharding, and trees without custom nodes: nothing else that makes them can
+  // differ between two calls.
+  mutable Cache avals{std::size_t{4} << 20};
+  mutable Cache trees{std::size_t{16} << 20};
 };
 
 /// What bind() was given last. Throws RuntimeError before its first call.

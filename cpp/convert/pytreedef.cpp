@@ -125,15 +125,18 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
 }
 
 nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where) {
-  if (jax_.tree_state_known) {
+  key_.clear();
+  if (jax_.tree_state_known && add_to_key(root)) {
+    if (nb::object known = jax_.trees.find(key_); known.is_valid()) return known;
     TreeState state;
-    if (add_nodes(root, state)) {
-      return reading(where, "nodes that make a tree", [&] {
-        const nb::object treedef = jax_.PyTreeDef.attr(names_.__new__)(jax_.PyTreeDef);
-        treedef.attr(names_.__setstate__)(nb::make_tuple(jax_.tree_registry, state.nodes));
-        return treedef;
-      });
-    }
+    add_nodes(root, state);
+    const nb::object treedef = reading(where, "nodes that make a tree", [&] {
+      const nb::object treedef = jax_.PyTreeDef.attr(names_.__new__)(jax_.PyTreeDef);
+      treedef.attr(names_.__setstate__)(nb::make_tuple(jax_.tree_registry, state.nodes));
+      return treedef;
+    });
+    jax_.trees.insert(key_, treedef);
+    return treedef;
   }
   Py_ssize_t next_leaf = 0;
   const nb::object pytree = this->pytree(root, avals, next_leaf);
@@ -145,25 +148,45 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
   return treedef;
 }
 
-/// False where there is a custom node: those can only be had by building the pytree.
-bool Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
+/// Appends what describes a tree to `key_`: kinds, arities and keys in pre-order. False where there is a custom node:
+/// trees with those can only be had by building the pytree.
+bool Decoder::add_to_key(const schema::PyTreeDef& node) {
   if (node.kind() == Kind::custom) return false;
+  key_ += static_cast<char>(node.kind());
+  if (node.kind() == Kind::leaf) return true;
+  const auto number = [&](std::uint32_t n) { key_.append(reinterpret_cast<const char*>(&n), sizeof n); };
+  const std::uint32_t arity = wire::Values::length(node.children());
+  number(arity);
+  if (node.kind() == Kind::dict) {
+    for (std::uint32_t i = 0; i < arity; ++i) {
+      const std::string_view name = node.children_names()->Get(i)->string_view();
+      number(static_cast<std::uint32_t>(name.size()));
+      key_ += name;
+    }
+  }
+  for (std::uint32_t i = 0; i < arity; ++i)
+    if (!add_to_key(*node.children()->Get(i))) return false;
+  return true;
+}
+
+/// Appends the nodes of a tree without custom nodes, in post-order.
+void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
   if (node.kind() == Kind::leaf) {
     state.nodes.append(state.leaf);
     ++state.leaves;
-    return true;
+    return;
   }
   const auto start = static_cast<std::size_t>(nb::len(state.nodes));
   if (auto [run, is_new] = state.runs.insert(position(node)); !is_new) {
     // A subtree that was written once: its nodes are there already.
     for (std::size_t i = run.start; i < run.start + run.nodes; ++i) state.nodes.append(nb::borrow(state.nodes[i]));
     state.leaves += run.leaves;
-    return true;
+    return;
   }
   const std::size_t leaves_before = state.leaves;
   const std::uint32_t arity = wire::Values::length(node.children());
   for (std::uint32_t i = 0; i < arity; ++i)
-    if (!add_nodes(*node.children()->Get(i), state)) return false;
+    add_nodes(*node.children()->Get(i), state);
   nb::object keys = nb::none();
   if (node.kind() == Kind::dict) {
     keys = nb::list();
@@ -173,7 +196,6 @@ bool Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
                     nodes = static_cast<std::size_t>(nb::len(state.nodes)) - start + 1;
   state.nodes.append(nb::make_tuple(static_cast<int>(state_of(node.kind())), arity, keys, nb::none(), leaves, nodes));
   state.runs.insert(position(node)).first = {start, nodes, leaves};
-  return true;
 }
 
 nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf) {

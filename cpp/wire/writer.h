@@ -1,18 +1,15 @@
 // Builds an artifact: equal strings, vectors and tables are written once, module bytes lie behind everything else.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <initializer_list>
 #include <span>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "exported_generated.h"
+#include "interner.h"
 
 namespace jaxexp::wire {
 
@@ -33,7 +30,7 @@ struct Layout {
 constexpr std::size_t padding(std::size_t size) { return (4 - size % 4) % 4; }
 
 /// What tells the tables apart that are written once; the others have one place in an artifact anyway.
-enum class Table : std::uint32_t { tree, aval, device, mesh, axis, spec, named_sharding, sharding };
+enum class Table : std::uint8_t { tree, aval, device, mesh, axis, spec, named_sharding, sharding };
 
 class Writer {
  public:
@@ -43,32 +40,29 @@ class Writer {
   flatbuffers::FlatBufferBuilder& fbb() { return fbb_; }
 
   Offset<String> string(std::string_view text) {
-    return shared<String>(strings_, text, [&] { return fbb_.CreateString(text.data(), text.size()); });
+    return shared<String>(strings, text, [&] { return fbb_.CreateString(text.data(), text.size()); });
   }
 
   template <class T>
   Offset<Vector<Offset<T>>> offsets(std::span<const Offset<T>> elements, bool share = true) {
     static_assert(sizeof(Offset<T>) == sizeof(std::uint32_t));
-    const std::span words(reinterpret_cast<const std::uint32_t*>(elements.data()), elements.size());
     const auto make = [&] { return fbb_.CreateVector(elements.data(), elements.size()); };
-    if (share) return shared<Vector<Offset<T>>>(vectors_, words, make);
-    reserve(words.size_bytes());
+    if (share) return shared<Vector<Offset<T>>>(vectors, bytes_of(elements), make);
+    reserve(elements.size_bytes());
     return make();
   }
 
   template <class T>
   Offset<Vector<T>> scalars(std::span<const T> elements) {
-    const std::string_view raw(reinterpret_cast<const char*>(elements.data()), elements.size_bytes());
-    return shared<Vector<T>>(raw_[sizeof(T) / 2], raw,
+    return shared<Vector<T>>(static_cast<std::uint8_t>(scalars_of + sizeof(T)), bytes_of(elements),
                              [&] { return fbb_.CreateVector(elements.data(), elements.size()); });
   }
 
-  /// The table that `make` writes, or the one that it wrote before for the same type and fields.
+  /// The table that `make` writes (that alone), or the one that it wrote before for the same type and fields.
   template <class T, class Make>
   Offset<T> table(Table type, std::initializer_list<std::uint32_t> fields, const Make& make) {
-    key_.assign(1, static_cast<std::uint32_t>(type));
-    key_.insert(key_.end(), fields);
-    return shared<T>(tables_, std::span<const std::uint32_t>(key_), make);
+    return shared<T>(static_cast<std::uint8_t>(tables_of + static_cast<std::uint8_t>(type)),
+                     bytes_of(std::span<const std::uint32_t>(fields.begin(), fields.size())), make);
   }
 
   /// Stands for the module in its Exported until `finish`.
@@ -86,36 +80,26 @@ class Writer {
   };
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-    std::size_t operator()(std::span<const std::uint32_t> words) const {
-      return (*this)({reinterpret_cast<const char*>(words.data()), words.size_bytes()});
-    }
-  };
-  struct Equal {
-    using is_transparent = void;
-    bool operator()(std::string_view a, std::string_view b) const { return a == b; }
-    bool operator()(std::span<const std::uint32_t> a, std::span<const std::uint32_t> b) const {
-      return std::ranges::equal(a, b);
-    }
-  };
-  template <class Key>
-  using Known = std::unordered_map<Key, std::uint32_t, Hash, Equal>;
+  // What the keys of `known_` describe.
+  static constexpr std::uint8_t strings = 0, vectors = 1, scalars_of = 2, tables_of = 16;
 
   struct Module {
     Offset<schema::Exported> owner;
     std::span<const std::uint8_t> bytes;
   };
 
-  using Words = std::vector<std::uint32_t>;
+  template <class T>
+  static std::string_view bytes_of(std::span<const T> elements) {
+    return {reinterpret_cast<const char*>(elements.data()), elements.size_bytes()};
+  }
 
-  template <class T, class Owned, class Key, class Make>
-  Offset<T> shared(Known<Owned>& known, Key key, const Make& make) {
-    if (const auto found = known.find(key); found != known.end()) return found->second;
-    reserve(key.size() * sizeof(key[0]));
-    const Offset<T> offset = make();
-    known.emplace(Owned(key.begin(), key.end()), offset.o);
+  template <class T, class Make>
+  Offset<T> shared(std::uint8_t kind, std::string_view key, const Make& make) {
+    const auto [offset, is_new] = known_.insert(kind, key);
+    if (is_new) {
+      reserve(key.size());
+      offset = make().o;
+    }
     return offset;
   }
 
@@ -123,9 +107,7 @@ class Writer {
   void reserve(std::size_t size) const;
 
   flatbuffers::FlatBufferBuilder fbb_;
-  Known<std::string> strings_, raw_[3];  // raw elements of one, two and four bytes
-  Known<Words> vectors_, tables_;
-  Words key_;
+  Interner known_;
   std::vector<Module> modules_;
 };
 

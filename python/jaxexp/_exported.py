@@ -120,12 +120,12 @@ class Exported:
     @classmethod
     def _from_artifact(cls, artifact: Artifact) -> Exported:
         """An Exported whose metadata is decoded now, and whose module and VJP when somebody asks for them."""
-        exported = cls.__new__(cls)
-        attributes = exported.__dict__
-        attributes.update(artifact.decode())
-        attributes["_artifact"] = artifact
+        attributes = artifact.decode()
         vjp = artifact.vjp()
+        attributes["_artifact"] = artifact
         attributes["_get_vjp"] = None if vjp is None else _LoadedVjp(vjp)
+        exported = cls.__new__(cls)
+        object.__setattr__(exported, "__dict__", attributes)
         return exported
 
     def __getattr__(self, name: str) -> Any:
