@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from . import _jax
+from . import _jax, _sharding
 from ._convention import Arguments
 from ._errors import ExportError, UnsupportedError
 
@@ -35,11 +35,12 @@ pushforward_p.multiple_results = True
 def _abstract_eval(*in_avals: Any, exported: Exported) -> tuple[tuple[Any, ...], set[Any]]:
     _check_arguments(in_avals, exported)
     names, sizes = _solve_dim_vars(in_avals, exported)
+    meshes = _sharding.meshes_of_call(exported._in_named_shardings, in_avals)
     out_avals = []
     for aval, sharding in zip(exported.out_avals, exported._out_named_shardings, strict=True):
         shape = _jax.evaluate_shape(aval.shape, names, *sizes)
         plain = _jax.ShapedArray(shape, aval.dtype, aval.weak_type, memory_space=aval.memory_space)
-        out_avals.append(_jax.with_sharding(plain, sharding))
+        out_avals.append(_jax.with_sharding(plain, _sharding.in_call(sharding, meshes)))
     return tuple(out_avals), {*exported.ordered_effects, *exported.unordered_effects}
 
 
@@ -284,16 +285,21 @@ def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int,
         ) from error
     in_avals = list(map(jax.typeof, primals))
     out_avals, _ = _abstract_eval(*in_avals, exported=exported)
-    cotangents = _tangents(out_avals, {})
-    directions = _tangents(in_avals, dict(zip(wrt, tangents, strict=True)))
+    cotangents = _cotangents(out_avals, {})
+    # Cotangents of cotangents are tangents.
+    directions = _filled([a.to_tangent_aval() for a in in_avals], dict(zip(wrt, tangents, strict=True)))
     # Linear in `directions`: the cotangents of the VJP's own cotangent arguments.
     pulled = call_exported_p.bind(*primals, *cotangents, *directions, exported=vjp_of_vjp)[n:]
     return [pulled[i] for i in _differentiable(exported.out_avals)]
 
 
-def _tangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
-    """A tangent, or cotangent, for each primal value: the one that is known by its index, or zero."""
-    return [known[i] if i in known else _zeros(aval.to_tangent_aval()) for i, aval in enumerate(avals)]
+def _cotangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
+    """A cotangent for each primal value: the one that is known by its index, or zero."""
+    return _filled([aval.to_ct_aval() for aval in avals], known)
+
+
+def _filled(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
+    return [known[i] if i in known else _zeros(aval) for i, aval in enumerate(avals)]
 
 
 def _zeros(aval: Any) -> Any:
@@ -328,11 +334,26 @@ def _pushforward_transpose(
     primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
     out_avals, _ = _abstract_eval(*map(jax.typeof, primals), exported=exported)
     known = dict(zip(_differentiable(out_avals), map(_jax.instantiate_zeros, cotangents), strict=True))
-    pulled = call_exported_p.bind(*primals, *_tangents(out_avals, known), exported=exported.vjp())
+    pulled = call_exported_p.bind(*primals, *_cotangents(out_avals, known), exported=exported.vjp())
     of_tangents = [
-        pulled[i] if _jax.is_undefined_primal(tangent) else None for i, tangent in zip(wrt, tangents, strict=True)
+        _as_type(pulled[i], tangent.aval, exported) if _jax.is_undefined_primal(tangent) else None
+        for i, tangent in zip(wrt, tangents, strict=True)
     ]
     return [None] * n + of_tangents
+
+
+def _as_type(cotangent: Any, aval: Any, exported: Exported) -> Any:
+    """A cotangent with the sharding that JAX expects of it, where that is part of its type (Explicit axes)."""
+    found = jax.typeof(cotangent)
+    if _jax.same_type(found, aval):
+        return cotangent
+    if found.sharding.mesh != aval.sharding.mesh or found.memory_space != aval.memory_space:
+        raise ExportError(
+            f"differentiating {exported.fun_name}: a cotangent comes out as {found} on {found.sharding.mesh}, and has "
+            f"to be {aval} on {aval.sharding.mesh}, like the argument. Place the arguments as in_shardings_jax(mesh) "
+            "says, on a mesh with the axis types of the export"
+        )
+    return jax.sharding.reshard(cotangent, aval.sharding)
 
 
 pushforward_p.def_effectful_abstract_eval(_pushforward_abstract_eval)
