@@ -137,6 +137,8 @@ def _check_device_count(axis_context: Any, exported: Exported) -> None:
         nr_devices = axis_context.num_devices
     elif isinstance(axis_context, _jax.SPMDAxisContext):
         nr_devices = axis_context.mesh.size
+        if axis_context.manual_axes:
+            _check_manual(axis_context, exported)
     else:
         raise UnsupportedError(f"calling {exported.fun_name} under {type(axis_context).__name__}")
     # A function for one device has no shardings to respect, so it runs replicated on any number of devices.
@@ -145,6 +147,28 @@ def _check_device_count(axis_context: Any, exported: Exported) -> None:
             f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on "
             f"{nr_devices}. Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i])"
         )
+
+
+def _check_manual(axis_context: Any, exported: Exported) -> None:
+    """Refuses, inside `jax.shard_map`, what wants to divide data among devices that each are on their own there.
+
+    The compiler would stop on some of these calls with an error of its own, and on others abort the process.
+    """
+    shardings = (*exported._in_named_shardings, *exported._out_named_shardings)
+    sharded = any(sharding is not None and not sharding.mesh.empty for sharding in shardings)
+    partly = axis_context.manual_axes != set(axis_context.mesh.axis_names)
+    if sharded or (exported.nr_devices > 1 and (partly or _has_manual_part(exported))):
+        raise ExportError(
+            f"calling {exported.fun_name} inside jax.shard_map, where the mesh axes "
+            f"{', '.join(map(repr, sorted(axis_context.manual_axes, key=str)))} are manual: it was exported with "
+            f"shardings, for {exported.nr_devices} devices together. Call it outside of jax.shard_map"
+        )
+
+
+def _has_manual_part(exported: Exported) -> bool:
+    with _jax.make_ir_context() as context:
+        module = _jax.deserialize_module(exported.mlir_module_serialized, context)
+        return any(operation.name == "sdy.manual_computation" for operation in _jax.iter_operations(module))
 
 
 def _merged_function(module_context: Any, exported: Exported) -> tuple[str, Any]:
