@@ -8,6 +8,7 @@ is computed from the VJP of the VJP, whose part that belongs to the cotangents i
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,7 @@ def _merged_function(module_context: Any, exported: Exported) -> tuple[str, Any]
         with module_context.module.context as context:
             callee = _jax.deserialize_module(exported.mlir_module_serialized, context)
         _prepare_shardy(callee, exported)
+        _rename_meshes(callee, module_context.symbol_table)
         function_type = _jax.ir.SymbolTable(callee.operation)["main"].type
         name = _jax.merge_modules(
             module_context.module,
@@ -211,6 +213,23 @@ def _prepare_shardy(callee: Any, exported: Exported) -> None:
         )
     round_trip = ["xla-sdy-round-trip-import-shardy-attrs"] if as_attributes and not has_mesh else []
     _jax.run_passes(callee, *round_trip, "sdy-lift-inlined-meshes")
+
+
+def _rename_meshes(callee: Any, taken: Any) -> None:
+    """Gives the meshes of a module names that are free in the module it goes into.
+
+    Merging would rename them too, but not in the shardings of the module's functions: those would refer to a mesh of
+    the caller that happens to have the same name.
+    """
+    symbols = _jax.ir.SymbolTable(callee.operation)
+    for operation in list(callee.body.operations):
+        if not isinstance(operation, _jax.MeshOp):
+            continue
+        name = operation.sym_name.value
+        if name in taken:
+            new = next(n for i in itertools.count() if (n := f"{name}_{i}") not in taken and n not in symbols)
+            symbols.set_symbol_name(operation, new)
+            symbols.replace_all_symbol_uses(name, new, callee.operation)
 
 
 def _callee_platforms(platforms: Sequence[str], exported: Exported) -> list[int]:
