@@ -112,7 +112,7 @@ def assert_same_chains(found: Any, expected: Any, vjp_order: int, **how: bool) -
 def module_interface(exported: Any) -> dict[str, Any]:
     """What a caller of the module relies on: its attributes, its meshes, and the signature of its public functions."""
     # Locations name the arguments of a VJP, which every library does in its own way.
-    text = re.sub(r' loc\("[^"]*"\)', "", exported.mlir_module())
+    text = re.sub(r' loc\((?:"[^"]*"|#loc\d*)\)', "", exported.mlir_module())
     return {
         "attributes": re.findall(r"^module @\S+ attributes (\{.*\}) \{$", text, re.M),
         "meshes": re.findall(r"^ *sdy\.mesh .*$", text, re.M),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _call, _codec, _jax, _sharding, _specialize
@@ -216,24 +216,26 @@ class Exported:
         with _jax.make_ir_context() as context:
             return _jax.module_to_string(_jax.deserialize_module(self.mlir_module_serialized, context))
 
-    def in_shardings_jax(self, mesh: Any = None) -> tuple[Any, ...]:
+    def in_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
         """The shardings of the arguments, for `jax.device_put` and `jax.jit`.
 
         Args:
             mesh: a Mesh or AbstractMesh of the axis sizes, names and types of the mesh that the function was
                 exported with; None leaves the shardings on the abstract mesh that they are stored with.
+            axis_names: what the axes are called in `mesh`, where its names are others: a mapping with the exported
+                name of every axis as key. The axes of `mesh` are in the exported order all the same.
 
         Returns:
             One NamedSharding per argument, None where it is unspecified.
 
         Raises:
-            ExportError: the mesh is another one.
+            ExportError: the mesh is another one, or `axis_names` does not map its axes one to one.
         """
-        return tuple(_sharding.on_mesh(sharding, mesh) for sharding in self._in_named_shardings)
+        return tuple(_sharding.on_mesh(sharding, mesh, axis_names) for sharding in self._in_named_shardings)
 
-    def out_shardings_jax(self, mesh: Any = None) -> tuple[Any, ...]:
+    def out_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
         """The shardings of the results; see `in_shardings_jax`."""
-        return tuple(_sharding.on_mesh(sharding, mesh) for sharding in self._out_named_shardings)
+        return tuple(_sharding.on_mesh(sharding, mesh, axis_names) for sharding in self._out_named_shardings)
 
     def vjp(self) -> Exported:
         """The VJP, itself an Exported; it is exported, or decoded, on the first call and kept.

@@ -215,6 +215,19 @@ def hlo_of_gspmd_sharding(sharding: Any) -> Any:
     return sharding._hlo_sharding
 
 
+def abstract_mesh_like(sharding: Any, sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    """A mesh for the devices of a sharding that has none, with the axis types that JAX gives by default."""
+    if not hasattr(mesh, "abstract_device_from"):  # new in JAX 0.11, which lets a mesh say what its devices are
+        return AbstractMesh(sizes, names)
+    return AbstractMesh(sizes, names, abstract_device=mesh.abstract_device_from(sharding._device_assignment[0]))
+
+
+def same_type(aval: Any, other: Any) -> bool:
+    """Whether JAX takes one abstract value for the other, dtypes aside: shapes, memory spaces, Explicit shardings."""
+    same: bool = core.typematch(aval, other, no_dtype_check=True)
+    return same
+
+
 def computation_of(lowered: Any) -> Any:
     """What `jax.stages.Lowered` wraps: the module, and in `compile_args` all that is known about it."""
     return lowered._lowering

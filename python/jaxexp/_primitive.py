@@ -8,13 +8,14 @@ is computed from the VJP of the VJP, whose part that belongs to the cotangents i
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from . import _jax
+from . import _jax, _sharding
 from ._convention import Arguments
 from ._errors import ExportError, UnsupportedError
 
@@ -35,11 +36,12 @@ pushforward_p.multiple_results = True
 def abstract_eval(*in_avals: Any, exported: Exported) -> tuple[tuple[Any, ...], set[Any]]:
     _check_arguments(in_avals, exported)
     names, sizes = _solve_dim_vars(in_avals, exported)
+    meshes = _sharding.meshes_of_call(exported._in_named_shardings, in_avals)
     out_avals = []
     for aval, sharding in zip(exported.out_avals, exported._out_named_shardings, strict=True):
         shape = _jax.evaluate_shape(aval.shape, names, *sizes)
         plain = _jax.ShapedArray(shape, aval.dtype, aval.weak_type, memory_space=aval.memory_space)
-        out_avals.append(_jax.with_sharding(plain, sharding))
+        out_avals.append(_jax.with_sharding(plain, _sharding.in_call(sharding, meshes)))
     return tuple(out_avals), {*exported.ordered_effects, *exported.unordered_effects}
 
 
@@ -136,6 +138,8 @@ def _check_device_count(axis_context: Any, exported: Exported) -> None:
         nr_devices = axis_context.num_devices
     elif isinstance(axis_context, _jax.SPMDAxisContext):
         nr_devices = axis_context.mesh.size
+        if axis_context.manual_axes:
+            _check_manual(axis_context, exported)
     else:
         raise UnsupportedError(f"calling {exported.fun_name} under {type(axis_context).__name__}")
     # A function for one device has no shardings to respect, so it runs replicated on any number of devices.
@@ -146,6 +150,28 @@ def _check_device_count(axis_context: Any, exported: Exported) -> None:
         )
 
 
+def _check_manual(axis_context: Any, exported: Exported) -> None:
+    """Refuses, inside `jax.shard_map`, what wants to divide data among devices that each are on their own there.
+
+    The compiler would stop on some of these calls with an error of its own, and on others abort the process.
+    """
+    shardings = (*exported._in_named_shardings, *exported._out_named_shardings)
+    sharded = any(sharding is not None and not sharding.mesh.empty for sharding in shardings)
+    partly = axis_context.manual_axes != set(axis_context.mesh.axis_names)
+    if sharded or (exported.nr_devices > 1 and (partly or _has_manual_part(exported))):
+        raise ExportError(
+            f"calling {exported.fun_name} inside jax.shard_map, where the mesh axes "
+            f"{', '.join(map(repr, sorted(axis_context.manual_axes, key=str)))} are manual: it was exported with "
+            f"shardings, for {exported.nr_devices} devices together. Call it outside of jax.shard_map"
+        )
+
+
+def _has_manual_part(exported: Exported) -> bool:
+    with _jax.make_ir_context() as context:
+        module = _jax.deserialize_module(exported.mlir_module_serialized, context)
+        return any(operation.name == "sdy.manual_computation" for operation in _jax.iter_operations(module))
+
+
 def _merged_function(module_context: Any, exported: Exported) -> tuple[str, Any]:
     """The name and type of the exported function inside the module that is being built; merged in once."""
     key = (call_exported_p, exported)
@@ -154,6 +180,7 @@ def _merged_function(module_context: Any, exported: Exported) -> tuple[str, Any]
         with module_context.module.context as context:
             callee = _jax.deserialize_module(exported.mlir_module_serialized, context)
         _prepare_shardy(callee, exported)
+        _rename_meshes(callee, module_context.symbol_table)
         function_type = _jax.ir.SymbolTable(callee.operation)["main"].type
         name = _jax.merge_modules(
             module_context.module,
@@ -186,6 +213,23 @@ def _prepare_shardy(callee: Any, exported: Exported) -> None:
         )
     round_trip = ["xla-sdy-round-trip-import-shardy-attrs"] if as_attributes and not has_mesh else []
     _jax.run_passes(callee, *round_trip, "sdy-lift-inlined-meshes")
+
+
+def _rename_meshes(callee: Any, taken: Any) -> None:
+    """Gives the meshes of a module names that are free in the module it goes into.
+
+    Merging would rename them too, but not in the shardings of the module's functions: those would refer to a mesh of
+    the caller that happens to have the same name.
+    """
+    symbols = _jax.ir.SymbolTable(callee.operation)
+    for operation in list(callee.body.operations):
+        if not isinstance(operation, _jax.MeshOp):
+            continue
+        name = operation.sym_name.value
+        if name in taken:
+            new = next(n for i in itertools.count() if (n := f"{name}_{i}") not in taken and n not in symbols)
+            symbols.set_symbol_name(operation, new)
+            symbols.replace_all_symbol_uses(name, new, callee.operation)
 
 
 def _callee_platforms(platforms: Sequence[str], exported: Exported) -> list[int]:
@@ -279,16 +323,21 @@ def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int,
         ) from error
     in_avals = list(map(jax.typeof, primals))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
-    cotangents = _tangents(out_avals, {})
-    directions = _tangents(in_avals, dict(zip(wrt, tangents, strict=True)))
+    cotangents = _cotangents(out_avals, {})
+    # Cotangents of cotangents are tangents.
+    directions = _filled([a.to_tangent_aval() for a in in_avals], dict(zip(wrt, tangents, strict=True)))
     # Linear in `directions`: the cotangents of the VJP's own cotangent arguments.
     pulled = call_exported_p.bind(*primals, *cotangents, *directions, exported=vjp_of_vjp)[n:]
     return [pulled[i] for i in _differentiable(exported.out_avals)]
 
 
-def _tangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
-    """A tangent, or cotangent, for each primal value: the one that is known by its index, or zero."""
-    return [known[i] if i in known else _zeros(aval.to_tangent_aval()) for i, aval in enumerate(avals)]
+def _cotangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
+    """A cotangent for each primal value: the one that is known by its index, or zero."""
+    return _filled([aval.to_ct_aval() for aval in avals], known)
+
+
+def _filled(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
+    return [known[i] if i in known else _zeros(aval) for i, aval in enumerate(avals)]
 
 
 def _zeros(aval: Any) -> Any:
@@ -323,11 +372,26 @@ def _pushforward_transpose(
     primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
     out_avals, _ = abstract_eval(*map(jax.typeof, primals), exported=exported)
     known = dict(zip(_differentiable(out_avals), map(_jax.instantiate_zeros, cotangents), strict=True))
-    pulled = call_exported_p.bind(*primals, *_tangents(out_avals, known), exported=exported.vjp())
+    pulled = call_exported_p.bind(*primals, *_cotangents(out_avals, known), exported=exported.vjp())
     of_tangents = [
-        pulled[i] if _jax.is_undefined_primal(tangent) else None for i, tangent in zip(wrt, tangents, strict=True)
+        _as_type(pulled[i], tangent.aval, exported) if _jax.is_undefined_primal(tangent) else None
+        for i, tangent in zip(wrt, tangents, strict=True)
     ]
     return [None] * n + of_tangents
+
+
+def _as_type(cotangent: Any, aval: Any, exported: Exported) -> Any:
+    """A cotangent with the sharding that JAX expects of it, where that is part of its type (Explicit axes)."""
+    found = jax.typeof(cotangent)
+    if _jax.same_type(found, aval):
+        return cotangent
+    if found.sharding.mesh != aval.sharding.mesh or found.memory_space != aval.memory_space:
+        raise ExportError(
+            f"differentiating {exported.fun_name}: a cotangent comes out as {found} on {found.sharding.mesh}, and has "
+            f"to be {aval} on {aval.sharding.mesh}, like the argument. Place the arguments as in_shardings_jax(mesh) "
+            "says, on a mesh with the axis types of the export"
+        )
+    return jax.sharding.reshard(cotangent, aval.sharding)
 
 
 pushforward_p.def_effectful_abstract_eval(_pushforward_abstract_eval)

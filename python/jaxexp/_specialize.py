@@ -117,5 +117,5 @@ class _SpecializedVjp:
     origin: Exported
 
     def __call__(self, specialized: Exported) -> Exported:
-        cotangents = [aval.to_tangent_aval() for aval in specialized.out_avals]
+        cotangents = [aval.to_ct_aval() for aval in specialized.out_avals]
         return specialize(self.origin.vjp(), (*specialized.in_avals, *cotangents), {})

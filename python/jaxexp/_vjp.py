@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from . import _jax
+from . import _jax, _sharding
 
 
 def vjp_function(
@@ -30,5 +30,7 @@ def vjp_function(
         _, pullback = jax.vjp(primal, *primals)
         return pullback(list(cotangents))
 
-    jitted = jax.jit(fun_vjp_jax, in_shardings=(*in_shardings, *out_shardings), out_shardings=tuple(in_shardings))
-    return jitted, [*in_avals, *(aval.to_tangent_aval() for aval in out_avals)]
+    of_primals, of_results = (tuple(map(_sharding.for_jit, s)) for s in (in_shardings, out_shardings))
+    of_cotangents = tuple(map(_sharding.of_cotangent, of_results))
+    jitted = jax.jit(fun_vjp_jax, in_shardings=of_primals + of_cotangents, out_shardings=of_primals)
+    return jitted, [*in_avals, *(aval.to_ct_aval() for aval in out_avals)]
