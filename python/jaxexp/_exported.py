@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _call, _codec, _jax, _sharding
+from . import _batch, _call, _codec, _jax, _sharding
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError
 
@@ -380,6 +380,7 @@ _DERIVED: dict[str, Callable[[Exported], Any]] = {
     "mlir_module_serialized": lambda exported: bytes(exported.__dict__["_artifact"].module()),
     "in_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._in_named_shardings, e.in_avals)),
     "out_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._out_named_shardings, e.out_avals)),
+    "_batch": _batch.declared,
     "_vjp": _derive_vjp,
     "_hash": _derive_hash,
 }

@@ -128,7 +128,7 @@ try:
     cached: Callable[[], Callable[[_F], _F]] = util.cache
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
-    primitive_batchers = batching.primitive_batchers
+    fancy_primitive_batchers = batching.fancy_primitive_batchers
     is_undefined_primal = ad.is_undefined_primal
     instantiate_zeros = ad_util.instantiate
     trace_state_clean = core.trace_state_clean
@@ -200,6 +200,12 @@ def default_platform() -> str:
     return platform
 
 
+def dim_vars(dimension: Any) -> set[str]:
+    """The dimension variables of one dimension, constant or symbolic."""
+    names: set[str] = dimension._get_vars() if is_symbolic_dim(dimension) else set()
+    return names
+
+
 def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool = False) -> Any:
     return mlir.LoweringParameters(
         override_lowering_rules=override_lowering_rules,
@@ -240,6 +246,14 @@ def copy_module(module: Any) -> Any:
     context = make_ir_context()
     with context, ir.Location.unknown(context):
         return ir.Module.parse(module_to_bytecode(module))
+
+
+def module_string_attribute(serialized: bytes, name: str) -> str | None:
+    """A string attribute of a serialized module; None where it is missing, or something else."""
+    with make_ir_context() as context:
+        attributes = deserialize_module(serialized, context).operation.attributes
+        attribute = attributes[name] if name in attributes else None
+        return attribute.value if isinstance(attribute, ir.StringAttr) else None
 
 
 def run_passes(module: Any, *passes: str) -> None:

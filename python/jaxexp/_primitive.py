@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from . import _jax
+from . import _batch, _jax
 from ._convention import Arguments
 from ._errors import ExportError, UnsupportedError
 
@@ -352,23 +352,26 @@ pushforward_p.def_impl(_run_pushforward)
 
 
 def _batching_rule(primitive: Any) -> Callable[..., Any]:
-    """One call after the other: nothing says that an exported function treats a leading dimension as a batch."""
+    def rule(
+        axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, exported: Exported, **params: Any
+    ) -> tuple[Any, Any]:
+        wrt = params.get("wrt")
+        led = exported._batch and (exported._batch.arguments, exported._batch.results)
+        if led and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
+            led = (*led[0], *(led[0][i] for i in wrt)), (True,) * len(_differentiable(exported.out_avals))
 
-    def rule(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        batched = [i for i, dim in enumerate(dims) if dim is not None]
-        leading = [jax.numpy.moveaxis(args[i], dims[i], 0) for i in batched]
+        def fits(avals: Sequence[Any]) -> bool:
+            try:
+                _abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
+            except ExportError:
+                return False
+            return True
 
-        def call(slices: Sequence[Any]) -> Any:
-            whole = list(args)
-            for i, one in zip(batched, slices, strict=True):
-                whole[i] = one
-            return primitive.bind(*whole, **params)
-
-        results = jax.lax.map(call, leading)
-        return results, [0] * len(results)
+        bind = functools.partial(primitive.bind, exported=exported, **params)
+        return _batch.run(bind, axis_data, args, dims, led, fits, exported)
 
     return rule
 
 
-_jax.primitive_batchers[call_exported_p] = _batching_rule(call_exported_p)
-_jax.primitive_batchers[pushforward_p] = _batching_rule(pushforward_p)
+_jax.fancy_primitive_batchers[call_exported_p] = _batching_rule(call_exported_p)
+_jax.fancy_primitive_batchers[pushforward_p] = _batching_rule(pushforward_p)
