@@ -218,10 +218,42 @@ def _loop(
         rest = iter(slices)
         return bind(*(next(rest) if is_batched else arg for arg, is_batched in zip(args, batched, strict=True)))
 
+    def step(rows: Sequence[Any], at: tuple[Any, Sequence[Any]]) -> tuple[Sequence[Any], Sequence[Any]]:
+        index, slices = at
+        results = call(slices)
+        filled = [
+            row if row is None else jax.lax.dynamic_update_index_in_dim(row, result, index, 0)
+            for row, result in zip(rows, results, strict=True)
+        ]
+        return filled, [result if row is None else None for row, result in zip(rows, results, strict=True)]
+
     whole = [arg for arg, is_batched in zip(args, batched, strict=True) if is_batched]
     # A loop runs over an axis that is not sharded.
     whole = [_reshaped(arg, arg.shape, None, *_partitions(arg)[1:], mesh=axis.mesh) for arg in whole]
-    return [axis.place(result) for result in jax.lax.map(call, whole)]
+    slices = [jax.ShapeDtypeStruct(arg.shape[1:], arg.dtype) for arg in whole]
+    rows = [_rows(axis, whole, result) for result in jax.eval_shape(call, slices)]
+    filled, stacked = jax.lax.scan(step, rows, (jax.numpy.arange(axis.size), whole))
+    return [axis.place(s if f is None else f) for f, s in zip(filled, stacked, strict=True)]
+
+
+def _rows(axis: _MappedAxis, args: Sequence[Any], result: Any) -> Any:
+    """An array for the loop to fill with results; None leaves it to JAX, which makes one of zeros.
+
+    This one is made of an argument's values. So the compiler shards both alike over Auto axes of a mesh, where nothing
+    but the data flow tells it how.
+    """
+    like = next((arg for arg in args if _is_number(arg) and 0 not in arg.shape), None)
+    if like is None or not _is_number(result) or _jax.AxisType.Explicit in axis.mesh.axis_types:
+        return None
+    like = jax.lax.stop_gradient(like)
+    like = jax.lax.slice(like, [0] * like.ndim, [axis.size, *[1] * (like.ndim - 1)]).reshape(axis.size)
+    if _jax.issubdtype(like.dtype, np.complexfloating):
+        like = like.real
+    return jax.lax.broadcast_in_dim(like.astype(result.dtype), (axis.size, *result.shape), (0,))
+
+
+def _is_number(array: Any) -> bool:
+    return array.dtype == bool or _jax.issubdtype(array.dtype, np.number)
 
 
 def _can_fold(
