@@ -96,7 +96,9 @@ def declared(exported: Exported) -> BatchDim | None:
     if name is None:
         return None
     try:
-        return check(name, exported.fun_name, exported.in_avals, exported.in_tree, exported.out_avals, exported.out_tree)
+        return check(
+            name, exported.fun_name, exported.in_avals, exported.in_tree, exported.out_avals, exported.out_tree
+        )
     except ExportError:
         return None
 
@@ -218,7 +220,7 @@ def _loop(
         rest = iter(slices)
         return bind(*(next(rest) if is_batched else arg for arg, is_batched in zip(args, batched, strict=True)))
 
-    def step(rows: Sequence[Any], at: tuple[Any, Sequence[Any]]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def step(rows: list[Any], at: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
         index, slices = at
         results = call(slices)
         filled = [

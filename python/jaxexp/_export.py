@@ -94,7 +94,9 @@ def _calling_convention_version() -> int:
     return version
 
 
-def _exported(lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch: _batch.BatchDim | None) -> Exported:
+def _exported(
+    lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch: _batch.BatchDim | None
+) -> Exported:
     module = _jax.copy_module(lowering.module)
     if lowering.has_symbolic_arguments() or lowering.ordered_effects:
         _wrap.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)

@@ -252,8 +252,10 @@ def module_string_attribute(serialized: bytes, name: str) -> str | None:
     """A string attribute of a serialized module; None where it is missing, or something else."""
     with make_ir_context() as context:
         attributes = deserialize_module(serialized, context).operation.attributes
-        attribute = attributes[name] if name in attributes else None
-        return attribute.value if isinstance(attribute, ir.StringAttr) else None
+        if name not in attributes or not isinstance(attributes[name], ir.StringAttr):
+            return None
+        value: str = attributes[name].value
+        return value
 
 
 def run_passes(module: Any, *passes: str) -> None:

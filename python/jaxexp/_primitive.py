@@ -272,23 +272,39 @@ _jax.primitive_jvps[call_exported_p] = _jvp
 def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int, ...]) -> list[Any]:
     """The tangents of the differentiable results, given the tangents of the arguments `wrt`."""
     n = len(exported.in_avals)
-    primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
-    try:
-        vjp = exported.vjp()
-        vjp_of_vjp = vjp.vjp()
-    except ExportError as error:
-        raise ExportError(
-            f"forward-mode differentiation of {exported.fun_name} is computed from the VJP of its VJP, and the "
-            "artifact that it was loaded from does not hold both: serialize it with vjp_order=2, and one order more "
-            "for each further derivative. (Reverse mode, as in jax.grad, needs one order for each derivative.)"
-        ) from error
+    function, operands = _pushforward_call(primals_and_tangents[:n], primals_and_tangents[n:], exported, wrt)
+    pulled = call_exported_p.bind(*operands, exported=function)[n:]
+    return [pulled[i] for i in _differentiable(exported.out_avals)]
+
+
+def _pushforward_call(
+    primals: Sequence[Any], tangents: Sequence[Any], exported: Exported, wrt: tuple[int, ...]
+) -> tuple[Exported, list[Any]]:
+    """The function, and its arguments, that computes a pushforward.
+
+    It is the VJP of the VJP. Its results for the VJP's own cotangent arguments, which come after one for each primal
+    argument, do not depend on what these arguments are, and are linear in the directions, which come last.
+    """
     in_avals = list(map(jax.typeof, primals))
     out_avals, _ = _abstract_eval(*in_avals, exported=exported)
     cotangents = _tangents(out_avals, {})
     directions = _tangents(in_avals, dict(zip(wrt, tangents, strict=True)))
-    # Linear in `directions`: the cotangents of the VJP's own cotangent arguments.
-    pulled = call_exported_p.bind(*primals, *cotangents, *directions, exported=vjp_of_vjp)[n:]
-    return [pulled[i] for i in _differentiable(exported.out_avals)]
+    return _vjp_of_vjp(exported), [*primals, *cotangents, *directions]
+
+
+def _vjp_of_vjp(exported: Exported) -> Exported:
+    vjps: list[Exported] = []
+    while len(vjps) < 2:
+        link = vjps[-1] if vjps else exported
+        if not link.has_vjp():
+            name, order = exported._origin
+            raise ExportError(
+                f"forward-mode differentiation of {name} takes its VJPs up to order {order + 2}, and it was serialized "
+                f"with vjp_order={order + len(vjps)}: serialize it with vjp_order={order + 2} or more. Each derivative "
+                "in forward mode takes two orders, each one in reverse mode, such as jax.grad, takes one"
+            )
+        vjps.append(link.vjp())
+    return vjps[-1]
 
 
 def _tangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
@@ -311,14 +327,20 @@ def _pushforward_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, exported: Exported, wrt: tuple[int, ...]
 ) -> tuple[Any, Any]:
     n = len(exported.in_avals)
-    if all(isinstance(tangent, _jax.Zero) for tangent in tangents[:n]):
+    moved = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, _jax.Zero)]
+    if moved and moved[0] >= n:  # directions alone, in which it is linear
         results = pushforward_p.bind(*primals, exported=exported, wrt=wrt)
-        directions = [_jax.instantiate_zeros(tangent) for tangent in tangents[n:]]
-        return results, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=wrt)
-    moved = [_zeros(tangent.aval) if isinstance(tangent, _jax.Zero) else tangent for tangent in tangents]
-    push = functools.partial(_pushforward, exported=exported, wrt=wrt)
-    results, pushed = jax.jvp(push, tuple(primals), tuple(moved))
-    return results, pushed
+        moved_wrt = tuple(wrt[i - n] for i in moved)
+        directions = [tangents[i] for i in moved]
+        return results, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=moved_wrt)
+    function, operands = _pushforward_call(primals[:n], primals[n:], exported, wrt)
+    moves = [_jax.Zero(jax.typeof(operand).to_tangent_aval()) for operand in operands]
+    moves[:n] = tangents[:n]
+    for i, tangent in zip(wrt, tangents[n:], strict=True):
+        moves[len(operands) - n + i] = tangent
+    results, pushed = _jvp(operands, moves, exported=function)
+    differentiable = [n + i for i in _differentiable(exported.out_avals)]
+    return [results[i] for i in differentiable], [pushed[i] for i in differentiable]
 
 
 def _pushforward_transpose(
