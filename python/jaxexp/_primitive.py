@@ -266,7 +266,15 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, exported: Exported)
     return results, out_tangents
 
 
+def _transpose(cotangents: Any, *args: Any, exported: Exported) -> Any:
+    raise UnsupportedError(
+        f"jax.linear_transpose of {exported.fun_name}: nothing says that an exported function is linear. For one that "
+        "is, jax.vjp at any point gives its transpose"
+    )
+
+
 _jax.primitive_jvps[call_exported_p] = _jvp
+_jax.primitive_transposes[call_exported_p] = _transpose
 
 
 def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int, ...]) -> list[Any]:
