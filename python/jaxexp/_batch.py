@@ -20,7 +20,8 @@ from ._errors import ExportError, ExportTypeError, UnsupportedError
 if TYPE_CHECKING:
     from ._exported import Exported
 
-_ATTRIBUTE = "jaxexp.batch_dim"
+_NAME = "jaxexp.batch_dim"
+_CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, which the format has no place for; separated by ";"
 
 
 # The declaration
@@ -28,17 +29,21 @@ _ATTRIBUTE = "jaxexp.batch_dim"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchDim:
-    """A dimension variable that is a batch, and the arguments and results that it leads."""
+    """A dimension variable that is a batch, and the arguments and results that it leads.
+
+    `constrained` is the function with the constraints on its dimension variables, which a loaded one has forgotten.
+    """
 
     name: str
     arguments: tuple[bool, ...]
     results: tuple[bool, ...]
+    constrained: Exported
 
 
 def check(
     name: str, fun_name: str, in_avals: Sequence[Any], in_tree: Any, out_avals: Sequence[Any], out_tree: Any
-) -> BatchDim:
-    """What it means for a signature that the dimension variable `name` is a batch.
+) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Which arguments and which results the dimension variable `name` leads, given that it is a batch.
 
     Raises:
         ExportError: it cannot be one; the message says which argument or result is in the way.
@@ -75,32 +80,39 @@ def check(
                 f"{start}{describe_result(index)} has shape {_text(aval)}, but every result must have {name} as "
                 "its leading dimension. Broadcast it in the function, or export without batch_dim"
             )
-    return BatchDim(name, arguments, results)
+    return arguments, results
 
 
 def _text(aval: Any) -> str:
     return f"({', '.join(map(str, aval.shape))})"
 
 
-def declare(module: Any, batch: BatchDim) -> None:
+def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
+    """Writes the declaration into a module."""
     with module.context:
-        module.operation.attributes[_ATTRIBUTE] = _jax.ir.StringAttr.get(batch.name)
+        attributes = module.operation.attributes
+        attributes[_NAME] = _jax.ir.StringAttr.get(name)
+        if constraints := _jax.explicit_constraints(in_avals):
+            attributes[_CONSTRAINTS] = _jax.ir.StringAttr.get(";".join(constraints))
 
 
 def declared(exported: Exported) -> BatchDim | None:
     """The batch dimension that a function was exported with, None where there is none or where it does not fit."""
     # Modules are large, and few have the attribute: its name is searched for before anything is parsed.
-    if not re.search(re.escape(_ATTRIBUTE).encode(), exported._module_buffer):
+    if not re.search(re.escape(_NAME).encode(), exported._module_buffer):
         return None
-    name = _jax.module_string_attribute(exported.mlir_module_serialized, _ATTRIBUTE)
+    name, constraints = _jax.module_string_attributes(exported.mlir_module_serialized, _NAME, _CONSTRAINTS)
     if name is None:
         return None
     try:
-        return check(
+        arguments, results = check(
             name, exported.fun_name, exported.in_avals, exported.in_tree, exported.out_avals, exported.out_tree
         )
-    except ExportError:
+        scope = _jax.SymbolicScope(constraints.split(";") if constraints else ())
+        in_avals = tuple(aval.update(shape=_jax.in_scope(aval.shape, scope)) for aval in exported.in_avals)
+    except ValueError:  # an ExportError, or a constraint that is none
         return None
+    return BatchDim(name, arguments, results, dataclasses.replace(exported, in_avals=in_avals))
 
 
 def of_vjp(batch: BatchDim | None, in_avals: Sequence[Any]) -> str | None:
@@ -141,8 +153,9 @@ def run(
         results = bind(*args)
         return results, [None] * len(results)
     if exported.ordered_effects:
+        effects = ", ".join(sorted(type(effect).__name__ for effect in exported.ordered_effects))
         raise UnsupportedError(
-            f"vmap of {exported.fun_name}: it has ordered effects ({', '.join(map(str, exported.ordered_effects))}), "
+            f"vmap of {exported.fun_name}: it has ordered effects ({effects}), "
             "and the elements of a batch have no order. Call it in a loop, such as jax.lax.scan"
         )
     mesh = next(jax.typeof(arg).sharding.mesh for arg, dim in zip(args, dims, strict=True) if dim is not None)

@@ -74,12 +74,11 @@ def export(
         _check.check_one_scope(fun_jit, args_specs, kwargs_specs)
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
         lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
-        batch = None
         if batch_dim is not None:
-            batch = _batch.check(
+            _batch.check(
                 batch_dim, lowering.fun_name, lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
             )
-        return _exported(lowering, version, checks, batch)
+        return _exported(lowering, version, checks, batch_dim)
 
     return do_export
 
@@ -95,7 +94,7 @@ def _calling_convention_version() -> int:
 
 
 def _exported(
-    lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch: _batch.BatchDim | None
+    lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch_dim: str | None
 ) -> Exported:
     module = _jax.copy_module(lowering.module)
     if lowering.has_symbolic_arguments() or lowering.ordered_effects:
@@ -103,8 +102,8 @@ def _exported(
     with module.context:
         uses_dim_vars = _jax.ir.BoolAttr.get(lowering.uses_dim_vars)
         module.operation.attributes["jax.uses_shape_polymorphism"] = uses_dim_vars
-    if batch is not None:
-        _batch.declare(module, batch)
+    if batch_dim is not None:
+        _batch.declare(module, batch_dim, lowering.in_avals)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("exporting %s for %s, calling convention %d", lowering.fun_name, lowering.platforms, version)
         logger.debug("%s", _jax.dump_module_message(module, "export"))

@@ -323,7 +323,8 @@ def _tangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
 def _zeros(aval: Any) -> Any:
     if aval.dtype == _jax.float0:
         return np.zeros(aval.shape, _jax.float0)
-    return _jax.instantiate_zeros(_jax.Zero(aval))
+    # On no mesh, even where the type has one: eagerly there may be no way to its devices. The call puts it in place.
+    return jax.numpy.zeros(aval.shape, aval.dtype)
 
 
 def _pushforward_abstract_eval(*avals: Any, exported: Exported, wrt: tuple[int, ...]) -> Any:
@@ -357,7 +358,8 @@ def _pushforward_transpose(
     n = len(exported.in_avals)
     primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
     out_avals, _ = _abstract_eval(*map(jax.typeof, primals), exported=exported)
-    known = dict(zip(_differentiable(out_avals), map(_jax.instantiate_zeros, cotangents), strict=True))
+    given = zip(_differentiable(out_avals), cotangents, strict=True)
+    known = {i: cotangent for i, cotangent in given if not isinstance(cotangent, _jax.Zero)}
     pulled = call_exported_p.bind(*primals, *_tangents(out_avals, known), exported=exported.vjp())
     of_tangents = [
         pulled[i] if _jax.is_undefined_primal(tangent) else None for i, tangent in zip(wrt, tangents, strict=True)
@@ -385,14 +387,14 @@ def _batching_rule(primitive: Any) -> Callable[..., Any]:
     def rule(
         axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, exported: Exported, **params: Any
     ) -> tuple[Any, Any]:
-        wrt = params.get("wrt")
-        led = exported._batch and (exported._batch.arguments, exported._batch.results)
-        if led and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
+        wrt, batch = params.get("wrt"), exported._batch
+        led = None if batch is None else (batch.arguments, batch.results)
+        if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
             led = (*led[0], *(led[0][i] for i in wrt)), (True,) * len(_differentiable(exported.out_avals))
 
         def fits(avals: Sequence[Any]) -> bool:
             try:
-                _abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
+                _abstract_eval(*avals[: len(exported.in_avals)], exported=batch.constrained)
             except ExportError:
                 return False
             return True
