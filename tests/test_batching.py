@@ -329,6 +329,16 @@ def test_function_with_shardings_of_its_own(axis_type: AxisType) -> None:
     assert found.sharding.is_equivalent_to(t, 2)
 
 
+def test_memory_kinds() -> None:
+    """Arguments and results that live on the host."""
+    p = CASES["memory_kinds"].build()
+    call = reload(export_with(jaxexp, p)).call
+    stacked = [jax.device_put(np.stack([a, a]), a.sharding.update(spec=P(None, *a.sharding.spec))) for a in p.args]
+    found, expected = (jax.jit(jax.vmap(f))(*stacked) for f in (call, p.live))
+    assert_same_values(found, expected)
+    assert [r.sharding.memory_kind for r in found] == [r.sharding.memory_kind for r in expected]
+
+
 def test_spmd_axis_name() -> None:
     m = mesh((8,), ("x",))
     with jax.set_mesh(m):

@@ -246,7 +246,7 @@ def _loop(
     # A loop runs over an axis that is not sharded.
     whole = [_reshaped(arg, arg.shape, None, *_partitions(arg)[1:], mesh=axis.mesh) for arg in whole]
     slices = [jax.ShapeDtypeStruct(arg.shape[1:], arg.dtype) for arg in whole]
-    rows = [_rows(axis, whole, result) for result in jax.eval_shape(call, slices)]
+    rows = [_rows(axis, whole, result) for result in jax.make_jaxpr(call)(slices).out_avals]
     filled, stacked = jax.lax.scan(step, rows, (jax.numpy.arange(axis.size), whole))
     return [axis.place(s if f is None else f) for f, s in zip(filled, stacked, strict=True)]
 
@@ -257,7 +257,7 @@ def _rows(axis: _MappedAxis, args: Sequence[Any], result: Any) -> Any:
     This one is made of an argument's values. So the compiler shards both alike over Auto axes of a mesh, where nothing
     but the data flow tells it how.
     """
-    like = next((arg for arg in args if _is_number(arg) and 0 not in arg.shape), None)
+    like = next((arg for arg in args if _is_number(jax.typeof(arg)) and 0 not in arg.shape), None)
     if like is None or not _is_number(result) or _jax.AxisType.Explicit in axis.mesh.axis_types:
         return None
     like = jax.lax.stop_gradient(like)
@@ -267,8 +267,10 @@ def _rows(axis: _MappedAxis, args: Sequence[Any], result: Any) -> Any:
     return jax.lax.broadcast_in_dim(like.astype(result.dtype), (axis.size, *result.shape), (0,))
 
 
-def _is_number(array: Any) -> bool:
-    return array.dtype == bool or _jax.issubdtype(array.dtype, np.number)
+def _is_number(aval: Any) -> bool:
+    """Whether arrays are of numbers, and on the device."""
+    on_device = aval.memory_space == _jax.MemorySpace.Device
+    return on_device and (aval.dtype == bool or _jax.issubdtype(aval.dtype, np.number))
 
 
 def _can_fold(
