@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import numbers
 import os
 import secrets
 import stat
@@ -44,12 +45,23 @@ def read(buffer: Any) -> _native.Artifact:
 
 def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
     """The function, its VJP, the VJP of that, and so on."""
+    name, origin_order = exported._origin
+    what = f"the VJP of order {origin_order} of {name}" if origin_order else name
+    if isinstance(vjp_order, bool) or not isinstance(vjp_order, numbers.Integral):
+        raise ExportTypeError(
+            f"{what} cannot be serialized with vjp_order={vjp_order!r}: it is the number of VJPs to include, an int"
+        )
+    if vjp_order < 0:
+        raise ExportError(
+            f"{what} cannot be serialized with vjp_order={vjp_order}: it is the number of VJPs to include, 0 or more"
+        )
     chain = [exported]
     for order in range(1, vjp_order + 1):
         if not chain[-1].has_vjp():
             raise ExportError(
-                f"{exported.fun_name} cannot be serialized with vjp_order={vjp_order}: it has VJPs up to order "
-                f"{order - 1}"
+                f"{what} cannot be serialized with vjp_order={vjp_order}: it was loaded from an artifact that holds "
+                f"its VJPs up to order {order - 1}. Serialize the original with vjp_order={origin_order + vjp_order} "
+                "or more"
             )
         chain.append(chain[-1].vjp())
     return chain

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _check, _convention, _jax, _vjp, _wrap
+from . import _batch, _check, _convention, _jax, _vjp, _wrap
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError
 from ._exported import Exported
@@ -30,6 +30,7 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[DisabledSafetyCheck] = (),
     _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
+    batch_dim: str | None = None,
 ) -> Callable[..., Exported]:
     """Prepares the export of a jitted function.
 
@@ -39,6 +40,11 @@ def export(
             the platform that it runs on as an argument. By default `default_export_platform`.
         disabled_checks: safety checks to leave out.
         _override_lowering_rules: pairs (primitive, lowering rule) to lower with in place of JAX's rules.
+        batch_dim: the name of a dimension variable that is a batch. It is the leading dimension of some arguments and
+            of every result, and appears nowhere else in their shapes; that is checked. You declare that element i of
+            every result, and of its derivatives, depends on element i of those arguments and on the other arguments
+            alone; that is not checked. `jax.vmap` over such arguments is then one call of a longer batch. The artifact
+            keeps the declaration, and other readers of it take no notice.
 
     Returns:
         A function that takes the arguments' specs, positional and by keyword, and returns the `Exported`. A spec is a
@@ -48,7 +54,8 @@ def export(
 
     Raises:
         ExportError: at once, when `fun_jit` is not jitted; when the returned function is called, for symbolic
-            dimensions of several scopes and for custom calls that are not known to be stable.
+            dimensions of several scopes, for custom calls that are not known to be stable, and for a `batch_dim` that
+            the shapes contradict.
         NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
 
     Example:
@@ -67,7 +74,11 @@ def export(
         _check.check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
         lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
-        return _exported(lowering, version, checks)
+        if batch_dim is not None:
+            _batch.check(
+                batch_dim, lowering.fun_name, lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
+            )
+        return _exported(lowering, version, checks, batch_dim)
 
     return do_export
 
@@ -82,13 +93,17 @@ def _calling_convention_version() -> int:
     return version
 
 
-def _exported(lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...]) -> Exported:
+def _exported(
+    lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch_dim: str | None
+) -> Exported:
     module = _jax.copy_module(lowering.module)
     if lowering.has_symbolic_arguments() or lowering.ordered_effects:
         _wrap.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
     with module.context:
         uses_dim_vars = _jax.ir.BoolAttr.get(lowering.uses_dim_vars)
         module.operation.attributes["jax.uses_shape_polymorphism"] = uses_dim_vars
+    if batch_dim is not None:
+        _batch.declare(module, batch_dim, lowering.in_avals)
     dumped = _jax.dump_module_to_file(module, "export")
     _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
     serialized = _jax.serialize_module(module)
@@ -138,4 +153,9 @@ class _ExportVjp:
             primal.out_avals,
             primal._out_named_shardings,
         )
-        return export(function, platforms=primal.platforms, disabled_checks=primal.disabled_safety_checks)(*specs)
+        return export(
+            function,
+            platforms=primal.platforms,
+            disabled_checks=primal.disabled_safety_checks,
+            batch_dim=_batch.of_vjp(primal._batch, primal.in_avals),
+        )(*specs)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _call, _codec, _jax, _sharding, _specialize
+from . import _batch, _call, _codec, _jax, _sharding, _specialize
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError
 
@@ -144,6 +144,14 @@ class Exported:
         return view
 
     @property
+    def batch_dim(self) -> str | None:
+        """The dimension variable that `export` was told is a batch, None where there is none.
+
+        A VJP has it too if every differentiable argument of the function has that dimension.
+        """
+        return None if self._batch is None else self._batch.name
+
+    @property
     def _has_named_shardings(self) -> bool:
         return True
 
@@ -247,9 +255,10 @@ class Exported:
             ExportError: the function was loaded from an artifact without it.
         """
         if self._get_vjp is None:
+            name, order = self._origin
             raise ExportError(
-                f"{self.fun_name} has no VJP: it was loaded from an artifact that holds none of this order. "
-                "Serialize the function with a higher vjp_order"
+                f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Serialize it with "
+                f"vjp_order={order + 1} or more"
             )
         vjp: Exported = self._vjp
         return vjp
@@ -284,11 +293,11 @@ class Exported:
 
         Args:
             vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of
-                that, and so on.
+                that, and so on. `call` says what each derivative takes.
 
         Raises:
-            ExportError: no VJP of that order is available, or something in the signature has no serialized form,
-                such as a pytree node type that is not registered.
+            ExportError: `vjp_order` is no count of VJPs, no VJP of that order is available, or something in the
+                signature has no serialized form, such as a pytree node type that is not registered.
         """
         return _codec.serialize(self, vjp_order)
 
@@ -311,8 +320,10 @@ class Exported:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and what is built on them.
 
-        Each derivative in reverse mode takes one serialized VJP order; forward mode takes two for the first derivative.
-        `jax.vmap` runs one call after the other.
+        Each derivative in reverse mode (`jax.grad`, `jax.vjp`, `jax.jacrev`) takes one serialized VJP order, each in
+        forward mode (`jax.jvp`, `jax.jacfwd`) takes two: `jax.hessian`, which is forward over reverse, takes three.
+        `jax.vmap` is one call if all mapped arguments have the `batch_dim` that the function was exported with;
+        otherwise it runs one call after the other. It refuses functions with ordered effects.
 
         Args:
             args: positional arguments of the tree structure, shapes and dtypes that the function was exported with;
@@ -390,7 +401,10 @@ _FIELD_NAMES = [field.name for field in dataclasses.fields(Exported)]
 
 def _derive_vjp(exported: Exported) -> Exported:
     assert exported._get_vjp is not None
-    return exported._get_vjp(exported)
+    vjp = exported._get_vjp(exported)
+    name, order = exported._origin
+    vjp.__dict__.setdefault("_origin", (name, order + 1))
+    return vjp
 
 
 def _derive_hash(exported: Exported) -> int:
@@ -403,6 +417,9 @@ _DERIVED: dict[str, Callable[[Exported], Any]] = {
     "mlir_module_serialized": lambda exported: bytes(exported.__dict__["_artifact"].module()),
     "in_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._in_named_shardings, e.in_avals)),
     "out_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._out_named_shardings, e.out_avals)),
+    "_batch": _batch.declared,
+    # For messages: the function that this one is a VJP of, and of which order.
+    "_origin": lambda exported: (exported.fun_name, 0),
     "_vjp": _derive_vjp,
     "_hash": _derive_hash,
 }

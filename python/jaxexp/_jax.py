@@ -128,9 +128,8 @@ try:
     cached: Callable[[], Callable[[_F], _F]] = util.cache
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
-    primitive_batchers = batching.primitive_batchers
+    fancy_primitive_batchers = batching.fancy_primitive_batchers
     is_undefined_primal = ad.is_undefined_primal
-    instantiate_zeros = ad_util.instantiate
     trace_state_clean = core.trace_state_clean
     jaxpr_as_fun = core.jaxpr_as_fun
     function_name = util.fun_name
@@ -201,6 +200,25 @@ def default_platform() -> str:
     return platform
 
 
+def dim_vars(dimension: Any) -> set[str]:
+    """The dimension variables of one dimension, constant or symbolic."""
+    names: set[str] = dimension._get_vars() if is_symbolic_dim(dimension) else set()
+    return names
+
+
+def explicit_constraints(avals: Sequence[Any]) -> tuple[str, ...]:
+    """The constraints that the symbolic scope of abstract values was made with, as text."""
+    dims = (dim for aval in avals for dim in aval.shape if is_symbolic_dim(dim))
+    return tuple(
+        constraint.debug_str for dim in itertools.islice(dims, 1) for constraint in dim.scope._explicit_constraints
+    )
+
+
+def in_scope(shape: Sequence[Any], scope: Any) -> tuple[Any, ...]:
+    """A shape, with its symbolic dimensions in another scope."""
+    return tuple(symbolic_shape(str(dim), scope=scope)[0] if is_symbolic_dim(dim) else dim for dim in shape)
+
+
 def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool = False) -> Any:
     return mlir.LoweringParameters(
         override_lowering_rules=override_lowering_rules,
@@ -260,6 +278,14 @@ def copy_module(module: Any) -> Any:
     context = make_ir_context()
     with context, ir.Location.unknown(context):
         return ir.Module.parse(module_to_bytecode(module))
+
+
+def module_string_attributes(serialized: bytes, *names: str) -> list[str | None]:
+    """String attributes of a serialized module; None for each that is missing, or something else."""
+    with make_ir_context() as context:
+        attributes = deserialize_module(serialized, context).operation.attributes
+        found = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
+        return [attribute.value if isinstance(attribute, ir.StringAttr) else None for attribute in found]
 
 
 def run_passes(module: Any, *passes: str) -> None:

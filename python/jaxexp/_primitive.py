@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from . import _jax, _sharding
+from . import _batch, _jax, _sharding
 from ._convention import Arguments
 from ._errors import ExportError, UnsupportedError
 
@@ -305,30 +305,54 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, exported: Exported)
     return results, out_tangents
 
 
+def _transpose(cotangents: Any, *args: Any, exported: Exported) -> Any:
+    raise UnsupportedError(
+        f"jax.linear_transpose of {exported.fun_name}: nothing says that an exported function is linear. For one that "
+        "is, jax.vjp at any point gives its transpose"
+    )
+
+
 _jax.primitive_jvps[call_exported_p] = _jvp
+_jax.primitive_transposes[call_exported_p] = _transpose
 
 
 def _pushforward(*primals_and_tangents: Any, exported: Exported, wrt: tuple[int, ...]) -> list[Any]:
     """The tangents of the differentiable results, given the tangents of the arguments `wrt`."""
     n = len(exported.in_avals)
-    primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
-    try:
-        vjp = exported.vjp()
-        vjp_of_vjp = vjp.vjp()
-    except ExportError as error:
-        raise ExportError(
-            f"forward-mode differentiation of {exported.fun_name} is computed from the VJP of its VJP, and the "
-            "artifact that it was loaded from does not hold both: serialize it with vjp_order=2, and one order more "
-            "for each further derivative. (Reverse mode, as in jax.grad, needs one order for each derivative.)"
-        ) from error
+    function, operands = _pushforward_call(primals_and_tangents[:n], primals_and_tangents[n:], exported, wrt)
+    pulled = call_exported_p.bind(*operands, exported=function)[n:]
+    return [pulled[i] for i in _differentiable(exported.out_avals)]
+
+
+def _pushforward_call(
+    primals: Sequence[Any], tangents: Sequence[Any], exported: Exported, wrt: tuple[int, ...]
+) -> tuple[Exported, list[Any]]:
+    """The function, and its arguments, that computes a pushforward.
+
+    It is the VJP of the VJP. Its results for the VJP's own cotangent arguments, which come after one for each primal
+    argument, do not depend on what these arguments are, and are linear in the directions, which come last.
+    """
     in_avals = list(map(jax.typeof, primals))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     cotangents = _cotangents(out_avals, {})
     # Cotangents of cotangents are tangents.
     directions = _filled([a.to_tangent_aval() for a in in_avals], dict(zip(wrt, tangents, strict=True)))
-    # Linear in `directions`: the cotangents of the VJP's own cotangent arguments.
-    pulled = call_exported_p.bind(*primals, *cotangents, *directions, exported=vjp_of_vjp)[n:]
-    return [pulled[i] for i in _differentiable(exported.out_avals)]
+    return _vjp_of_vjp(exported), [*primals, *cotangents, *directions]
+
+
+def _vjp_of_vjp(exported: Exported) -> Exported:
+    vjps: list[Exported] = []
+    while len(vjps) < 2:
+        link = vjps[-1] if vjps else exported
+        if not link.has_vjp():
+            name, order = exported._origin
+            raise ExportError(
+                f"forward-mode differentiation of {name} takes its VJPs up to order {order + 2}, and it was serialized "
+                f"with vjp_order={order + len(vjps)}: serialize it with vjp_order={order + 2} or more. Each derivative "
+                "in forward mode takes two orders, each one in reverse mode, such as jax.grad, takes one"
+            )
+        vjps.append(link.vjp())
+    return vjps[-1]
 
 
 def _cotangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
@@ -343,7 +367,8 @@ def _filled(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
 def _zeros(aval: Any) -> Any:
     if aval.dtype == _jax.float0:
         return np.zeros(aval.shape, _jax.float0)
-    return _jax.instantiate_zeros(_jax.Zero(aval))
+    # On no mesh, even where the type has one: eagerly there may be no way to its devices. The call puts it in place.
+    return jax.numpy.zeros(aval.shape, aval.dtype)
 
 
 def _pushforward_abstract_eval(*avals: Any, exported: Exported, wrt: tuple[int, ...]) -> Any:
@@ -355,14 +380,20 @@ def _pushforward_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, exported: Exported, wrt: tuple[int, ...]
 ) -> tuple[Any, Any]:
     n = len(exported.in_avals)
-    if all(isinstance(tangent, _jax.Zero) for tangent in tangents[:n]):
+    moved = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, _jax.Zero)]
+    if moved and moved[0] >= n:  # directions alone, in which it is linear
         results = pushforward_p.bind(*primals, exported=exported, wrt=wrt)
-        directions = [_jax.instantiate_zeros(tangent) for tangent in tangents[n:]]
-        return results, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=wrt)
-    moved = [_zeros(tangent.aval) if isinstance(tangent, _jax.Zero) else tangent for tangent in tangents]
-    push = functools.partial(_pushforward, exported=exported, wrt=wrt)
-    results, pushed = jax.jvp(push, tuple(primals), tuple(moved))
-    return results, pushed
+        moved_wrt = tuple(wrt[i - n] for i in moved)
+        directions = [tangents[i] for i in moved]
+        return results, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=moved_wrt)
+    function, operands = _pushforward_call(primals[:n], primals[n:], exported, wrt)
+    moves = [_jax.Zero(jax.typeof(operand).to_tangent_aval()) for operand in operands]
+    moves[:n] = tangents[:n]
+    for i, tangent in zip(wrt, tangents[n:], strict=True):
+        moves[len(operands) - n + i] = tangent
+    results, pushed = _jvp(operands, moves, exported=function)
+    differentiable = [n + i for i in _differentiable(exported.out_avals)]
+    return [results[i] for i in differentiable], [pushed[i] for i in differentiable]
 
 
 def _pushforward_transpose(
@@ -371,7 +402,8 @@ def _pushforward_transpose(
     n = len(exported.in_avals)
     primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
     out_avals, _ = abstract_eval(*map(jax.typeof, primals), exported=exported)
-    known = dict(zip(_differentiable(out_avals), map(_jax.instantiate_zeros, cotangents), strict=True))
+    given = zip(_differentiable(out_avals), cotangents, strict=True)
+    known = {i: cotangent for i, cotangent in given if not isinstance(cotangent, _jax.Zero)}
     pulled = call_exported_p.bind(*primals, *_cotangents(out_avals, known), exported=exported.vjp())
     of_tangents = [
         _as_type(pulled[i], tangent.aval, exported) if _jax.is_undefined_primal(tangent) else None
@@ -411,23 +443,26 @@ pushforward_p.def_impl(_run_pushforward)
 
 
 def _batching_rule(primitive: Any) -> Callable[..., Any]:
-    """One call after the other: nothing says that an exported function treats a leading dimension as a batch."""
+    def rule(
+        axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, exported: Exported, **params: Any
+    ) -> tuple[Any, Any]:
+        wrt, batch = params.get("wrt"), exported._batch
+        led = None if batch is None else (batch.arguments, batch.results)
+        if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
+            led = (*led[0], *(led[0][i] for i in wrt)), (True,) * len(_differentiable(exported.out_avals))
 
-    def rule(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        batched = [i for i, dim in enumerate(dims) if dim is not None]
-        leading = [jax.numpy.moveaxis(args[i], dims[i], 0) for i in batched]
+        def fits(avals: Sequence[Any]) -> bool:
+            try:
+                abstract_eval(*avals[: len(exported.in_avals)], exported=batch.constrained)
+            except ExportError:
+                return False
+            return True
 
-        def call(slices: Sequence[Any]) -> Any:
-            whole = list(args)
-            for i, one in zip(batched, slices, strict=True):
-                whole[i] = one
-            return primitive.bind(*whole, **params)
-
-        results = jax.lax.map(call, leading)
-        return results, [0] * len(results)
+        bind = functools.partial(primitive.bind, exported=exported, **params)
+        return _batch.run(bind, axis_data, args, dims, led, fits, exported)
 
     return rule
 
 
-_jax.primitive_batchers[call_exported_p] = _batching_rule(call_exported_p)
-_jax.primitive_batchers[pushforward_p] = _batching_rule(pushforward_p)
+_jax.fancy_primitive_batchers[call_exported_p] = _batching_rule(call_exported_p)
+_jax.fancy_primitive_batchers[pushforward_p] = _batching_rule(pushforward_p)
