@@ -180,14 +180,25 @@ print("fine")
 
 
 def test_jax_export_works_without_being_changed_by_the_import(subprocess_env) -> None:
-    """Importing and using jaxexp leaves jax.export's functions and results alone."""
+    """Importing and using jaxexp leaves jax.export's functions and results alone: all that is new are the two node
+    types of jaxexp's own that jax.export can read from now on."""
     code = """
 import numpy as np, jax
 from jax import export
+from jax._src.export import _export
 before = {name: getattr(export, name) for name in export.__all__}
+private = dict(vars(_export))
+written, read = dict(_export.serialization_registry), dict(_export.deserialization_registry)
 import jaxexp
 jaxexp.deserialize(jaxexp.export(jax.jit(jax.numpy.sin))(np.float32(1)).serialize()).call(np.float32(1))
 assert all(getattr(export, name) is value for name, value in before.items())
+assert private.keys() == vars(_export).keys()
+assert all(vars(_export)[name] is value for name, value in private.items())
+assert _export.serialization_registry == written
+new = {name: entry[0] for name, entry in _export.deserialization_registry.items() if name not in read}
+assert {name: type_.__name__ for name, type_ in new.items()} == {
+    "jaxexp.dict": "dict", "jaxexp.OrderedDict": "OrderedDict"}, new
+assert all(_export.deserialization_registry[name] == entry for name, entry in read.items())
 assert type(export.export(jax.jit(jax.numpy.sin))(np.float32(1))) is before["Exported"]
 print("fine")
 """

@@ -45,8 +45,9 @@ class Decoder {
   // pytreedef.cpp
   nb::object tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where);
   void add_nodes(const schema::PyTreeDef& node, TreeState& state);
-  nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf);
   bool add_to_key(const schema::PyTreeDef& node);
+  nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
+                    const wire::Path& where);
   // aval.cpp
   std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
@@ -66,7 +67,7 @@ class Decoder {
   nb::object hlo_sharding(const flatbuffers::Vector<std::int8_t>& proto, const nb::object& aval,
                           const wire::Path& where);
   // effect.cpp, safety_check.cpp
-  nb::object effect(const schema::Effect& effect);
+  nb::object effect(const schema::Effect& effect, const wire::Path& where);
   nb::object safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where);
   // exported.cpp
   std::pair<nb::object, nb::object> values(const wire::Values& values, const char* avals_field,
@@ -111,6 +112,16 @@ class Decoder {
       return make();
     } catch (nb::python_error& error) {
       raise_not_readable(error, where, expected);
+    }
+  }
+
+  /// Runs `make`, whose own DeserializationErrors then say that they are about `where`.
+  template <class Make>
+  static nb::object placing(const wire::Path& where, const Make& make) {
+    try {
+      return make();
+    } catch (nb::python_error& error) {
+      raise_at(error, where);
     }
   }
 

@@ -8,6 +8,8 @@ Offset<schema::Effect> Encoder::effect(nb::handle effect) {
   return schema::CreateEffect(writer_.fbb(), string(jax_.effect_name(effect), "the name of an effect"));
 }
 
-nb::object Decoder::effect(const schema::Effect& effect) { return jax_.effect_of_name(string(*effect.type_name())); }
+nb::object Decoder::effect(const schema::Effect& effect, const wire::Path& where) {
+  return placing(where, [&] { return jax_.effect_of_name(string(*effect.type_name())); });
+}
 
 }  // namespace jaxexp

@@ -1,6 +1,8 @@
 // jaxexp._errors is imported where an exception is raised: it loads no JAX, and importing _native needs no package.
 #include "errors.h"
 
+#include <nanobind/stl/string_view.h>
+
 #include "wire/writer.h"
 
 namespace jaxexp {
@@ -46,6 +48,17 @@ void raise_not_readable(nb::python_error& cause, const wire::Path& where, const 
   PyException_SetCause(error.ptr(), value.release().ptr());
   set_error(error);
   throw nb::python_error();
+}
+
+void raise_at(nb::python_error& cause, const wire::Path& where) {
+  if (cause.matches(nb::module_::import_("jaxexp._errors").attr("DeserializationError"))) {
+    const nb::object error = nb::borrow(cause.value());
+    if (nb::cast<std::string_view>(error.attr("path")).empty()) {
+      error.attr("path") = text(where.str());
+      error.attr("args") = nb::make_tuple(error.attr("path"), error.attr("expected"), error.attr("found"));
+    }
+  }
+  throw;
 }
 
 std::string describe(nb::handle object) {

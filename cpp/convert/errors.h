@@ -32,6 +32,10 @@ void translate_errors();
 /// catch clause.
 [[noreturn]] void raise_not_readable(nb::python_error& cause, const wire::Path& where, const char* expected);
 
+/// Raises an exception of Python code again, with the path set where it is a DeserializationError without one. To be
+/// called from the catch clause.
+[[noreturn]] void raise_at(nb::python_error& cause, const wire::Path& where);
+
 /// An object and its type for a message, as in "3 (int)".
 std::string describe(nb::handle object);
 

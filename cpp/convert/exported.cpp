@@ -134,7 +134,11 @@ nb::dict Decoder::exported() {
   const schema::Exported& e = exported_;
   const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings");
   const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings");
-  const auto read_effect = [&](const schema::Effect& effect, std::uint32_t) { return this->effect(effect); };
+  const auto effects = [&](const auto* effects, const char* field) {
+    return tuple_of(effects, [&](const schema::Effect& effect, std::uint32_t i) {
+      return this->effect(effect, {&path_, field, i});
+    });
+  };
 
   nb::dict fields;
   fields[names_.fun_name] = string(*e.function_name());
@@ -146,8 +150,8 @@ nb::dict Decoder::exported() {
   fields[names_._out_named_shardings] = out_shardings;
   fields[names_.nr_devices] = wire::device_count(e);
   fields[names_.platforms] = strings(e.platforms());
-  fields[names_.ordered_effects] = tuple_of(e.ordered_effects(), read_effect);
-  fields[names_.unordered_effects] = tuple_of(e.unordered_effects(), read_effect);
+  fields[names_.ordered_effects] = effects(e.ordered_effects(), "ordered_effects");
+  fields[names_.unordered_effects] = effects(e.unordered_effects(), "unordered_effects");
   fields[names_.disabled_safety_checks] = tuple_of(e.disabled_checks(), [&](const auto& check, std::uint32_t i) {
     return safety_check(check, {&path_, "disabled_checks", i});
   });

@@ -96,7 +96,12 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
   OffsetVector<wire::String> key_vector;
   if (kind == Kind::dict) {
     Offsets<wire::String> strings;
-    for (nb::handle key : tuple_of(keys)) strings.push_back(string(key, "the key of a dict"));
+    for (nb::handle key : tuple_of(keys)) {
+      // Other keys than strings are told by a custom node.
+      if (!PyUnicode_Check(key.ptr()))
+        return tree_node(Kind::custom, children, {}, reinterpret_cast<PyObject*>(&PyDict_Type), keys, share);
+      strings.push_back(string(key, "the key of a dict"));
+    }
     key_vector = writer_.offsets<wire::String>(strings);
   }
   Offset<wire::String> name;
@@ -139,7 +144,7 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
     return treedef;
   }
   Py_ssize_t next_leaf = 0;
-  const nb::object pytree = this->pytree(root, avals, next_leaf);
+  const nb::object pytree = this->pytree(root, avals, next_leaf, where);
   const nb::object treedef = reading(where, "a pytree", [&] { return jax_.tree_structure(pytree); });
   const auto leaves = nb::cast<Py_ssize_t>(treedef.attr(names_.num_leaves));
   if (leaves != next_leaf)
@@ -198,12 +203,13 @@ void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
   state.runs.insert(position(node)).first = {start, nodes, leaves};
 }
 
-nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf) {
+nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
+                           const wire::Path& where) {
   if (node.kind() == Kind::leaf) return nb::borrow(PyTuple_GET_ITEM(leaves.ptr(), next_leaf++));
   if (node.kind() == Kind::none) return nb::none();
   nb::list children;
   for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i)
-    children.append(pytree(*node.children()->Get(i), leaves, next_leaf));
+    children.append(pytree(*node.children()->Get(i), leaves, next_leaf, {&where, "children", i}));
   switch (node.kind()) {
     case Kind::tuple: return nb::tuple(children);
     case Kind::dict: {
@@ -214,7 +220,7 @@ nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leav
     }
     case Kind::custom: {
       const nb::object auxdata = node.custom_auxdata() ? bytes(*node.custom_auxdata()) : nb::bytes("", 0);
-      return jax_.build_custom_node(string(*node.custom_name()), auxdata, children);
+      return placing(where, [&] { return jax_.build_custom_node(string(*node.custom_name()), auxdata, children); });
     }
     default: return children;
   }

@@ -97,4 +97,5 @@ def __dir__() -> list[str]:
 
 
 if "jax" in sys.modules:
-    importlib.import_module("._jax", __name__)  # a JAX that cannot be supported is refused here
+    # A JAX that cannot be supported is refused here, and jax.export learns to read jaxexp's own nodes.
+    importlib.import_module("._registry", __name__)

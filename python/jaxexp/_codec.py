@@ -82,9 +82,13 @@ def _replace_file(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
             if replaced is not None:
                 os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
         os.replace(temporary, final)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename == temporary:
+            # Nobody knows the temporary file: name the folder where that is missing, else what was to be written.
+            named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
+            raise OSError(error.errno, error.strerror, named) from None
         raise
 
 

@@ -36,6 +36,7 @@ class DeserializationError(ExportError):
             empty when it is the buffer as a whole.
         expected: what a reader needs to find there.
         found: what is there.
+        file: the file that `load` was reading, or None.
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -43,10 +44,12 @@ class DeserializationError(ExportError):
         self.path = path
         self.expected = expected
         self.found = found
+        self.file: str | None = None
 
     def __str__(self) -> str:
+        file = "" if self.file is None else f" {self.file!r}"
         where = f"at {self.path}: " if self.path else ""
-        return f"cannot read the artifact: {where}expected {self.expected}, found {self.found}"
+        return f"cannot read the artifact{file}: {where}expected {self.expected}, found {self.found}"
 
 
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):

@@ -28,8 +28,11 @@ class _Installation:
 def install() -> _Installation:
     """Makes the names in `jax.export` refer to jaxexp, for all code in this process.
 
-    That reaches code which uses the module, as in ``from jax import export``, whenever it imported it. Names that were
-    taken out of the module before, as in ``from jax.export import deserialize``, keep their meaning.
+    That reaches code which uses the module, as in ``from jax import export``, whenever it imported it. Names that are
+    taken out of the module, as in ``from jax.export import deserialize``, keep the meaning that they had then: those
+    from before stay `jax.export`'s, those from between `install` and `uninstall` stay jaxexp's. An `Exported` is an
+    instance of the class that made it, whichever of the two `jax.export.Exported` is at the moment. JAX's own private
+    modules, and code that imports them (``jax.experimental.jax2tf``), are not reached.
 
     Returns:
         A context manager: ``with jaxexp.install(): ...`` undoes it at the end. Installations nest; `jax.export` is

@@ -45,11 +45,15 @@ def load(path: str | os.PathLike[str]) -> Exported:
         path: the file.
 
     Raises:
-        DeserializationError: as in `deserialize`.
+        DeserializationError: as in `deserialize`; it names the file.
         OSError: the file cannot be opened.
     """
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise DeserializationError("", "an artifact", f"an empty file, {os.fspath(path)!r}")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return deserialize(mapped)
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise DeserializationError("", "a serialized Exported", "an empty file")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return deserialize(mapped)
+    except DeserializationError as error:
+        error.file = os.fsdecode(path)
+        raise

@@ -9,14 +9,20 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
-from . import _jax
-from ._errors import DeserializationError, ExportError, SerializationError, UnsupportedSerializationError
+from . import _jax, _keys
+from ._errors import (
+    DeserializationError,
+    ExportError,
+    SerializationError,
+    SerializationTypeError,
+    UnsupportedSerializationError,
+)
 
 T = TypeVar("T", bound=type)
 
@@ -135,29 +141,56 @@ def _jax_owner(serialized_name: str) -> type | None:
     return None if entry is None else entry[0]
 
 
-def _ordered_dict_keys_to_bytes(keys: Iterable[Any]) -> bytes:
-    keys = tuple(keys)
-    if not all(isinstance(key, str) for key in keys):
-        raise UnsupportedSerializationError(f"an OrderedDict is serialized with string keys alone; its keys are {keys}")
-    return json.dumps(keys).encode()
-
-
 _by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
     collections.OrderedDict,
     "collections.OrderedDict",
-    _ordered_dict_keys_to_bytes,
+    lambda keys: json.dumps(tuple(keys)).encode(),  # strings alone
     json.loads,
     lambda keys, children: collections.OrderedDict(zip(keys, children, strict=True)),
 )
 
 
+def _keyed(
+    nodetype: type,
+    serialized_name: str,
+    refusal: type[SerializationError],
+    from_children: Callable[[Any, Sequence[Any]], Any],
+) -> _Node:
+    """Dicts with other keys than strings. `jax.export` reads them where jaxexp is imported, but never writes them."""
+    node = _Node(
+        nodetype,
+        serialized_name,
+        lambda keys: _keys.keys_to_bytes(keys, refusal),
+        _keys.keys_from_bytes,
+        from_children,
+    )
+    _by_name[serialized_name] = node
+    jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
+    jax_by_name[serialized_name] = (nodetype, node.deserialize_auxdata, from_children)
+    return node
+
+
+# The errors are of the types that `jax.export` raises for such keys.
+_KEYED = {
+    dict: _keyed(dict, "jaxexp.dict", SerializationTypeError, _keys.dict_from_children),
+    collections.OrderedDict: _keyed(
+        collections.OrderedDict, "jaxexp.OrderedDict", UnsupportedSerializationError, _keys.ordered_dict_from_children
+    ),
+}
+
+
 def custom_node_name(nodetype: type, auxdata: Any) -> tuple[str, bytes]:
-    """The serialized name and auxiliary data of a pytree node.
+    """The serialized name and auxiliary data of a pytree node: of a registered type, or a dict with other keys than
+    strings, whose auxiliary data are its keys.
 
     Raises:
-        SerializationError: the type is registered nowhere, or its function does not return bytes.
+        SerializationError: the type is registered nowhere, its function does not return bytes, or a dict has keys that
+            cannot be serialized.
     """
-    if (node := _by_type.get(nodetype)) is not None:
+    node = _by_type.get(nodetype)
+    if nodetype in _KEYED and not _keys.all_strings(auxdata):
+        node = _KEYED[nodetype]
+    if node is not None:
         name, serialize_auxdata = node.serialized_name, node.serialize_auxdata
     elif (entry := _jax.jax_exporter.serialization_registry.get(nodetype)) is not None:
         name, serialize_auxdata = entry
