@@ -36,16 +36,16 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     beside = {
         "memcpy": floors.memcpy(modules),
         "objects": in_a_row(builds),
-        "with module": in_a_row([lambda a=a: subject.deserialize(a).mlir_module_serialized for a in artifacts]),  # type: ignore[misc]
-        "bytearray": in_a_row([lambda a=a: subject.deserialize(a) for a in writable]),  # type: ignore[misc]
+        "with module": in_a_row([lambda a=a: subject.deserialize(a).mlir_module_serialized for a in artifacts]),
+        "bytearray": in_a_row([lambda a=a: subject.deserialize(a) for a in writable]),
     }
     if subject.__name__ == "jaxexp":
         from jaxexp import _native
 
-        beside["verify"] = in_a_row([lambda a=a: _native.Artifact(a) for a in artifacts])  # type: ignore[misc]
+        beside["verify"] = in_a_row([lambda a=a: _native.Artifact(a) for a in artifacts])
     return Trial(
-        subject=Rival(in_a_row([lambda a=a: subject.deserialize(a) for a in artifacts])),  # type: ignore[misc]
-        oracle=Rival(in_a_row([lambda a=a: oracle.deserialize(a) for a in artifacts])),  # type: ignore[misc]
+        subject=Rival(in_a_row([lambda a=a: subject.deserialize(a) for a in artifacts])),
+        oracle=Rival(in_a_row([lambda a=a: oracle.deserialize(a) for a in artifacts])),
         wrong=wrong,
         beside={name: Rival(run) for name, run in beside.items()},
     )

@@ -25,8 +25,8 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
         return found
 
     return Trial(
-        subject=Rival(in_a_row([lambda e=e: e.serialize(vjp_order=order) for e in ours])),  # type: ignore[misc]
-        oracle=Rival(in_a_row([lambda e=e: e.serialize(vjp_order=order) for e in theirs])),  # type: ignore[misc]
+        subject=Rival(in_a_row([lambda e=e: e.serialize(vjp_order=order) for e in ours])),
+        oracle=Rival(in_a_row([lambda e=e: e.serialize(vjp_order=order) for e in theirs])),
         wrong=wrong,
         beside={"memcpy": Rival(floors.memcpy(modules))},
     )

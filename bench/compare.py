@@ -17,7 +17,7 @@ from pathlib import Path
 from pyperf._utils import is_significant
 
 from bench.report import times
-from bench.results import Cell, Results
+from bench.results import ORACLE, SUBJECT, Cell, Results
 
 THRESHOLD = 0.15
 REGRESSION, IMPROVEMENT, SAME, GONE = "REGRESSION", "improvement", "same", "not measured"
@@ -39,25 +39,48 @@ class Change:
 
 
 def significant(old: Sequence[float], new: Sequence[float]) -> bool:
-    """pyperf's test, which knows no samples without variance or of length one: there, any difference is one."""
-    old, new = [math.log(x) for x in old], [math.log(x) for x in new]
-    if len(old) < 2 or len(new) < 2 or statistics.pvariance(old) + statistics.pvariance(new) == 0:
+    """pyperf's test of two samples, cut to the same length as it asks for.
+
+    It knows no samples without variance or of length one: there, any difference is one.
+    """
+    length = min(len(old), len(new))
+    old, new = [math.log(x) for x in old[:length]], [math.log(x) for x in new[:length]]
+    if length < 2 or statistics.pvariance(old) + statistics.pvariance(new) == 0:
         return statistics.fmean(old) != statistics.fmean(new)
     return bool(is_significant(old, new)[0])
 
 
+def _at_least(cell: Cell) -> float:
+    # Below a megabyte, what is read is a matter of pages and of what the allocator kept.
+    return 1e6 if "memory" in cell.question else 0.0
+
+
+def ratio(cell: Cell) -> float | None:
+    ours, theirs = (cell.median(rival) for rival in (SUBJECT, ORACLE))
+    if ours is None or theirs is None:
+        return None
+    return max(theirs, _at_least(cell)) / max(ours, _at_least(cell))
+
+
+def ratios(cell: Cell) -> list[float]:
+    """The same for each round, in which the two ran one after the other."""
+    least = _at_least(cell)
+    pairs = zip(cell.rivals[ORACLE].get_values(), cell.rivals[SUBJECT].get_values(), strict=True)
+    return [max(theirs, least) / max(ours, least) for theirs, ours in pairs]
+
+
 def change(old: Cell, new: Cell | None, threshold: float) -> Change | None:
     """None if there is nothing to compare with."""
-    before = old.ratio
+    before = ratio(old)
     if before is None:
         return None
     if new is None or new.oracle is None:
         return Change(old.question, old.case, before, None, GONE)
-    after = new.ratio
+    after = ratio(new)
     if after is None:  # the subject is wrong now
         return Change(old.question, old.case, before, None, REGRESSION)
     verdict = SAME
-    if significant(old.ratios(), new.ratios()):
+    if significant(ratios(old), ratios(new)):
         if after < before / (1 + threshold):
             verdict = REGRESSION
         elif after > before * (1 + threshold):

@@ -32,6 +32,7 @@ class Effort:
 
 
 FULL = Effort(sample=0.01, samples=25, total=8.0)
+ZERO = 1e-9  # stands for no bytes at all: pyperf takes positive samples alone
 QUICK = Effort(sample=0.001, samples=5, total=0.25)
 
 
@@ -88,8 +89,7 @@ class Reading:
     read: Callable[[], float]
 
     def sample(self, loops: int) -> float:
-        # pyperf knows no zero, which no byte of new memory would be.
-        return max(1e-9, self.read())
+        return max(ZERO, self.read())
 
     def plan(self, effort: Effort) -> tuple[int, float]:
         start = time.perf_counter()

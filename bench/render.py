@@ -13,7 +13,7 @@ from bench.goals import GOALS, JAX, Goal
 from bench.measure import FULL
 from bench.question import Question
 from bench.questions import QUESTIONS
-from bench.report import amount, peaks_of, percent, shown, times
+from bench.report import amount, pair, peaks_of, percent, shown, times
 from bench.results import ORACLE, SUBJECT, Cell, Results
 
 START, END = "<!-- benchmarks: start -->", "<!-- benchmarks: end -->"
@@ -213,8 +213,7 @@ def _section(question: Question, results: Results) -> str:
     if peaks:
         head.append("peak memory")
         for row, case in zip(rows, cells, strict=True):
-            found = peaks.get(case)
-            row.append(" / ".join(filter(None, (shown(found, SUBJECT), shown(found, ORACLE)))))
+            row.append(pair(peaks.get(case)))
     beside = "".join(f"\n- {name}: {text}." for name, text in question.beside.items())
     return f"## {question.name}\n\n{question.asks}\n{beside}\n\n{_table(head, rows)}".replace("\n\n\n", "\n\n")
 

@@ -72,6 +72,11 @@ def shown(cell: Cell | None, rival: str) -> str:
     return amount(cell.rivals[rival].median(), cell.rivals[rival].get_unit())
 
 
+def pair(cell: Cell | None) -> str:
+    """The subject's amount and the oracle's; a dash for one that is not known."""
+    return "" if cell is None else f"{shown(cell, SUBJECT) or '-'} / {shown(cell, ORACLE) or '-'}"
+
+
 def percent(cell: Cell, rival: str) -> str:
     return f"{spread(cell.rivals[rival]):.0%}" if rival in cell.rivals else ""
 
@@ -89,9 +94,8 @@ def header(about: Mapping[str, str]) -> str:
 
 def row(cell: Cell, peaks: Cell | None) -> str:
     """One row, and below it what stands beside; the cells of a library that was wrong stay empty."""
-    memory = " / ".join(filter(None, (shown(peaks, SUBJECT), shown(peaks, ORACLE))))
     ours, theirs = ((shown(cell, rival), percent(cell, rival)) for rival in (SUBJECT, ORACLE))
-    first = _line((cell.question, cell.case, *ours, *theirs, times(cell.ratio), memory))
+    first = _line((cell.question, cell.case, *ours, *theirs, times(cell.ratio), pair(peaks)))
     beside = ", ".join(f"{name} {shown(cell, name)}" for name in cell.beside)
     return f"{first}\n{'':{WIDTHS[0]}}  beside: {beside}" if beside else first
 

@@ -42,13 +42,6 @@ class Cell:
         """How many times the oracle's median is that of the subject; None without the two of them."""
         return over(self.median(ORACLE), self.median(SUBJECT))
 
-    def ratios(self) -> list[float]:
-        """The same for each round, in which the two ran one after the other."""
-        if self.subject is None or self.oracle is None:
-            return []
-        pairs = zip(self.oracle.get_values(), self.subject.get_values(), strict=True)
-        return [theirs / ours for theirs, ours in pairs]
-
 
 def over(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a / b

@@ -17,7 +17,7 @@ import jax.export
 
 from bench import disk, render, report
 from bench.cases import CASES, Case, Program
-from bench.measure import FULL, QUICK, Effort, Reading, Rival, alternate, benchmark
+from bench.measure import FULL, QUICK, ZERO, Effort, Reading, Rival, alternate, benchmark
 from bench.memory import peak_of
 from bench.question import Question
 from bench.questions import QUESTIONS
@@ -86,7 +86,11 @@ def measure(
     add(question.name, question.unit, alternate(rivals, effort.scaled(question.patience)))
     if question.peak and case.large:
         peaks = {rival: peak(rivals[rival]) for rival in (SUBJECT, ORACLE) if rival in rivals}
-        add(PEAK + question.name, "byte", {rival: [max(1.0, value)] for rival, value in peaks.items() if value})
+        add(
+            PEAK + question.name,
+            "byte",
+            {rival: [max(ZERO, value)] for rival, value in peaks.items() if value is not None},
+        )
 
 
 def peak(rival: Rival | Reading) -> int | None:

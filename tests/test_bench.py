@@ -113,7 +113,7 @@ def test_medians_spread_and_ratio():
     cell = cell.cell("serialize", "tiny")
     assert cell.median(SUBJECT) == 2.0
     assert cell.ratio == 10.0
-    assert cell.ratios() == [30.0, 10.0, 10.0 / 9.0]
+    assert compare.ratios(cell) == [30.0, 10.0, 10.0 / 9.0]
     assert list(cell.beside) == ["memcpy"]
     assert measure.spread(measure.benchmark("x", [1.0, 2.0, 3.0, 4.0, 5.0], {})) == 2.0 / 3.0
     assert Cell("serialize", "tiny").ratio is None
@@ -126,7 +126,7 @@ def test_files_keep_everything(tmp_path):
     loaded = Results.load(tmp_path / "new" / "x.json")
     assert loaded.about == results.about
     assert loaded.mistakes == results.mistakes
-    assert loaded.cell("serialize", "2,000 sharded").ratios() == [3.0, 2.0]
+    assert compare.ratios(loaded.cell("serialize", "2,000 sharded")) == [3.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -321,6 +321,20 @@ def test_compare_ignores_noise(tmp_path):
     small = results_of({("serialize", "tiny"): both(1.1e-5, seed=1)})
     assert comparison(tmp_path, results_of({("serialize", "tiny"): both(1e-5)}), small) == 0  # proven, but small
     assert comparison(tmp_path, results_of({("serialize", "tiny"): both(1e-5)}), small, "--threshold", "0.05") == 1
+
+
+def test_compare_takes_different_numbers_of_rounds(tmp_path):
+    old = results_of({("serialize", "tiny"): both(1e-5)})
+    new = results_of({("serialize", "tiny"): {rival: samples[:7] for rival, samples in both(2e-5).items()}})
+    assert comparison(tmp_path, old, new) == 1
+    assert comparison(tmp_path, new, new) == 0
+
+
+def test_compare_takes_no_memory_below_a_megabyte_seriously(tmp_path):
+    place = PEAK + "deserialize", "512 MiB constant"
+    nothing, little, much = (results_of({place: {SUBJECT: [x], ORACLE: [5e8]}}) for x in (measure.ZERO, 3e5, 3e7))
+    assert comparison(tmp_path, nothing, little) == 0
+    assert comparison(tmp_path, nothing, much) == 1
 
 
 def test_compare_knows_sizes_and_empty_cells(tmp_path, capsys):
