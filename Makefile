@@ -38,8 +38,9 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
-bench: $(INSTALLED)  ## jaxexp beside jax.export (QUICK=1 for less than a minute; BENCH_ARGS=... is passed on)
-	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(BENCH_ARGS)
+# A partial run is not for docs/benchmarks.md.
+bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute, docs/ stays; BENCH_ARGS=... likewise)
+	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
 matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)

@@ -9,12 +9,11 @@ import jax
 from bench.agree import result_differences
 from bench.cases import Case, Program
 from bench.measure import Rival
-from bench.question import Question, Trial
+from bench.question import Question, Trial, runnable
 
 
 def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    live = program.fresh()
-    artifact = oracle.export(live)(*program.specs).serialize()
+    live, artifact = program.fresh(), program.artifact(oracle)
     ours, theirs = subject.deserialize(artifact), oracle.deserialize(artifact)
 
     def wrong() -> list[str]:
@@ -23,9 +22,15 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     return Trial(
         subject=Rival(lambda: ours.call(*program.args), jax.block_until_ready),
         oracle=Rival(lambda: theirs.call(*program.args), jax.block_until_ready),
-        floor=Rival(lambda: live(*program.args), jax.block_until_ready),
         wrong=wrong,
+        beside={"jit": Rival(lambda: live(*program.args), jax.block_until_ready)},
     )
 
 
-QUESTION = Question("call", "the live function under jit", _trial)
+QUESTION = Question(
+    "call",
+    "An eager `Exported.call` of a loaded function that has been called before, until its results are ready.",
+    _trial,
+    beside={"jit": "the live function under `jax.jit`"},
+    applies=runnable,
+)

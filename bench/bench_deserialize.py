@@ -1,29 +1,75 @@
-"""How long does `deserialize` take? Both libraries read the same bytes, those that jax.export wrote."""
+"""How long does `deserialize` take, all metadata decoded? Both libraries read the same bytes."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 
+from bench import floors
 from bench.agree import exported_differences
 from bench.cases import Case, Program
-from bench.measure import Rival
+from bench.measure import Rival, in_a_row
 from bench.question import Question, Trial
 
 
-def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    artifact = oracle.export(program.fresh())(*program.specs).serialize(vjp_order=case.vjp_order)
-    module = memoryview(bytes(oracle.deserialize(artifact).mlir_module_serialized))
+def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType, *, own: bool) -> Trial:
+    order = case.vjp_order
+    artifacts = [part.artifact(oracle, order) for part in program.parts]
+    if own:
+        artifacts = [bytes(subject.deserialize(artifact).serialize(vjp_order=order)) for artifact in artifacts]
+    loaded = [oracle.deserialize(artifact) for artifact in artifacts]
+    modules = [bytes(exported.mlir_module_serialized) for exported in loaded]
+    builds = [floors.building(exported) for exported in loaded]
+    for build, exported in zip(builds, loaded, strict=True):
+        if not floors.same_objects(build(), exported):
+            raise AssertionError("the floor builds other objects than jax.export")
+    del loaded, exported  # their abstract values must not be there already when others are made
 
     def wrong() -> list[str]:
-        ours, theirs = subject.deserialize(artifact), oracle.deserialize(artifact)
-        return exported_differences(ours, theirs, module=True, vjp_order=case.vjp_order)
+        found = []
+        for artifact in artifacts:
+            ours, theirs = subject.deserialize(artifact), oracle.deserialize(artifact)
+            found += exported_differences(ours, theirs, module=True, vjp_order=order)
+        return found
 
+    writable = [bytearray(artifact) for artifact in artifacts]
+    beside = {
+        "memcpy": floors.memcpy(modules),
+        "objects": in_a_row(builds),
+        "with module": in_a_row([lambda a=a: subject.deserialize(a).mlir_module_serialized for a in artifacts]),
+        "bytearray": in_a_row([lambda a=a: subject.deserialize(a) for a in writable]),
+    }
+    if subject.__name__ == "jaxexp":
+        from jaxexp import _native
+
+        beside["verify"] = in_a_row([lambda a=a: _native.Artifact(a) for a in artifacts])
     return Trial(
-        subject=Rival(lambda: subject.deserialize(artifact)),
-        oracle=Rival(lambda: oracle.deserialize(artifact)),
-        floor=Rival(lambda: bytearray(module)),
+        subject=Rival(in_a_row([lambda a=a: subject.deserialize(a) for a in artifacts])),
+        oracle=Rival(in_a_row([lambda a=a: oracle.deserialize(a) for a in artifacts])),
         wrong=wrong,
+        beside={name: Rival(run) for name, run in beside.items()},
     )
 
 
-QUESTION = Question("deserialize", "one memcpy of the module", _trial)
+_BESIDE = {
+    "memcpy": "one copy of the module into new memory",
+    "objects": "building the same Python objects from parts that are in memory, equal ones once, without any parsing",
+    "verify": "jaxexp's verification and checks alone",
+    "with module": "the subject, and then the module's bytes, which `jax.export` always copies and jaxexp when asked",
+    "bytearray": "the subject, given a writable buffer, of which jaxexp makes a copy",
+}
+QUESTIONS = (
+    Question(
+        "deserialize",
+        "`deserialize` of what `jax.export` wrote, given as `bytes`, all metadata decoded.",
+        partial(_trial, own=False),
+        beside=_BESIDE,
+        peak=True,
+    ),
+    Question(
+        "deserialize own",
+        "The same of what the subject wrote: jaxexp stores equal parts once. `jax.export` reads these bytes too.",
+        partial(_trial, own=True),
+        beside=_BESIDE,
+    ),
+)

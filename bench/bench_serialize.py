@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from bench import floors
 from bench.agree import exported_differences
 from bench.cases import Case, Program
-from bench.measure import Rival
+from bench.measure import Rival, in_a_row
 from bench.question import Question, Trial
 
 
 def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    artifact = oracle.export(program.fresh())(*program.specs).serialize(vjp_order=case.vjp_order)
-    ours, theirs = subject.deserialize(artifact), oracle.deserialize(artifact)
-    module = memoryview(bytes(theirs.mlir_module_serialized))
+    order = case.vjp_order
+    artifacts = [part.artifact(oracle, order) for part in program.parts]
+    ours, theirs = [subject.deserialize(a) for a in artifacts], [oracle.deserialize(a) for a in artifacts]
+    modules = [bytes(exported.mlir_module_serialized) for exported in theirs]
 
     def wrong() -> list[str]:
-        rewritten = oracle.deserialize(bytearray(ours.serialize(vjp_order=case.vjp_order)))
-        return exported_differences(rewritten, theirs, module=True, vjp_order=case.vjp_order)
+        found = []
+        for our, their in zip(ours, theirs, strict=True):
+            rewritten = oracle.deserialize(bytearray(our.serialize(vjp_order=order)))
+            found += exported_differences(rewritten, their, module=True, vjp_order=order)
+        return found
 
     return Trial(
-        subject=Rival(lambda: ours.serialize(vjp_order=case.vjp_order)),
-        oracle=Rival(lambda: theirs.serialize(vjp_order=case.vjp_order)),
-        floor=Rival(lambda: bytearray(module)),
+        subject=Rival(in_a_row([lambda e=e: e.serialize(vjp_order=order) for e in ours])),
+        oracle=Rival(in_a_row([lambda e=e: e.serialize(vjp_order=order) for e in theirs])),
         wrong=wrong,
+        beside={"memcpy": Rival(floors.memcpy(modules))},
     )
 
 
-QUESTION = Question("serialize", "one memcpy of the module", _trial)
+QUESTION = Question(
+    "serialize",
+    "`Exported.serialize` of a loaded function, with the VJPs that the case names. Both libraries hold the same one.",
+    _trial,
+    beside={"memcpy": "one copy of the module into new memory"},
+    peak=True,
+)

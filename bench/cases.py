@@ -1,10 +1,12 @@
-"""The cases: functions to export, each with its specs, concrete arguments, and the VJP order it is serialized with."""
+"""The cases: functions to export, each with its specs and concrete arguments, and what the questions ask of a case."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle, islice
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -19,23 +21,47 @@ PARTITIONS = (("data", "model"), ("data",), ("model",), (None, "data"))
 
 @dataclass(frozen=True)
 class Program:
-    """One function with what it is exported for and called with."""
+    """One function with what it is exported for and called with; or several, `members`, that are one unit of work."""
 
     function: Callable[..., Any]
     specs: tuple[Any, ...]
     args: tuple[Any, ...]
+    members: tuple[Program, ...] = ()
+    _artifacts: dict[Any, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def parts(self) -> tuple[Program, ...]:
+        return self.members or (self,)
 
     def fresh(self) -> Any:
         """A jitted function that JAX has never traced: no cache of an earlier export serves it."""
         return jax.jit(lambda *args: self.function(*args))
 
+    def artifact(self, library: ModuleType, vjp_order: int = 0) -> bytes:
+        """What a library writes, made once for all questions.
+
+        Bytes, because both libraries take them as they are, and not the Exported, because JAX shares the abstract
+        values that are alive: reading the artifact would find them there.
+        """
+        key = library.__name__, vjp_order
+        if key not in self._artifacts:
+            self._artifacts[key] = bytes(library.export(self.fresh())(*self.specs).serialize(vjp_order=vjp_order))
+        return self._artifacts[key]
+
 
 @dataclass(frozen=True)
 class Case:
+    """`family` groups cases that differ in one number; `size` is that number."""
+
     name: str
     build: Callable[[], Program]
+    _: KW_ONLY
+    family: str = ""
+    size: int = 0
     vjp_order: int = 0
-    quick: bool = field(default=False, kw_only=True)  # part of `make bench QUICK=1`
+    quick: bool = False  # part of `make bench QUICK=1`
+    runnable: bool = True  # XLA compiles it within seconds
+    large: bool = False  # its memory is worth measuring
 
 
 def _like(x: Any) -> jax.ShapeDtypeStruct:
@@ -44,6 +70,11 @@ def _like(x: Any) -> jax.ShapeDtypeStruct:
 
 def _concrete(function: Callable[..., Any], *args: Any) -> Program:
     return Program(function, jax.tree.map(_like, args), args)
+
+
+def _full(shape: tuple[int, ...], value: float) -> jax.Array:
+    # jnp.full would compile a function for each shape.
+    return jnp.asarray(np.full(shape, value, np.float32))
 
 
 def _decay(tree: Any) -> Any:
@@ -71,6 +102,11 @@ def _parameters(count: int, shardings: tuple[NamedSharding, ...] = ()) -> Progra
 def _sharded(count: int) -> Program:
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
     return _parameters(count, tuple(NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), *PARTITIONS)))
+
+
+def _distinct(count: int) -> Program:
+    """`count` arrays, no two of the same shape."""
+    return _concrete(_decay, {f"p{i:04}": _full((1 + i % 50, 1 + i // 50), i + 1.0) for i in range(count)})
 
 
 def _deep(levels: int) -> Program:
@@ -101,11 +137,11 @@ def _constant(mebibytes: int) -> Program:
     return _concrete(lambda row: jnp.asarray(constant)[row], jnp.asarray(mebibytes // 2))
 
 
-def _symbolic() -> Program:
-    """50 arguments whose shapes are expressions over five dimension variables."""
-    shapes = [f"{a}, {b} + {i % 3}, {c}*{a}" for i, (a, b, c) in enumerate(islice(cycle(_triples("abcde")), 50))]
+def _symbolic(count: int) -> Program:
+    """Arguments whose shapes are expressions over five dimension variables."""
+    shapes = [f"{a}, {b} + {i % 3}, {c}*{a}" for i, (a, b, c) in enumerate(islice(cycle(_triples("abcde")), count))]
     scope = jax.export.SymbolicScope()
-    specs = jax.export.symbolic_args_specs([np.zeros((0, 0, 0), np.float32)] * 50, shapes, scope=scope)
+    specs = jax.export.symbolic_args_specs([np.zeros((0, 0, 0), np.float32)] * count, shapes, scope=scope)
     sizes = {name: n for n, name in enumerate("abcde", start=2)}
     # The shapes are this file's own text.
     args = [jnp.ones(eval(shape, {}, sizes)) for shape in shapes]
@@ -116,15 +152,41 @@ def _triples(names: str) -> list[tuple[str, str, str]]:
     return [(names[i], names[(i + 1) % 5], names[(i + 2) % 5]) for i in range(len(names))]
 
 
+def _many(count: int) -> Program:
+    """`count` small functions, no two with the same signature."""
+
+    def member(index: int) -> Program:
+        scale = 1.0 + index
+        params = {f"p{i}": _full((1 + index // 5,), scale) for i in range(1 + index % 5)}
+        return _concrete(lambda tree: jax.tree.map(lambda p: p * scale, tree), params)
+
+    members = tuple(map(member, range(count)))
+    return dataclasses.replace(members[0], members=members)
+
+
+def _of(count: int) -> dict[str, Any]:
+    return {"size": count, "runnable": count <= 2000, "large": count > 2000}
+
+
 CASES = (
     Case("tiny", _tiny, quick=True),
-    Case("20 parameters", lambda: _parameters(20), quick=True),
-    Case("200 parameters", lambda: _parameters(200), quick=True),
-    Case("2000 parameters", lambda: _parameters(2000)),
-    Case("2000 sharded", lambda: _sharded(2000)),
-    Case("deep tree", lambda: _deep(200), quick=True),
-    Case("VJP order 1", _network, 1),
-    Case("VJP order 2", _network, 2, quick=True),
-    Case("64 MiB constant", lambda: _constant(64)),
-    Case("50 symbolic", _symbolic),
+    Case("20 parameters", lambda: _parameters(20), family="parameters", **_of(20), quick=True),
+    Case("200 parameters", lambda: _parameters(200), family="parameters", **_of(200), quick=True),
+    Case("2,000 parameters", lambda: _parameters(2000), family="parameters", **_of(2000)),
+    Case("20,000 parameters", lambda: _parameters(20000), family="parameters", **_of(20000)),
+    Case("20 sharded", lambda: _sharded(20), family="sharded", **_of(20), quick=True),
+    Case("200 sharded", lambda: _sharded(200), family="sharded", **_of(200)),
+    Case("2,000 sharded", lambda: _sharded(2000), family="sharded", **_of(2000)),
+    Case("20,000 sharded", lambda: _sharded(20000), family="sharded", **_of(20000)),
+    Case("2,000 distinct shapes", lambda: _distinct(2000), family="distinct", size=2000, runnable=False),
+    Case("50 symbolic", lambda: _symbolic(50)),
+    Case("deep tree", lambda: _deep(200)),
+    Case("VJP order 0", _network, family="VJP"),
+    Case("VJP order 1", _network, family="VJP", vjp_order=1, quick=True),
+    Case("VJP order 2", _network, family="VJP", vjp_order=2),
+    Case("VJP order 3", _network, family="VJP", vjp_order=3),
+    Case("1 MiB constant", lambda: _constant(1), family="constant", size=1, quick=True),
+    Case("64 MiB constant", lambda: _constant(64), family="constant", size=64, large=True),
+    Case("512 MiB constant", lambda: _constant(512), family="constant", size=512, runnable=False, large=True),
+    Case("1,000 artifacts", lambda: _many(1000), family="many", size=1000),
 )

@@ -1,83 +1,144 @@
 """Timing of rivals in one process: warm-up, calibrated loops, rounds that alternate between them, medians and spread.
 
 Samples are kept in pyperf's Benchmark objects, so that medians and quartiles are pyperf's and the JSON files work with
-its commands (`pyperf stats`, `pyperf hist`, `pyperf compare_to`). pyperf's Runner is not used: it times one function
-per worker process, and rivals timed minutes apart in different processes drift with the machine. Alternating them in
-one process cancels most of that in the ratio, which is what is reported.
+its commands (`pyperf stats`, `pyperf hist`). pyperf's Runner is not used: it times one function per worker process, and
+rivals timed minutes apart in different processes drift with the machine. Alternating them in one process cancels most
+of that in the ratio, which is what is reported.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyperf
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much time goes into one cell: seconds a sample, samples at most, seconds over all samples of all rivals."""
+    """How much time goes into one cell: seconds a sample; samples, at most and at least; seconds for all rivals."""
 
     sample: float
     samples: int
     total: float
+    fewest: int = 3
+    warm: bool = True
+
+    def scaled(self, factor: float) -> Effort:
+        return Effort(self.sample, self.samples, self.total * factor, self.fewest, self.warm)
 
 
-FULL = Effort(sample=0.01, samples=30, total=12.0)
-QUICK = Effort(sample=0.003, samples=9, total=0.8)
-FEWEST = 3
+FULL = Effort(sample=0.01, samples=25, total=8.0)
+ZERO = 1e-9  # stands for no bytes at all: pyperf takes positive samples alone
+QUICK = Effort(sample=0.001, samples=5, total=0.25)
 
 
 @dataclass(frozen=True)
 class Rival:
-    """`run` is timed; `finish` takes its last result, within the timing, for work that was only started."""
+    """Something to time.
 
-    run: Callable[[], object]
-    finish: Callable[[object], object] | None = None
+    `prepare` runs before each `run`, outside the timing, and `run` takes what it returns. `finish` takes the last
+    result, within the timing, for work that was only started.
+    """
 
-    def seconds(self, loops: int) -> float:
+    run: Callable[..., object]
+    finish: Callable[[Any], object] | None = None
+    prepare: Callable[[], object] | None = None
+
+    def once(self) -> object:
+        return self.run() if self.prepare is None else self.run(self.prepare())
+
+    def sample(self, loops: int) -> float:
         """Seconds a run, over `loops` runs in a row."""
         run, result = self.run, None
-        start = time.perf_counter()
-        for _ in range(loops):
-            result = run()
+        if self.prepare is not None:
+            prepared = self.prepare()
+            start = time.perf_counter()
+            result = run(prepared)
+        else:
+            start = time.perf_counter()
+            for _ in range(loops):
+                result = run()
         if self.finish is not None:
             self.finish(result)
         return (time.perf_counter() - start) / loops
 
+    def plan(self, effort: Effort) -> tuple[int, float]:
+        """How many loops make a sample, and how many seconds it takes, after a warm-up."""
+        if effort.warm:
+            self.sample(1)  # the first run compiles and fills caches
+        start = time.perf_counter()
+        once = self.sample(1)
+        if self.prepare is not None:
+            return 1, time.perf_counter() - start
+        if once >= effort.sample:
+            return 1, once
+        loops = round(effort.sample / once)
+        once = self.sample(loops)
+        loops = max(1, round(effort.sample / once))
+        return loops, once * loops
 
-def alternate(rivals: dict[str, Rival], effort: Effort) -> dict[str, list[float]]:
-    """Samples of each rival in seconds a run, equally many, taken in turns."""
-    loops, round_seconds = {}, 0.0
-    for name, rival in rivals.items():
-        rival.seconds(1)  # the first run compiles and fills caches
-        loops[name], once = 1, rival.seconds(1)
-        if once < effort.sample:
-            loops[name] = round(effort.sample / once)
-            once = rival.seconds(loops[name])
-            loops[name] = max(1, round(effort.sample / once))
-        round_seconds += once * loops[name]
-    rounds = max(FEWEST, min(effort.samples, int(effort.total / round_seconds)))
+
+@dataclass(frozen=True)
+class Reading:
+    """Something that is not timed here: `read` returns the sample, such as a number of bytes."""
+
+    read: Callable[[], float]
+
+    def sample(self, loops: int) -> float:
+        return max(ZERO, self.read())
+
+    def plan(self, effort: Effort) -> tuple[int, float]:
+        start = time.perf_counter()
+        if effort.warm:
+            self.read()
+        return 1, time.perf_counter() - start
+
+
+def alternate(rivals: Mapping[str, Rival | Reading], effort: Effort) -> dict[str, list[float]]:
+    """Samples of each rival, equally many, taken in turns."""
+    plans = {name: rival.plan(effort) for name, rival in rivals.items()}
+    in_a_round = sum(seconds for _, seconds in plans.values())
+    rounds = max(effort.fewest, min(effort.samples, int(effort.total / max(in_a_round, 1e-9))))
 
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
     gc.collect()
+    gc.freeze()  # what exists already need not be looked at again by the collections below
     gc.disable()  # as timeit does: a collection would be charged to whoever happens to run
     try:
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                samples[name].append(rivals[name].seconds(loops[name]))
+                samples[name].append(rivals[name].sample(plans[name][0]))
+                gc.collect()
     finally:
         gc.enable()
+        gc.unfreeze()
     return samples
 
 
-def benchmark(name: str, samples: list[float], metadata: dict[str, str]) -> pyperf.Benchmark:
-    return pyperf.Benchmark([pyperf.Run(samples, metadata={"name": name, "unit": "second", **metadata})])
+def in_a_row(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """Several runs as one; a single one as it is."""
+    if len(runs) == 1:
+        return runs[0]
+
+    def all_of_them() -> None:
+        for run in runs:
+            run()
+
+    return all_of_them
+
+
+def benchmark(name: str, samples: Sequence[float], metadata: Mapping[str, str | int]) -> pyperf.Benchmark:
+    rounded = [float(f"{sample:.6g}") for sample in samples]
+    return pyperf.Benchmark([pyperf.Run(rounded, metadata={"name": name, **metadata}, collect_metadata=False)])
 
 
 def spread(result: pyperf.Benchmark) -> float:
     """The interquartile range, relative to the median."""
+    if result.get_nvalue() < 2:
+        return 0.0
     return (result.percentile(75) - result.percentile(25)) / result.median()

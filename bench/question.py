@@ -1,29 +1,55 @@
-"""What a question is: for a case and two libraries, the calls to time, a floor beside them, a check of the results."""
+"""What a question is: for a case and two libraries, the calls to time, floors beside them, a check of the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 
 from bench.cases import Case, Program
-from bench.measure import Rival
+from bench.measure import Reading, Rival
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The two rivals, and `wrong`: the names of what differs between their results, empty if they are right."""
+    """The two rivals, what is shown beside them, and `wrong`: the names of what differs between their results."""
 
-    subject: Rival
-    oracle: Rival
-    floor: Rival
+    subject: Rival | Reading
+    oracle: Rival | Reading
     wrong: Callable[[], list[str]]
+    beside: Mapping[str, Rival | Reading] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Question:
-    """`trial(case, program, subject, oracle)`: both libraries have the API of jax.export; the oracle is jax.export."""
+    """`trial(case, program, subject, oracle)`: both libraries have the API of jax.export; the oracle is jax.export.
+
+    Attributes:
+        name: a few words.
+        asks: a sentence or two: what is measured, of what.
+        beside: a sentence for each name in a trial's `beside`.
+        applies: which cases it is asked of.
+        unit: pyperf's name of the unit, "second" or "byte".
+        patience: how much longer than others it may take.
+        quick: whether it is part of `make bench QUICK=1`.
+        peak: whether peak memory is measured where the case is large.
+    """
 
     name: str
-    floor: str
+    asks: str
     trial: Callable[[Case, Program, ModuleType, ModuleType], Trial]
+    beside: Mapping[str, str] = field(default_factory=dict)
+    applies: Callable[[Case], bool] = lambda case: True
+    unit: str = "second"
+    patience: float = 1.0
+    quick: bool = True
+    peak: bool = False
+
+
+def single(case: Case) -> bool:
+    """One function, without its VJPs."""
+    return case.family != "many" and not case.vjp_order
+
+
+def runnable(case: Case) -> bool:
+    return single(case) and case.runnable

@@ -1,19 +1,21 @@
-"""The printed table: versions and machine above, a row a cell, and the floors spelled out below."""
+"""Numbers as text, and the printed table: versions and machine above, a row a cell, explanations below."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import pyperf
-
 from bench.measure import spread
 from bench.question import Question
+from bench.results import ORACLE, PEAK, SUBJECT, Cell, Results
 
-HEADER = ("question", "case", "{subject}", "IQR", "jax.export", "IQR", "ratio", "floor")
-WIDTHS = (12, 16, 11, 6, 11, 6, 9, 9)
+HEADER = ("question", "case", "{subject}", "IQR", "jax.export", "IQR", "ratio", "peaks")
+WIDTHS = (22, 22, 11, 6, 11, 6, 9, 19)
+UNITS = {"second": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)), "byte": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))}
 
 
 def versions(subject: str) -> dict[str, str]:
@@ -36,35 +38,80 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
 
 
-def duration(seconds: float) -> str:
-    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("µs", 1e-6))
-    return f"{seconds / size:#.3g}".rstrip(".") + f" {unit}"
+def load() -> str:
+    """The system's load average of the last minute: a busy machine measures others."""
+    return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
 
 
-def _line(cells: tuple[str, ...]) -> str:
+def amount(value: float, unit: str = "second") -> str:
+    """Three digits and a unit, such as 12.3 µs."""
+    if unit == "byte" and value < 1000:
+        return f"{value:.0f} B"
+    units = UNITS[unit]
+    name, size = next(((name, size) for name, size in units if value >= size), units[-1])
+    return f"{three_digits(value / size)} {name}"
+
+
+def three_digits(value: float) -> str:
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:#.3g}".rstrip(".")
+
+
+def short(text: str) -> str:
+    """An amount without the zeros at the end of its digits."""
+    return re.sub(r"\.?0+(?=\D*$)", "", text) if "." in text else text
+
+
+def times(value: float | None) -> str:
+    return "" if value is None else f"{three_digits(value)}\N{MULTIPLICATION SIGN}"
+
+
+def shown(cell: Cell | None, rival: str) -> str:
+    if cell is None or rival not in cell.rivals:
+        return ""
+    return amount(cell.rivals[rival].median(), cell.rivals[rival].get_unit())
+
+
+def pair(cell: Cell | None) -> str:
+    """The subject's amount and the oracle's; a dash for one that is not known."""
+    return "" if cell is None else f"{shown(cell, SUBJECT) or '-'} / {shown(cell, ORACLE) or '-'}"
+
+
+def percent(cell: Cell, rival: str) -> str:
+    return f"{spread(cell.rivals[rival]):.0%}" if rival in cell.rivals else ""
+
+
+def _line(cells: Iterable[str]) -> str:
     sides = "<<" + ">" * (len(WIDTHS) - 2)
     padded = (f"{cell:{side}{width}}" for cell, side, width in zip(cells, sides, WIDTHS, strict=True))
     return "".join(padded).rstrip()
 
 
-def header(subject: str) -> str:
-    stack = ", ".join(f"{name} {number}" for name, number in versions(subject).items())
-    titles = tuple(title.format(subject=subject) for title in HEADER)
-    return f"{stack}\n{machine()}\n\n{_line(titles)}\n{'-' * sum(WIDTHS)}"
+def header(about: Mapping[str, str]) -> str:
+    titles = tuple(title.format(subject=about["subject"]) for title in HEADER)
+    return f"{about['versions']}\n{about['machine']}\n\n{_line(titles)}\n{'-' * sum(WIDTHS)}"
 
 
-def row(
-    question: str, case: str, subject: pyperf.Benchmark | None, oracle: pyperf.Benchmark, floor: pyperf.Benchmark
-) -> str:
-    """One row; without `subject`, a library that was wrong, its cells stay empty."""
-    ours = ("", "") if subject is None else (duration(subject.median()), f"{spread(subject):.0%}")
-    ratio = "" if subject is None else f"{oracle.median() / subject.median():.3g}x"
-    theirs = duration(oracle.median()), f"{spread(oracle):.0%}"
-    return _line((question, case, *ours, *theirs, ratio, duration(floor.median())))
+def row(cell: Cell, peaks: Cell | None) -> str:
+    """One row, and below it what stands beside; the cells of a library that was wrong stay empty."""
+    ours, theirs = ((shown(cell, rival), percent(cell, rival)) for rival in (SUBJECT, ORACLE))
+    first = _line((cell.question, cell.case, *ours, *theirs, times(cell.ratio), pair(peaks)))
+    beside = ", ".join(f"{name} {shown(cell, name)}" for name in cell.beside)
+    return f"{first}\n{'':{WIDTHS[0]}}  beside: {beside}" if beside else first
 
 
-def footer(questions: list[Question]) -> str:
-    floors = "".join(f"\n  {question.name:<12}{question.floor}" for question in questions)
-    return (
-        f"\nMedians. IQR: interquartile range over median. Ratio: of jax.export's median to the other.\nFloors:{floors}"
-    )
+def footer(questions: Iterable[Question]) -> str:
+    lines = [
+        "",
+        "Medians. IQR: interquartile range over median. Ratio: of jax.export's median to the other. Peaks: memory.",
+        "Beside:",
+    ]
+    about: dict[str, list[str]] = {}
+    for question in questions:
+        for name, text in question.beside.items():
+            about.setdefault(f"{name}: {text}", []).append(question.name)
+    return "\n".join(lines + [f"  {', '.join(names)}: {text}" for text, names in about.items()])
+
+
+def peaks_of(results: Results, cell: Cell) -> Cell | None:
+    return results.cell(PEAK + cell.question, cell.case)

@@ -157,7 +157,7 @@ def test_vjp_of_a_fresh_export_names_the_function() -> None:
         fresh.vjp().vjp().serialize(vjp_order=-1)
 
 
-@pytest.mark.parametrize("wrong", ["1", None, 1.0, True, [1]], ids=repr)
+@pytest.mark.parametrize("wrong", ["1", None, 1.0, [1]], ids=repr)
 def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     one = loaded(wave, VECTOR, vjp_order=1)
     with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*int") as error:
@@ -169,11 +169,6 @@ def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     with pytest.raises(jaxexp.ExportError, match="vjp_order"):
         one.save(tmp_path / "f", vjp_order=wrong)
     assert not list(tmp_path.iterdir())
-
-
-def test_vjp_order_is_negative() -> None:
-    with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=-1.*0 or more"):
-        loaded(wave, VECTOR, vjp_order=1).serialize(-1)
 
 
 def test_vjp_order_of_numpy() -> None:

@@ -47,13 +47,9 @@ def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
     """The function, its VJP, the VJP of that, and so on."""
     name, origin_order = exported._origin
     what = f"the VJP of order {origin_order} of {name}" if origin_order else name
-    if isinstance(vjp_order, bool) or not isinstance(vjp_order, numbers.Integral):
+    if not isinstance(vjp_order, numbers.Integral):  # a negative one is as good as 0
         raise ExportTypeError(
             f"{what} cannot be serialized with vjp_order={vjp_order!r}: it is the number of VJPs to include, an int"
-        )
-    if vjp_order < 0:
-        raise ExportError(
-            f"{what} cannot be serialized with vjp_order={vjp_order}: it is the number of VJPs to include, 0 or more"
         )
     chain = [exported]
     for order in range(1, vjp_order + 1):

@@ -1,0 +1,109 @@
+"""How long does it take from a file to the signature, and how much new memory?"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bench import disk
+from bench.agree import exported_differences
+from bench.cases import CASES, Case, Program
+from bench.measure import Reading, Rival
+from bench.question import Question, Trial, single
+
+
+def reader(library: ModuleType) -> Callable[[Path], Any]:
+    """A library's way from a path to an Exported."""
+    load: Callable[[Path], Any] | None = getattr(library, "load", None)
+    return load or (lambda path: library.deserialize(path.read_bytes()))
+
+
+def signature(exported: Any) -> tuple[Any, ...]:
+    return exported.in_tree, exported.in_avals, exported.out_tree, exported.out_avals
+
+
+def _map(path: Path) -> None:
+    with open(path, "rb") as file:
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _file(program: Program, subject: ModuleType, oracle: ModuleType) -> Path:
+    path = disk.new_path()
+    path.write_bytes(subject.deserialize(program.artifact(oracle)).serialize())
+    return path
+
+
+def _wrong(path: Path, program: Program, subject: ModuleType, oracle: ModuleType) -> list[str]:
+    return exported_differences(reader(subject)(path), oracle.deserialize(program.artifact(oracle)), module=True)
+
+
+def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    path = _file(program, subject, oracle)
+    ours, theirs = reader(subject), reader(oracle)
+    return Trial(
+        subject=Rival(lambda: signature(ours(path))),
+        oracle=Rival(lambda: signature(theirs(path))),
+        wrong=lambda: _wrong(path, program, subject, oracle),
+        beside={"mmap": Rival(lambda: _map(path))},
+    )
+
+
+# What a new process runs: first a tiny artifact, so that code that is loaded late is not counted.
+_CHILD = """
+import importlib, json, pathlib, sys
+from bench.bench_load import reader, signature
+from bench.memory import peak_of
+name, tiny, path = json.loads(sys.argv[1])
+load = reader(importlib.import_module(name))
+signature(load(pathlib.Path(tiny)))
+def run():
+    exported = load(pathlib.Path(path))
+    return exported, signature(exported)
+print(json.dumps(peak_of(run)))
+"""
+
+
+def _new_memory(library: ModuleType, tiny: Path, path: Path) -> float:
+    arguments = json.dumps([library.__name__, str(tiny), str(path)])
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD, arguments], cwd=disk.ROOT, capture_output=True, text=True, check=False
+    )
+    peak = json.loads(child.stdout.splitlines()[-1]) if child.returncode == 0 else None
+    if peak is None:
+        raise RuntimeError(f"new memory cannot be measured here; {child.stderr.strip().splitlines()[-1:]}")
+    return float(peak)
+
+
+def _memory_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    path, tiny = _file(program, subject, oracle), _file(CASES[0].build(), subject, oracle)
+    return Trial(
+        subject=Reading(lambda: _new_memory(subject, tiny, path)),
+        oracle=Reading(lambda: _new_memory(oracle, tiny, path)),
+        wrong=lambda: _wrong(path, program, subject, oracle),
+    )
+
+
+QUESTIONS = (
+    Question(
+        "load",
+        "From the path of a file that the subject wrote to its signature: `load` against reading the file and "
+        "`deserialize`. The file is in the page cache.",
+        _trial,
+        beside={"mmap": "open, mmap and close"},
+        applies=single,
+    ),
+    Question(
+        "load, new memory",
+        "The same, but how much memory it takes at its peak, mapped pages included: one new process for each sample.",
+        _memory_trial,
+        applies=lambda case: case.family == "constant" or case.size >= 20000,
+        unit="byte",
+        quick=False,
+    ),
+)

@@ -1,0 +1,168 @@
+"""What jaxexp is meant to reach, beside what a run measured; docs/benchmarks.md shows both, missed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.report import amount, short, times
+from bench.results import ORACLE, SUBJECT, Cell, Results, over
+
+JAX = "0.12.0.1"  # the version that the goals are about
+NOISE = 0.05  # "no slower" is at most this much slower
+
+Measure = Callable[[Cell], float | None]
+
+
+def faster(cell: Cell) -> float | None:
+    return cell.ratio
+
+
+def share(cell: Cell) -> float | None:
+    return over(cell.median(SUBJECT), cell.median(ORACLE))
+
+
+def value(cell: Cell) -> float | None:
+    return cell.median(SUBJECT)
+
+
+def first(cell: Cell) -> float | None:
+    return over(cell.median("first time"), cell.median(SUBJECT))
+
+
+def against(*names: str) -> Measure:
+    """The subject over the sum of what stands beside it."""
+
+    def measure(cell: Cell) -> float | None:
+        medians = [cell.median(name) for name in names]
+        return None if None in medians else over(cell.median(SUBJECT), sum(m for m in medians if m is not None))
+
+    return measure
+
+
+def _seconds(seconds: float) -> str:
+    return amount(seconds)
+
+
+def _bytes(count: float) -> str:
+    return amount(count, "byte")
+
+
+def _percent(part: float) -> str:
+    return f"{part:.1%}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A limit on the worst of some cells of a question; without names of cases, of all that were measured."""
+
+    about: str
+    question: str
+    cases: tuple[str, ...]
+    measure: Measure
+    limit: float
+    at_least: bool
+    show: Callable[[float], str]
+
+    def bound(self) -> str:
+        return f"{'at least' if self.at_least else 'at most'} {short(self.show(self.limit))}"
+
+    def measured(self, results: Results) -> float | None:
+        """The worst of the cells; None if one of them is empty."""
+        cells = [cell for (question, _), cell in results.cells.items() if question == self.question]
+        found = {cell.case: self.measure(cell) for cell in cells}
+        wanted = [found.get(case) for case in self.cases or found]
+        values = [number for number in wanted if number is not None]
+        if not values or len(values) < len(wanted):
+            return None
+        return min(values) if self.at_least else max(values)
+
+    def met(self, measured: float) -> bool:
+        return measured >= self.limit if self.at_least else measured <= self.limit
+
+
+def _times_faster(question: str, case: str, limit: float, about: str = "") -> Goal:
+    text = about or f"{question}, {case}: times faster than jax.export"
+    return Goal(text, question, (case,), faster, limit, True, times)
+
+
+_OWN_FLOOR = ("tiny", "2,000 parameters", "2,000 sharded", "2,000 distinct shapes")
+_LARGE = "512 MiB constant"
+
+GOALS = (
+    _times_faster("serialize", "tiny", 50),
+    _times_faster("serialize", "2,000 parameters", 100),
+    _times_faster("serialize", "2,000 sharded", 200),
+    _times_faster("deserialize", "tiny", 40),
+    _times_faster("deserialize", "2,000 parameters", 100),
+    _times_faster("deserialize", "2,000 sharded", 100),
+    _times_faster("deserialize", "2,000 distinct shapes", 40),
+    *(
+        Goal(
+            f"deserialize, {case}: over its floor, verification and building the objects",
+            "deserialize",
+            (case,),
+            against("verify", "objects"),
+            1.5,
+            False,
+            times,
+        )
+        for case in _OWN_FLOOR
+    ),
+    Goal(
+        f"serialize, {_LARGE}: over one memcpy of the module",
+        "serialize",
+        (_LARGE,),
+        against("memcpy"),
+        1.3,
+        False,
+        times,
+    ),
+    Goal(
+        f"save, {_LARGE}: over write(2) of the same bytes", "save", (_LARGE,), against("write(2)"), 1.15, False, times
+    ),
+    Goal(f"load, {_LARGE}: until the signature is known", "load", (_LARGE,), value, 1e-3, False, _seconds),
+    Goal(f"load, {_LARGE}: new memory", "load, new memory", (_LARGE,), value, 2e6, False, _bytes),
+    Goal(
+        "metadata size, 2,000 sharded: of jax.export's",
+        "metadata size",
+        ("2,000 sharded",),
+        share,
+        0.15,
+        False,
+        _percent,
+    ),
+    Goal("call, tiny: over the dispatch of plain jit", "call", ("tiny",), against("jit"), 2.0, False, times),
+    Goal(
+        f"jit(e.call), every case: over plain jit; no slower, where {NOISE:.0%} is noise",
+        "jit call",
+        (),
+        against("jit"),
+        1 + NOISE,
+        False,
+        times,
+    ),
+    _times_faster("trace", "2,000 parameters", 3),
+    Goal("vjp(), every case: the first time over the second", "vjp again", (), first, 100, True, times),
+    Goal(
+        "serialize(vjp_order=k), every case: the first time over the second",
+        "serialize VJPs again",
+        (),
+        first,
+        100,
+        True,
+        times,
+    ),
+    Goal(
+        f"export, every case: times faster than jax.export; no slower, where {NOISE:.0%} is noise",
+        "export",
+        (),
+        faster,
+        1 - NOISE,
+        True,
+        times,
+    ),
+    _times_faster("export", "64 MiB constant", 1.5),
+    _times_faster("export", _LARGE, 1.5),
+    Goal("import, after `import jax`", "import", ("tiny",), value, 0.020, False, _seconds),
+)

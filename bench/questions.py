@@ -1,0 +1,31 @@
+"""The questions, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from bench import (
+    bench_call,
+    bench_deserialize,
+    bench_export,
+    bench_import,
+    bench_jit,
+    bench_load,
+    bench_metadata,
+    bench_save,
+    bench_serialize,
+    bench_trace,
+    bench_vjp,
+)
+
+QUESTIONS = (
+    bench_serialize.QUESTION,
+    *bench_deserialize.QUESTIONS,
+    bench_save.QUESTION,
+    *bench_load.QUESTIONS,
+    bench_metadata.QUESTION,
+    bench_call.QUESTION,
+    bench_jit.QUESTION,
+    bench_trace.QUESTION,
+    *bench_vjp.QUESTIONS,
+    bench_export.QUESTION,
+    *bench_import.QUESTIONS,
+)

@@ -1,0 +1,223 @@
+"""`python -m bench render RESULT.json`: writes docs/benchmarks.md, its charts, and the README's chart from a result."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bench import chart, disk, memory
+from bench.cases import CASES
+from bench.goals import GOALS, JAX, Goal
+from bench.measure import FULL
+from bench.question import Question
+from bench.questions import QUESTIONS
+from bench.report import amount, pair, peaks_of, percent, shown, times
+from bench.results import ORACLE, SUBJECT, Cell, Results
+
+START, END = "<!-- benchmarks: start -->", "<!-- benchmarks: end -->"
+HEADLINES = (
+    ("serialize", "tiny"),
+    ("serialize", "2,000 parameters"),
+    ("serialize", "2,000 sharded"),
+    ("deserialize", "tiny"),
+    ("deserialize", "2,000 parameters"),
+    ("deserialize", "2,000 sharded"),
+    ("save", "512 MiB constant"),
+    ("load", "512 MiB constant"),
+    ("call", "tiny"),
+    ("trace", "2,000 parameters"),
+    ("export", "2,000 parameters"),
+    ("export", "512 MiB constant"),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench render", description=__doc__)
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--root", type=Path, default=disk.ROOT, help="the checkout that is written to")
+    options = parser.parse_args(argv)
+    render(options.result, options.root)
+    return 0
+
+
+def render(result: Path, root: Path = disk.ROOT) -> None:
+    results = Results.load(result)
+    docs = root / "docs"
+    folder = docs / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "result.json"
+    if result.resolve() != kept.resolve():
+        shutil.copyfile(result, kept)
+    for name, text in charts(results).items():
+        (folder / f"{name}.svg").write_text(text, encoding="utf-8")
+    (docs / "benchmarks.md").write_text(page(results), encoding="utf-8")
+    readme = root / "README.md"
+    readme.write_text(with_chart(readme.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def with_chart(readme: str, results: Results) -> str:
+    """A README whose text between the two markers, if it has them, shows the chart."""
+    before, start, rest = readme.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        return readme
+    picture = (
+        f"![{_title(results)}](docs/benchmarks/headline.svg)\n\n"
+        f"Measured with {results.about['versions']}; all numbers, their floors and the goals, met or missed: "
+        "[docs/benchmarks.md](docs/benchmarks.md)."
+    )
+    return f"{before}{START}\n{picture}\n{END}{after}"
+
+
+def _title(results: Results) -> str:
+    return f"How many times faster than jax.export {results.about['subject']} is"
+
+
+def charts(results: Results) -> dict[str, str]:
+    """SVG by file name."""
+    subject, stack = results.about["subject"], results.about["versions"]
+    note = f"jax.export's median over {subject}'s; logarithmic. {stack}"
+    case_names = [case.name for case in CASES]
+
+    def ratios(*questions: str) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {question: {} for question in questions}
+        for (question, case), cell in results.cells.items():
+            if question in found and cell.ratio is not None:
+                found[question][case] = cell.ratio
+        return {question: points for question, points in found.items() if points}
+
+    def line(question: str, family: str, rival: str, name: str, series: int, dashed: bool = False) -> chart.Line:
+        sizes = {case.name: case.size for case in CASES if case.family == family}
+        cells = [cell for (asked, case), cell in results.cells.items() if asked == question and case in sizes]
+        points = {float(sizes[cell.case]): median for cell in cells if (median := cell.median(rival)) is not None}
+        return chart.Line(name, series, points, dashed)
+
+    def by_arguments(question: str, floor: str, meaning: str) -> chart.Panel:
+        lines = [line(question, "parameters", floor, "for comparison", chart.FLOOR)]
+        for name, series, rival in (("jax.export", 1, ORACLE), (subject, 0, SUBJECT)):
+            lines.append(line(question, "parameters", rival, name, series))
+            lines.append(line(question, "sharded", rival, f"{name}, sharded", series, dashed=True))
+        return chart.Panel(f"{question}; grey: {meaning}", lines)
+
+    def by_module(question: str, floor: str, meaning: str) -> chart.Panel:
+        lines = [line(question, "constant", floor, "for comparison", chart.FLOOR)]
+        lines += [line(question, "constant", *rest) for rest in ((ORACLE, "jax.export", 1), (SUBJECT, subject, 0))]
+        return chart.Panel(f"{question}; grey: {meaning}", lines)
+
+    medians = f"Medians; both axes are logarithmic. {stack}"
+    drawn = {}
+    if series := ratios("serialize", "deserialize", "save", "load"):
+        drawn["ratio-files"] = chart.dots(f"{_title(results)}: to bytes and files, and back", note, case_names, series)
+    if series := ratios("call", "jit call", "trace", "export"):
+        drawn["ratio-use"] = chart.dots(f"{_title(results)}: export and use", note, case_names, series)
+    arguments = [
+        by_arguments("serialize", "memcpy", "one memcpy of the module"),
+        by_arguments("deserialize", "objects", "building the objects"),
+        by_arguments("trace", "live", "the live function"),
+        by_arguments("export", "jit", "tracing and lowering"),
+    ]
+    if any(line.points for panel in arguments for line in panel.lines):
+        drawn["arguments"] = chart.panels("Time against the number of arguments", medians, arguments, "arguments")
+    modules = [
+        by_module("serialize", "memcpy", "one memcpy of the module"),
+        by_module("deserialize", "objects", "building the objects"),
+        by_module("save", "write(2)", "write(2)"),
+        by_module("load", "mmap", "open and mmap"),
+    ]
+    if any(line.points for panel in modules for line in panel.lines):
+        drawn["module"] = chart.panels("Time against the size of the module", medians, modules, "MiB of constants")
+    found = {place: results.cells[place].ratio for place in HEADLINES if place in results.cells}
+    headlines = {", ".join(place): ratio for place, ratio in found.items() if ratio is not None}
+    if headlines:
+        drawn["headline"] = chart.bars(_title(results), note, headlines)
+    return drawn
+
+
+def page(results: Results) -> str:
+    about = results.about
+    drawn = charts(results)
+    captions = {
+        "ratio-files": "The ratio of each case: serialize, deserialize, save, load",
+        "ratio-use": "The ratio of each case: call, call under jit, trace, export",
+        "arguments": "Time against the number of arguments",
+        "module": "Time against the size of the module",
+    }
+    parts = [
+        "<!-- Written by `python -m bench render`: change bench/, not this page. -->",
+        f"# {about['subject']} beside jax.export",
+        _how(results),
+        f"## Goals\n\n{_goals(results)}",
+        "## Charts",
+        *(f"![{caption}](benchmarks/{name}.svg)" for name, caption in captions.items() if name in drawn),
+        *(section for question in QUESTIONS if (section := _section(question, results))),
+    ]
+    if results.mistakes:
+        lines = [f"- {mistake}" for mistake in results.mistakes]
+        parts.append("\n".join(["## Empty cells", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _how(results: Results) -> str:
+    about = results.about
+    subject, disk_type = about["subject"], f" ({about['file system']})" if about["file system"] else ""
+    lines = [
+        f"Measured on {about['date']} with {about['versions']}, on: {about['machine']}; load average at the start "
+        f"{about['load average'] or 'unknown'}. The samples are in [benchmarks/result.json](benchmarks/result.json), "
+        "which `pyperf stats` reads. `make bench` measures again and writes this page; `python -m bench compare` "
+        "compares two results.",
+        "",
+        "- Both libraries run in one process, in turns: warm-up, then rounds in which each takes one sample; the "
+        "garbage collector runs between samples, not in them. They are given the same bytes and the same objects.",
+        f"- A sample is the mean over as many runs as take {amount(FULL.sample)}, or one. There are {FULL.fewest} to "
+        f"{FULL.samples} rounds, fewer where a run takes long.",
+        "- Times are medians; IQR is the interquartile range over the median. The ratio is jax.export's median over "
+        f"that of {subject}: above {times(1)} {subject} is faster, or smaller.",
+        "- Both results are compared before anything is timed. A library that is wrong leaves its cells empty.",
+        f"- Peak memory of the large cases, {subject} / jax.export: {memory.HOW}.",
+        f"- Files are written to and read from the checkout's disk{disk_type}, through the page cache.",
+    ]
+    return "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    rule = [":--" if i < left else "--:" for i in range(len(head))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
+
+
+def _goals(results: Results) -> str:
+    def verdict(goal: Goal, measured: float | None) -> str:
+        if measured is None:
+            return "not measured"
+        return "met" if goal.met(measured) else "**missed**"
+
+    rows = []
+    for goal in GOALS:
+        measured = goal.measured(results)
+        rows.append(
+            (goal.about, goal.bound(), "" if measured is None else goal.show(measured), verdict(goal, measured))
+        )
+    met = sum(row[-1] == "met" for row in rows)
+    other = "" if results.about["jax"] == JAX else f" The goals are about JAX {JAX}; this is {results.about['jax']}."
+    return f"{met} of {len(rows)} are met.{other}\n\n" + _table(("goal", "limit", "measured", ""), rows)
+
+
+def _section(question: Question, results: Results) -> str:
+    cells = {case.name: cell for case in CASES if (cell := results.cell(question.name, case.name)) is not None}
+    if not cells:
+        return ""
+    peaks = {case: found for case, cell in cells.items() if (found := peaks_of(results, cell)) is not None}
+    head = ["case", results.about["subject"], "IQR", "jax.export", "IQR", "ratio", *question.beside]
+    rows = [_row(cell, question.beside) for cell in cells.values()]
+    if peaks:
+        head.append("peak memory")
+        for row, case in zip(rows, cells, strict=True):
+            row.append(pair(peaks.get(case)))
+    beside = "".join(f"\n- {name}: {text}." for name, text in question.beside.items())
+    return f"## {question.name}\n\n{question.asks}\n{beside}\n\n{_table(head, rows)}".replace("\n\n\n", "\n\n")
+
+
+def _row(cell: Cell, beside: Mapping[str, str]) -> list[str]:
+    ours, theirs = ([shown(cell, rival), percent(cell, rival)] for rival in (SUBJECT, ORACLE))
+    return [cell.case, *ours, *theirs, times(cell.ratio), *(shown(cell, name) for name in beside)]
