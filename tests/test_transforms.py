@@ -153,8 +153,8 @@ def test_missing_vjp_names_the_function(route: str) -> None:
 
 def test_vjp_of_a_fresh_export_names_the_function() -> None:
     fresh = jaxexp.export(jax.jit(wave))(VECTOR)
-    with pytest.raises(jaxexp.ExportError, match=r"^the VJP of order 2 of wave cannot .* vjp_order=-1"):
-        fresh.vjp().vjp().serialize(vjp_order=-1)
+    with pytest.raises(jaxexp.ExportError, match=r"^the VJP of order 2 of wave cannot .* vjp_order=None"):
+        fresh.vjp().vjp().serialize(vjp_order=None)
 
 
 @pytest.mark.parametrize("wrong", ["1", None, 1.0, [1]], ids=repr)
@@ -244,15 +244,15 @@ INSIDE = {
 }  # fmt: skip
 
 
+MODES = {"value": 0, "reverse": 1, "forward": 2, "reverse over reverse": 2}  # with the VJP order that each takes
+# What JAX itself cannot differentiate.
+IMPOSSIBLE = {("in_while", "reverse"), ("in_while", "reverse over reverse"), ("in_custom_vjp", "forward")}
+
+
 @pytest.mark.parametrize("how", ["eager", "jit"])
-@pytest.mark.parametrize("mode", ["value", "reverse", "forward", "reverse over reverse"])
-@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize(("inside", "mode"), [(i, m) for i in INSIDE for m in MODES if (i, m) not in IMPOSSIBLE])
 def test_inside(inside: str, mode: str, how: str) -> None:
-    order = {"value": 0, "reverse": 1, "forward": 2, "reverse over reverse": 2}[mode]
-    if inside == "in_while" and mode.startswith("reverse"):
-        pytest.skip("JAX has no reverse mode for while loops")
-    if inside == "in_custom_vjp" and mode == "forward":
-        pytest.skip("JAX has no forward mode for custom_vjp functions")
+    order = MODES[mode]
 
     def run(f: Any) -> Any:
         g = INSIDE[inside](f)

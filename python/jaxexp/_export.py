@@ -96,8 +96,11 @@ def _calling_convention_version() -> int:
 def _exported(
     lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch_dim: str | None
 ) -> Exported:
-    module = _jax.copy_module(lowering.module)
-    if lowering.has_symbolic_arguments() or lowering.ordered_effects:
+    is_wrapped = lowering.has_symbolic_arguments() or bool(lowering.ordered_effects)
+    # The lowering's own module is in JAX's caches. One attribute that describes it does no harm there, and a copy costs
+    # more than all the rest where there are large constants.
+    module = _jax.copy_module(lowering.module) if is_wrapped or batch_dim is not None else lowering.module
+    if is_wrapped:
         _wrap.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
     with module.context:
         uses_dim_vars = _jax.ir.BoolAttr.get(lowering.uses_dim_vars)
@@ -105,10 +108,11 @@ def _exported(
     if batch_dim is not None:
         _batch.declare(module, batch_dim, lowering.in_avals)
     dumped = _jax.dump_module_to_file(module, "export")
-    _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
     serialized = _jax.serialize_module(module)
     if logger.isEnabledFor(logging.DEBUG):
         _log(lowering, version, module, dumped, len(serialized))
+    if b"custom_call" in serialized:  # the names of operations are in there; walking a large module takes longer
+        _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
     return Exported(
         fun_name=lowering.fun_name,
         in_tree=lowering.in_tree,

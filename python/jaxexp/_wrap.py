@@ -118,7 +118,6 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ExportError: the shapes do not determine the variables.
     """
     try:
-        _jax.solve_dim_vars(tuple(in_avals), args_kwargs_tree=in_tree)
+        return _jax.lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
         raise ExportError(f"the dimension variables do not follow from the argument shapes: {error}") from error
-    return _jax.lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
