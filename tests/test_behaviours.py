@@ -208,6 +208,15 @@ except ImportError:
     assert result.stdout.split("\n")[:2] == ["(3,)", "jax.export needs it"], result.stderr
 
 
+def test_without_named_shardings() -> None:
+    exported = jaxexp.export(jax.jit(jnp.sin))(arr(3))
+    assert exported._has_named_shardings
+    fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
+    jaxexp.Exported(**fields)
+    with pytest.raises(jaxexp.ExportError, match="NamedSharding"):
+        jaxexp.Exported(**fields, _has_named_shardings=False)
+
+
 def test_unhashable_effect() -> None:
     class Unhashable(type(EFFECTS["unordered"])):
         def __hash__(self):

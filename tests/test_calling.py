@@ -54,7 +54,7 @@ def test_eager_call_donates(donating) -> None:
         assert x.is_deleted()
         assert not n.is_deleted()
         assert not y.is_deleted()
-    with pytest.raises(RuntimeError, match="deleted"):
+    with pytest.raises((RuntimeError, ValueError), match="deleted"):  # which of them depends on the JAX
         donating.call({"x": x, "n": n}, y)
     with pytest.raises(jaxexp.ExportError, match="tree"):
         donating.call({"x": x}, y)

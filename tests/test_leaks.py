@@ -36,7 +36,7 @@ def a_round():
     assert len(loaded.serialize(CASES[name].vjp_order)) == len(blob)
     if loaded.has_vjp():
         loaded.vjp().in_avals
-    kept.call(*program.args, **program.kwargs)
+    jax.block_until_ready(kept.call(*program.args, **program.kwargs))
     try:
         jaxexp.deserialize(blob[:-8])
     except jaxexp.DeserializationError:
