@@ -61,9 +61,10 @@ _BESIDE = {
 QUESTIONS = (
     Question(
         "deserialize",
-        "`deserialize` of what `jax.export` wrote, given as `bytes`, all metadata decoded. The same bytes are read over "
-        "and over, so jaxexp has their avals and trees in its caches, which is how it can be below the floor of building "
-        "them; the first artifact of its kind takes longer. Shardings and symbolic dimensions are made anew each time.",
+        "`deserialize` of what `jax.export` wrote, given as `bytes`, all metadata decoded. The same bytes are read "
+        "over and over, so jaxexp has their avals and trees in its caches, which is how it can be below the floor of "
+        "building them; the first artifact of its kind takes longer. Shardings and symbolic dimensions are made anew "
+        "each time.",
         partial(_trial, own=False),
         beside=_BESIDE,
         peak=True,
