@@ -1,8 +1,11 @@
-"""How long does an eager `Exported.call` take, of an artifact that was loaded and has been called before?"""
+"""How long does a call of a loaded function take once it is compiled: eagerly, and under `jax.jit`?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
+from typing import Any
 
 import jax
 
@@ -11,26 +14,44 @@ from bench.cases import Case, Program
 from bench.measure import Rival
 from bench.question import Question, Trial, runnable
 
+_BESIDE = {"jit": "the live function under `jax.jit`"}
 
-def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+
+def _trial(
+    case: Case,
+    program: Program,
+    subject: ModuleType,
+    oracle: ModuleType,
+    *,
+    prepared: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Trial:
     live, artifact = program.fresh(), program.artifact(oracle)
-    ours, theirs = subject.deserialize(artifact), oracle.deserialize(artifact)
+    ours, theirs = (prepared(library.deserialize(artifact).call) for library in (subject, oracle))
 
     def wrong() -> list[str]:
-        return result_differences(ours.call(*program.args), live(*program.args))
+        return result_differences(ours(*program.args), live(*program.args))
 
     return Trial(
-        subject=Rival(lambda: ours.call(*program.args), jax.block_until_ready),
-        oracle=Rival(lambda: theirs.call(*program.args), jax.block_until_ready),
+        subject=Rival(lambda: ours(*program.args), jax.block_until_ready),
+        oracle=Rival(lambda: theirs(*program.args), jax.block_until_ready),
         wrong=wrong,
         beside={"jit": Rival(lambda: live(*program.args), jax.block_until_ready)},
     )
 
 
-QUESTION = Question(
-    "call",
-    "An eager `Exported.call` of a loaded function that has been called before, until its results are ready.",
-    _trial,
-    beside={"jit": "the live function under `jax.jit`"},
-    applies=runnable,
+QUESTIONS = (
+    Question(
+        "call",
+        "An eager `Exported.call` of a loaded function that has been called before, until its results are ready.",
+        partial(_trial, prepared=lambda call: call),
+        beside=_BESIDE,
+        applies=runnable,
+    ),
+    Question(
+        "jit call",
+        "`jax.jit(exported.call)` of a loaded function, compiled before, until its results are ready.",
+        partial(_trial, prepared=jax.jit),
+        beside=_BESIDE,
+        applies=runnable,
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench import chart, disk, memory
@@ -94,17 +95,16 @@ def charts(results: Results) -> dict[str, str]:
         points = {float(sizes[cell.case]): median for cell in cells if (median := cell.median(rival)) is not None}
         return chart.Line(name, series, points, dashed)
 
-    def by_arguments(question: str, floor: str, meaning: str) -> chart.Panel:
-        lines = [line(question, "parameters", floor, "for comparison", chart.FLOOR)]
+    def panel(question: str, families: tuple[str, ...], floor: str, meaning: str) -> chart.Panel:
+        plain, *others = families
+        lines = [line(question, plain, floor, "for comparison", chart.FLOOR)]
         for name, series, rival in (("jax.export", 1, ORACLE), (subject, 0, SUBJECT)):
-            lines.append(line(question, "parameters", rival, name, series))
-            lines.append(line(question, "sharded", rival, f"{name}, sharded", series, dashed=True))
+            lines.append(line(question, plain, rival, name, series))
+            lines += [line(question, other, rival, f"{name}, {other}", series, dashed=True) for other in others]
         return chart.Panel(f"{question}; grey: {meaning}", lines)
 
-    def by_module(question: str, floor: str, meaning: str) -> chart.Panel:
-        lines = [line(question, "constant", floor, "for comparison", chart.FLOOR)]
-        lines += [line(question, "constant", *rest) for rest in ((ORACLE, "jax.export", 1), (SUBJECT, subject, 0))]
-        return chart.Panel(f"{question}; grey: {meaning}", lines)
+    by_arguments = partial(panel, families=("parameters", "sharded"))
+    by_module = partial(panel, families=("constant",))
 
     medians = f"Medians; both axes are logarithmic. {stack}"
     drawn = {}
@@ -113,18 +113,18 @@ def charts(results: Results) -> dict[str, str]:
     if series := ratios("call", "jit call", "trace", "export"):
         drawn["ratio-use"] = chart.dots(f"{_title(results)}: export and use", note, case_names, series)
     arguments = [
-        by_arguments("serialize", "memcpy", "one memcpy of the module"),
-        by_arguments("deserialize", "objects", "building the objects"),
-        by_arguments("trace", "live", "the live function"),
-        by_arguments("export", "jit", "tracing and lowering"),
+        by_arguments("serialize", floor="memcpy", meaning="one memcpy of the module"),
+        by_arguments("deserialize", floor="objects", meaning="building the objects"),
+        by_arguments("trace", floor="live", meaning="the live function"),
+        by_arguments("export", floor="jit", meaning="tracing and lowering"),
     ]
     if any(line.points for panel in arguments for line in panel.lines):
         drawn["arguments"] = chart.panels("Time against the number of arguments", medians, arguments, "arguments")
     modules = [
-        by_module("serialize", "memcpy", "one memcpy of the module"),
-        by_module("deserialize", "objects", "building the objects"),
-        by_module("save", "write(2)", "write(2)"),
-        by_module("load", "mmap", "open and mmap"),
+        by_module("serialize", floor="memcpy", meaning="one memcpy of the module"),
+        by_module("deserialize", floor="objects", meaning="building the objects"),
+        by_module("save", floor="write(2)", meaning="write(2)"),
+        by_module("load", floor="mmap", meaning="open and mmap"),
     ]
     if any(line.points for panel in modules for line in panel.lines):
         drawn["module"] = chart.panels("Time against the size of the module", medians, modules, "MiB of constants")

@@ -99,6 +99,8 @@ def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
 def declared(exported: Exported) -> BatchDim | None:
     """The batch dimension that a function was exported with, None where there is none or where it does not fit."""
     # Modules are large, and few have the attribute: its name is searched for before anything is parsed.
+    if not _jax.any_symbolic(exported.in_avals):
+        return None
     if not re.search(re.escape(_NAME).encode(), exported._module_buffer):
         return None
     name, constraints = _jax.module_string_attributes(exported.mlir_module_serialized, _NAME, _CONSTRAINTS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from . import _jax
+from ._convention import Arguments
 from ._errors import ExportError
 from ._primitive import call_exported_p
 
@@ -38,8 +39,8 @@ def eager_callable(exported: Exported) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = exported.fun_name
     donated = _donated_arguments(exported)
-    jitted: Callable[..., Any] = jax.jit(call)
     if not donated:
+        jitted: Callable[..., Any] = jax.jit(call)
         return jitted
 
     # jit donates whole arguments; these are leaves.
@@ -64,11 +65,10 @@ def _donated_arguments(exported: Exported) -> tuple[int, ...]:
     context = _jax.make_ir_context()
     with context:
         attributes = _jax.argument_attributes(_jax.deserialize_module(serialized, context))
-    kept = exported.module_kept_var_idx
-    arrays = attributes[len(attributes) - len(kept) :]
+    arrays = attributes[Arguments.of_exported(exported).array]
     return tuple(
         index
-        for index, attribute in zip(kept, arrays, strict=True)
+        for index, attribute in zip(exported.module_kept_var_idx, arrays, strict=True)
         if any(name in _jax.ir.DictAttr(attribute) for name in _DONATION)
     )
 

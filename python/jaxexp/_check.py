@@ -31,8 +31,8 @@ def _gpu_targets() -> set[str]:
     return names | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
 
 
-# Custom calls whose meaning JAX promises to keep, by the list at
-# https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees-for-custom-calls.
+# Custom calls whose meaning JAX promises to keep ("Compatibility guarantees for custom calls" in
+# https://docs.jax.dev/en/latest/export/export.html).
 STABLE_CUSTOM_CALLS = frozenset(
     _lapack_targets()
     | _gpu_targets()

@@ -45,22 +45,26 @@ def read(buffer: Any) -> _native.Artifact:
 
 def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
     """The function, its VJP, the VJP of that, and so on."""
-    name, origin_order = exported._origin
-    what = f"the VJP of order {origin_order} of {name}" if origin_order else name
     if not isinstance(vjp_order, numbers.Integral):  # a negative one is as good as 0
         raise ExportTypeError(
-            f"{what} cannot be serialized with vjp_order={vjp_order!r}: it is the number of VJPs to include, an int"
+            f"{_described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
+            "it is the number of VJPs to include, an int"
         )
     chain = [exported]
     for order in range(1, vjp_order + 1):
         if not chain[-1].has_vjp():
             raise ExportError(
-                f"{what} cannot be serialized with vjp_order={vjp_order}: it was loaded from an artifact that holds "
-                f"its VJPs up to order {order - 1}. Serialize the original with vjp_order={origin_order + vjp_order} "
-                "or more"
+                f"{_described(exported)} cannot be serialized with vjp_order={vjp_order}: it was loaded from an "
+                f"artifact that holds its VJPs up to order {order - 1}. Serialize the original with "
+                f"vjp_order={exported._origin[1] + vjp_order} or more"
             )
         chain.append(chain[-1].vjp())
     return chain
+
+
+def _described(exported: Exported) -> str:
+    name, order = exported._origin
+    return f"the VJP of order {order} of {name}" if order else name
 
 
 def _replace_file(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:

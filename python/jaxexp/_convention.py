@@ -1,7 +1,6 @@
 """In which order a module's main function takes its arguments and returns its results.
 
-Versions 9 and 10 of the calling convention, which JAX describes at
-https://docs.jax.dev/en/latest/export/export.html#module-calling-convention, agree on it:
+Versions 9 and 10 agree on it ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html):
 
     arguments   [platform index] [dimension variables] [one token per ordered effect] [kept arrays]
     results                                            [one token per ordered effect] [arrays]
@@ -12,6 +11,10 @@ The dimension variables are there while JAX lowers a function; an exported modul
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._exported import Exported
 
 OLDEST_VERSION = 9
 NEWEST_VERSION = 10
@@ -25,6 +28,16 @@ class Arguments:
     dim_vars: int
     tokens: int
     arrays: int
+
+    @classmethod
+    def of_exported(cls, exported: Exported) -> Arguments:
+        """Those of the module of an exported function."""
+        return cls(
+            platform_indices=int(len(exported.platforms) > 1),
+            dim_vars=0,
+            tokens=len(exported.ordered_effects),
+            arrays=len(exported.module_kept_var_idx),
+        )
 
     @property
     def platform_index(self) -> slice:

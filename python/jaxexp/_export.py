@@ -102,9 +102,7 @@ def _exported(
     module = _jax.copy_module(lowering.module) if is_wrapped or batch_dim is not None else lowering.module
     if is_wrapped:
         _wrap.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
-    with module.context:
-        uses_dim_vars = _jax.ir.BoolAttr.get(lowering.uses_dim_vars)
-        module.operation.attributes["jax.uses_shape_polymorphism"] = uses_dim_vars
+    _wrap.say_whether_polymorphic(module, lowering.uses_dim_vars)
     if batch_dim is not None:
         _batch.declare(module, batch_dim, lowering.in_avals)
     dumped = _jax.dump_module_to_file(module, "export")

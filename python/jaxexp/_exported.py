@@ -40,8 +40,8 @@ class Exported:
         unordered_effects: effects that do not.
         disabled_safety_checks: the checks that `export` was told to leave out.
         mlir_module_serialized: the module, as a StableHLO portable artifact.
-        calling_convention_version: how the module's main function takes its arguments; JAX describes the
-            versions at https://docs.jax.dev/en/latest/export/export.html#module-calling-convention.
+        calling_convention_version: how the module's main function takes its arguments
+            ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html).
         module_kept_var_idx: ascending indices into `in_avals` of the arguments that the module takes; the others
             are not used by the function.
         uses_global_constants: whether the module must be specialized to shapes or a platform before compilation.

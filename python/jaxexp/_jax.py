@@ -118,7 +118,6 @@ try:
     describe_argument = shape_poly.pretty_print_dimension_descriptor
     describe_key_path = shape_poly.args_kwargs_path_to_str
     is_constant_dim = core.is_constant_dim
-    is_constant_shape = core.is_constant_shape
     evaluate_shape = core.evaluate_shape
 
     # Tracing, lowering and MLIR.
@@ -198,6 +197,11 @@ def key_dtype(implementation: str) -> Any:
 def default_platform() -> str:
     platform: str = xla_bridge.canonicalize_platform(xla_bridge.default_backend())
     return platform
+
+
+def any_symbolic(avals: Sequence[Any]) -> bool:
+    """Whether any of these abstract values has a symbolic dimension."""
+    return not all(core.is_constant_shape(aval.shape) for aval in avals)
 
 
 def dim_vars(dimension: Any) -> set[str]:
@@ -292,6 +296,12 @@ def run_passes(module: Any, *passes: str) -> None:
     with module.context:
         pipeline = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
         pipeline.run(module.operation)
+
+
+def free_name(stem: str, *tables: Any) -> str:
+    """A symbol's name that none of these symbol tables has: `stem`, or with a number behind it."""
+    names = (f"{stem}_{i}" if i else stem for i in itertools.count())
+    return next(name for name in names if not any(name in table for table in tables))
 
 
 def converted(value: Any, type_: Any) -> Any:

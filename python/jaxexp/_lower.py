@@ -33,7 +33,7 @@ class Lowering:
     uses_dim_vars: bool
 
     def has_symbolic_arguments(self) -> bool:
-        return not all(_jax.is_constant_shape(aval.shape) for aval in self.in_avals)
+        return _jax.any_symbolic(self.in_avals)
 
 
 def lower(

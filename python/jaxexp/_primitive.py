@@ -8,7 +8,6 @@ is computed from the VJP of the VJP, whose part that belongs to the cotangents i
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,12 +98,7 @@ def _lower(ctx: Any, *operands: Any, exported: Exported) -> Sequence[Any]:
     _check_device_count(module_context.axis_context, exported)
 
     function, function_type = _merged_function(module_context, exported)
-    arguments = Arguments(
-        platform_indices=int(len(exported.platforms) > 1),
-        dim_vars=0,
-        tokens=len(exported.ordered_effects),
-        arrays=len(exported.module_kept_var_idx),
-    )
+    arguments = Arguments.of_exported(exported)
     types = function_type.inputs
     platform_indices = _platform_index(ctx, exported, types[0]) if arguments.platform_indices else []
     if not platform_indices:
@@ -227,7 +221,7 @@ def _rename_meshes(callee: Any, taken: Any) -> None:
             continue
         name = operation.sym_name.value
         if name in taken:
-            new = next(n for i in itertools.count() if (n := f"{name}_{i}") not in taken and n not in symbols)
+            new = _jax.free_name(name, taken, symbols)
             symbols.set_symbol_name(operation, new)
             symbols.replace_all_symbol_uses(name, new, callee.operation)
 

@@ -27,13 +27,11 @@ def specialize(exported: Exported, args_specs: tuple[Any, ...], kwargs_specs: di
     if in_avals == exported.in_avals:
         return exported
 
-    still_symbolic = not all(_jax.is_constant_shape(aval.shape) for aval in in_avals)
+    still_symbolic = _jax.any_symbolic(in_avals)
     module = _specialized_module(exported, in_avals, out_avals, still_symbolic)
     # With several platforms, the choice between them is left to the caller.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
-    with module.context:
-        uses_dim_vars = _jax.ir.BoolAttr.get(needs_refinement)
-        module.operation.attributes["jax.uses_shape_polymorphism"] = uses_dim_vars
+    _wrap.say_whether_polymorphic(module, needs_refinement)
     return dataclasses.replace(
         exported,
         in_avals=in_avals,
@@ -71,12 +69,7 @@ def _specialized_module(
         module = _jax.deserialize_module(exported.mlir_module_serialized, context)
         inner = _jax.ir.SymbolTable(module.operation)["main"]
         kept = exported.module_kept_var_idx
-        arguments = Arguments(
-            platform_indices=int(len(exported.platforms) > 1),
-            dim_vars=0,
-            tokens=len(exported.ordered_effects),
-            arrays=len(kept),
-        )
+        arguments = Arguments.of_exported(exported)
         types, result_types = list(inner.type.inputs), list(inner.type.results)
         types[arguments.array] = map(_refined_type, types[arguments.array], [in_avals[i] for i in kept])
         result_types[arguments.tokens :] = map(_refined_type, result_types[arguments.tokens :], out_avals)

@@ -7,7 +7,6 @@ shapes, asserts what else the shapes promise, and passes the rest on.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
         arguments = _arguments(inner, in_avals, has_platform_index)
         types = list(inner.type.inputs)
         kept = [i for i in range(len(types)) if i not in range(len(types))[arguments.dim_var]]
-        attributes = list(_jax.ir.ArrayAttr(inner.arg_attrs))
+        attributes = _jax.argument_attributes(module)
 
         def operands(given: Sequence[Any]) -> list[Any]:
             return _inner_operands(module, given, arguments, in_avals, in_tree)
@@ -70,7 +69,7 @@ def surround_main(
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
     inner = symbols["main"]
-    inner_name = _free_name(symbols)
+    inner_name = _jax.free_name(_INNER_NAME, symbols)  # a callee may have brought the usual one
     symbols.set_symbol_name(inner, inner_name)
     inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
     main = _jax.func_op(
@@ -86,11 +85,6 @@ def surround_main(
         call = _jax.call_op(inner.type.results, ir.FlatSymbolRefAttr.get(inner_name), list(taken))
         _jax.return_op(list(map(_jax.converted, call.results, result_types)))
     _jax.run_passes(module, "symbol-dce")
-
-
-def _free_name(symbols: Any) -> str:
-    """A name for the old main function; an exported function that it calls may have brought the usual one."""
-    return next(name for i in itertools.count() if (name := f"{_INNER_NAME}{i or ''}") not in symbols)
 
 
 def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) -> Arguments:
@@ -109,6 +103,12 @@ def _inner_operands(
         assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
         dim_values = dim_values_of(module, in_avals, in_tree, given[outer.array])
     return [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
+
+
+def say_whether_polymorphic(module: Any, uses_dim_vars: bool) -> None:
+    """Writes into a module whether it has to be specialized to shapes or a platform before compilation."""
+    with module.context:
+        module.operation.attributes["jax.uses_shape_polymorphism"] = _jax.ir.BoolAttr.get(uses_dim_vars)
 
 
 def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Sequence[Any]) -> list[Any]:
