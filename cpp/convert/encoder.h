@@ -39,7 +39,7 @@ class Encoder {
 
   // pytreedef.cpp
   Offset<schema::PyTreeDef> tree(nb::handle treedef);
-  TreeNode tree_of_state(const nb::tuple& nodes, bool share);
+  TreeNode tree_of_state(const nb::tuple& nodes);
   TreeNode tree_of_node(nb::handle treedef, bool share, std::size_t level);
   TreeNode tree_node(schema::PyTreeDefKind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
                      nb::handle auxdata, bool share);

@@ -134,7 +134,7 @@ nb::dict Decoder::exported() {
   const schema::Exported& e = exported_;
   const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings");
   const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings");
-  const auto effects = [&](const auto* effects, const char* field) {
+  const auto effects = [&](const auto* effects, std::string_view field) {
     return tuple_of(effects, [&](const schema::Effect& effect, std::uint32_t i) {
       return this->effect(effect, {&path_, field, i});
     });
@@ -162,8 +162,8 @@ nb::dict Decoder::exported() {
   return fields;
 }
 
-std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, const char* avals_field,
-                                                  const char* shardings_field) {
+std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, std::string_view avals_field,
+                                                  std::string_view shardings_field) {
   const std::uint32_t size = values.size();
   nb::object avals = nb::steal(PyTuple_New(size)), shardings = nb::steal(PyTuple_New(size));
   if (!avals.is_valid() || !shardings.is_valid()) throw nb::python_error();

@@ -29,7 +29,7 @@ namespace nb = nanobind;
   X(__setstate__) X(__new__) X(fun_name) X(in_tree) X(in_avals) X(out_tree) X(out_avals)                    \
   X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
   X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
-  X(uses_global_constants) X(_module_buffer)
+  X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(_module_buffer)
 // clang-format on
 
 /// Immutable but for its caches, so that a codec call that holds it is not disturbed by another bind().

@@ -45,7 +45,8 @@ def read(buffer: Any) -> _native.Artifact:
 
 def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
     """The function, its VJP, the VJP of that, and so on."""
-    if not isinstance(vjp_order, numbers.Integral):  # a negative one is as good as 0
+    # A negative one is as good as 0. The first question is the quick one.
+    if type(vjp_order) is not int and not isinstance(vjp_order, numbers.Integral):
         raise ExportTypeError(
             f"{_described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
             "it is the number of VJPs to include, an int"
