@@ -109,7 +109,7 @@ def _exported(
     serialized = _jax.serialize_module(module)
     if logger.isEnabledFor(logging.DEBUG):
         _log(lowering, version, module, dumped, len(serialized))
-    if b"custom_call" in serialized:  # the names of operations are in there; walking a large module takes longer
+    if _jax.may_name(serialized, "custom_call"):
         _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
     return Exported(
         fun_name=lowering.fun_name,

@@ -271,6 +271,15 @@ def deserialize_module(serialized: bytes, context: Any) -> Any:
     return _deserialize_portable_artifact(serialized, context)
 
 
+def may_name(serialized: bytes, *names: str) -> bool:
+    """Whether one of these names of operations, attributes or symbols may be in a serialized module.
+
+    Parsing a large module takes far longer than this, and so does a search from the front: MLIR's bytecode has its
+    strings behind everything else, constants included.
+    """
+    return any(serialized.rfind(name.encode()) >= 0 for name in names)
+
+
 def argument_attributes(module: Any) -> list[Any]:
     """The attributes of each argument of a module's main function."""
     main = ir.SymbolTable(module.operation)["main"]
