@@ -34,7 +34,7 @@ def _encoder_arguments(exported: Exported, vjp_order: int, compatibility: str | 
     _bind()
     chain = _chain(exported, vjp_order)
     if compatibility is None:
-        compatibility = exported._compatibility
+        compatibility = exported.__dict__.get("_compatibility")  # asked for by name, an absent one takes longer
     if compatibility is None:
         return chain, jax.__version__
     reader, chain = _retarget.for_choice(chain, compatibility)
