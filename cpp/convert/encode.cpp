@@ -47,14 +47,14 @@ class Module {
 
 /// A chain that is laid out, with all that its pieces are views of.
 struct Encoded {
-  Encoded(const nb::sequence& chain, std::string_view jax_version)
+  Encoded(const nb::sequence& chain, std::string_view jax_version, const Form& form)
       : refs(jax_refs()), writer(512 + 64 * arguments(chain)) {
     const std::size_t size = nb::len(chain);
     if (size == 0 || size > wire::max_vjp_order + 1)
       throw NotSerializable({nullptr, "chain"}, "there have to be 1 to " + std::to_string(wire::max_vjp_order + 1) +
                                                     " functions (a primal and its VJPs), found " +
                                                     std::to_string(size));
-    Encoder encoder(*refs, writer);
+    Encoder encoder(*refs, writer, form);
     Offset<schema::Exported> exported;
     std::string path = "vjp";
     for (std::size_t i = 2; i < size; ++i) path += ".vjp";
@@ -89,8 +89,8 @@ void copy(std::uint8_t* target, std::span<const std::uint8_t> source) {
 
 }  // namespace
 
-nb::object encode(nb::sequence chain, std::string_view jax_version) {
-  const Encoded encoded(chain, jax_version);
+nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& form) {
+  const Encoded encoded(chain, jax_version, form);
   const nb::object result =
       nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.layout.size)));
   if (!result.is_valid()) throw nb::python_error();
@@ -108,8 +108,8 @@ nb::object encode(nb::sequence chain, std::string_view jax_version) {
   return result;
 }
 
-nb::list encode_parts(nb::sequence chain, std::string_view jax_version) {
-  const Encoded encoded(chain, jax_version);
+nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Form& form) {
+  const Encoded encoded(chain, jax_version, form);
   nb::list parts;
   // What stands between two modules: the padding of the one, the length of the next.
   std::string between(reinterpret_cast<const char*>(encoded.layout.metadata.data()), encoded.layout.metadata.size());
