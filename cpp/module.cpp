@@ -46,5 +46,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("writer", &Artifact::writer, "The releases of JAX that write such an artifact.")
       .def_prop_ro("fun_name", &Artifact::fun_name)
       .def_prop_ro("nr_devices", &Artifact::nr_devices)
-      .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"));
+      .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"))
+      .def("facts", &Artifact::facts, nb::sig("def facts(self) -> dict[str, object]"),
+           "What decides who can read it: kinds by their numbers, device counts, how values are listed.");
 }

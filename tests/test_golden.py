@@ -99,7 +99,7 @@ def test_reads_what_the_installed_jax_reads(version: str, name: str) -> None:
         except jax.errors.JaxRuntimeError:
             # Written by a newer JAX, for a newer compiler than the installed one.
             assert release(RELEASES[version]) > jax.__version_info__
-            with pytest.raises(jax.errors.JaxRuntimeError):
+            with pytest.raises(jaxexp.DeserializationError, match=r"for StableHLO .*, which JAX .* and newer read"):
                 assert_runs(ours, version, name)
             return
     assert_runs(ours, version, name)
@@ -128,22 +128,31 @@ def test_derivatives(version: str) -> None:
 
 @every_artifact
 def test_rewrites_old_artifacts(version: str, name: str) -> None:
-    """What jaxexp could read, it writes in today's layout, for today's jax.export."""
-    ours = read(jaxexp, version, name)
-    if ours is None:
-        assert read(jax_export, version, name) is None
-        return
+    """All of them, in today's layout, for today's jax.export."""
+    ours = jaxexp.deserialize(blob_of(version, name))
     assert_same_fields(jax_export.deserialize(ours.serialize()), ours)
 
 
+def runs(library: Any, version: str, name: str) -> bool:
+    """Whether an artifact is read, and its module parsed, which is where an older jaxlib gives up."""
+    exported = read(library, version, name)
+    try:
+        return exported is not None and bool(exported.mlir_module())
+    except Exception as error:
+        assert library is not jaxexp or isinstance(error, jaxexp.ExportError)
+        return False
+
+
 def test_count_per_release() -> None:
-    """Shown by ``pytest -rP``; the newest release must be read entirely by both."""
+    """Shown by ``pytest -rP``; jaxexp reads whatever the jaxlib can parse, which is everything for the newest."""
     print(f"{'written by':>12} {'artifacts':>9} {'jax.export ' + jax.__version__:>20} {'jaxexp':>7}")
     for version in RELEASES:
         names = [name for v, name in ARTIFACTS if v == version]
-        theirs, ours = (sum(read(library, version, n) is not None for n in names) for library in (jax_export, jaxexp))
+        theirs, ours = (sum(runs(library, version, n) for n in names) for library in (jax_export, jaxexp))
         print(f"{version:>12} {len(names):>9} {theirs:>20} {ours:>7}")
         assert ours >= theirs
-        if release(RELEASES[version]) >= (0, 10, 0):
-            assert ours == theirs == len(names)
-    assert len(ARTIFACTS) > 100
+        if release(RELEASES[version]) <= jax.__version_info__:
+            assert ours == len(names)
+            if release(RELEASES[version]) >= (0, 10, 0):
+                assert theirs == len(names)
+    assert len(ARTIFACTS) == 159

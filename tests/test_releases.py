@@ -25,7 +25,7 @@ def test_what_it_says_of_the_installed_release() -> None:
     kinds = importlib.import_module("jax._src.export.serialization")._dtype_to_dtype_kind
     assert installed.dtypes == len(set(kinds.values()))
     assert installed.custom_nodes == hasattr(jax_export, "register_pytree_node_serialization")
-    assert installed.shardy
+    assert installed.shardy == jax.config.jax_use_shardy_partitioner
 
 
 def test_order() -> None:

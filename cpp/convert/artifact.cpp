@@ -4,6 +4,7 @@
 #include "convert/decoder.h"
 #include "wire/check.h"
 #include "wire/generation.h"
+#include "wire/values.h"
 #include "wire/verify.h"
 
 namespace jaxexp {
@@ -31,6 +32,14 @@ const schema::Exported& verified(const Buffer& buffer) {
 }
 
 nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
+
+/// Adds the names of a tree's custom nodes. Trees share subtrees, so each is looked at once.
+void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire::FlatMap<bool>& seen) {
+  if (!seen.insert(reinterpret_cast<std::uintptr_t>(&node)).second) return;
+  if (node.kind() == schema::PyTreeDefKind::custom) names.add(text(*node.custom_name()));
+  for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i)
+    add_custom_nodes(*node.children()->Get(i), names, seen);
+}
 
 }  // namespace
 
@@ -71,6 +80,38 @@ nb::tuple Artifact::platforms() const {
   nb::list names;
   for (const auto* name : *exported_->platforms()) names.append(text(*name));
   return nb::tuple(names);
+}
+
+nb::dict Artifact::facts() const {
+  const schema::Exported& e = *exported_;
+  nb::set dtypes, memory_spaces, custom_nodes;
+  bool hlo_alone = false, named = false, listed = true, indexed = false;
+  for (const auto& values : {wire::Values::arguments(e), wire::Values::results(e)}) {
+    for (std::uint32_t i = 0; i < values.size(); ++i) {
+      dtypes.add(static_cast<int>(values.aval(i).dtype()));
+      memory_spaces.add(static_cast<int>(values.aval(i).memory_space()));
+      hlo_alone = hlo_alone || values.hlo_sharding(i);
+      named = named || values.named_sharding(i);
+    }
+    listed = listed && wire::Values::length(values.avals) == values.size() &&
+             wire::Values::length(values.shardings) == values.size();
+    indexed = indexed || values.avals_by_index() || values.shardings_by_index();
+  }
+  wire::FlatMap<bool> seen;
+  for (const auto* tree : {e.in_tree(), e.out_tree()}) add_custom_nodes(*tree, custom_nodes, seen);
+
+  nb::dict facts;
+  facts["calling_convention_version"] = e.calling_convention_version();
+  facts["short_device_count"] = e.nr_devices_short();
+  facts["long_device_count"] = e.nr_devices();
+  facts["dtypes"] = dtypes;
+  facts["memory_spaces"] = memory_spaces;
+  facts["custom_nodes"] = custom_nodes;
+  facts["hlo_sharding_alone"] = hlo_alone;
+  facts["named_shardings"] = named;
+  facts["listed"] = listed;
+  facts["indexed"] = indexed;
+  return facts;
 }
 
 }  // namespace jaxexp

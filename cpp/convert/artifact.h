@@ -29,6 +29,7 @@ class Artifact {
   nb::str fun_name() const;
   std::uint32_t nr_devices() const;
   nb::tuple platforms() const;
+  nb::dict facts() const;
 
  private:
   Artifact(std::shared_ptr<const Buffer> buffer, const wire::schema::Exported& exported, std::size_t order)

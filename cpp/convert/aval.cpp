@@ -6,6 +6,7 @@
 #include "convert/decoder.h"
 #include "convert/encoder.h"
 #include "convert/errors.h"
+#include "wire/generation.h"
 
 namespace jaxexp {
 
@@ -116,7 +117,13 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
 nb::object Decoder::dtype(int kind, const wire::Path& where) {
   if (kind >= 0 && static_cast<std::size_t>(kind) < jax_.dtypes.size())
     return jax_.dtypes[static_cast<std::size_t>(kind)];
-  return reading(where, "the number of a dtype that is known here", [&] { return jax_.dtype_of_kind(kind); });
+  try {
+    return jax_.dtype_of_kind(kind);
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_LookupError)) throw;
+    throw wire::Error(where, "a dtype (0 to " + std::to_string(jax_.dtypes.size() - 1) + ", or a registered one)",
+                      wire::unknown(kind, exported_));
+  }
 }
 
 }  // namespace jaxexp

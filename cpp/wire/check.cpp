@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "flat_map.h"
+#include "generation.h"
 #include "limits.h"
 #include "values.h"
 
@@ -24,8 +25,8 @@ struct Tree {
 
 class Check {
  public:
-  explicit Check(std::size_t buffer_size)
-      : max_nodes_(max_tree_nodes(buffer_size)), max_key_bytes_(max_tree_key_bytes(buffer_size)) {}
+  Check(const schema::Exported& root, std::size_t buffer_size)
+      : root_(root), max_nodes_(max_tree_nodes(buffer_size)), max_key_bytes_(max_tree_key_bytes(buffer_size)) {}
 
   void exported(const schema::Exported& e, const Path& path) {
     // A sharding that a VJP shares with its primal has to make sense among the VJP's own meshes as well.
@@ -52,7 +53,7 @@ class Check {
     each(e.ordered_effects(), path, "ordered_effects", effect);
     each(e.unordered_effects(), path, "unordered_effects", effect);
     each(e.disabled_checks(), path, "disabled_checks", [&](const auto& disabled, const Path& p) {
-      known(disabled.kind(), schema::DisabledSafetyCheckKind::shape_assertions, p, "kind");
+      known("a kind of safety check", disabled.kind(), schema::DisabledSafetyCheckKind::shape_assertions, p, "kind");
       if (disabled.kind() == schema::DisabledSafetyCheckKind::custom_call)
         required(disabled.custom_call_target(), p, "custom_call_target");
     });
@@ -79,10 +80,10 @@ class Check {
   }
 
   template <class Enum>
-  static void known(Enum value, Enum last, const Path& parent, std::string_view name, Enum first = Enum{}) {
+  void known(const char* what, Enum value, Enum last, const Path& parent, std::string_view name, Enum first = Enum{}) const {
     if (value < first || value > last)
-      throw Error({&parent, name}, "a number from " + to_string(int(first)) + " to " + to_string(int(last)),
-                  to_string(int(value)));
+      throw Error({&parent, name}, what + (" (" + to_string(int(first))) + " to " + to_string(int(last)) + ")",
+                  unknown(int(value), root_));
   }
 
   static void same_count(const Path& path, const char* what, std::uint64_t expected, std::uint64_t found) {
@@ -126,8 +127,8 @@ class Check {
 
   void aval(const schema::AbstractValue& aval, const Path& path) {
     if (!first_visit(avals_, aval)) return;
-    known(aval.kind(), schema::AbstractValueKind::shapedArray, path, "kind");
-    known(aval.memory_space(), schema::MemorySpace::Any, path, "memory_space");
+    known("a kind of abstract value", aval.kind(), schema::AbstractValueKind::shapedArray, path, "kind");
+    known("a memory space", aval.memory_space(), schema::MemorySpace::Any, path, "memory_space");
     each(aval.shape(), path, "shape", [](const flatbuffers::String& dimension, const Path& p) {
       if (dimension.size() == 0) throw Error(p, "a dimension", "an empty string");
     });
@@ -140,7 +141,8 @@ class Check {
     same_count({&path, "axis_types"}, "types, one for each axis name", axes, Values::length(mesh.axis_types()));
     for (std::uint32_t i = 0; i < axes; ++i) {
       const Path types{&path, "axis_types", i};
-      known(mesh.axis_types()->Get(i), schema::AxisType::Manual, types, "", schema::AxisType::Auto);
+      const auto type = mesh.axis_types()->Get(i);
+      known("a type of mesh axis", type, schema::AxisType::Manual, types, "", schema::AxisType::Auto);
     }
     if (const auto* device = mesh.abstract_device()) {
       const Path inner{&path, "abstract_device"};
@@ -159,7 +161,7 @@ class Check {
 
   void sharding(const schema::Sharding& sharding, const schema::Exported& e, const Path& path) {
     if (!first_visit(shardings_, sharding)) return;
-    known(sharding.kind(), schema::ShardingKind::named_sharding, path, "kind");
+    known("a kind of sharding", sharding.kind(), schema::ShardingKind::named_sharding, path, "kind");
     if (sharding.named_sharding())
       named_sharding(*sharding.named_sharding(), e, {&path, "named_sharding"});
     else if (sharding.kind() == schema::ShardingKind::named_sharding)
@@ -181,7 +183,7 @@ class Check {
     if (const auto [known_tree, is_new] = trees_.insert(reinterpret_cast<std::uintptr_t>(&node)); !is_new)
       return known_tree;
     const std::uint32_t arity = Values::length(node.children());
-    known(node.kind(), schema::PyTreeDefKind::custom, path, "kind");
+    known("a kind of tree node", node.kind(), schema::PyTreeDefKind::custom, path, "kind");
     const bool is_leaf = node.kind() == schema::PyTreeDefKind::leaf;
     if (is_leaf || node.kind() == schema::PyTreeDefKind::none)
       same_count({&path, "children"}, "children of a leaf or None", 0, arity);
@@ -232,6 +234,7 @@ class Check {
     }
   }
 
+  const schema::Exported& root_;
   const std::uint64_t max_nodes_;
   const std::uint64_t max_key_bytes_;
   std::uint64_t key_bytes_ = 0;
@@ -241,6 +244,6 @@ class Check {
 
 }  // namespace
 
-void check(const schema::Exported& root, std::size_t buffer_size) { Check(buffer_size).exported(root, {}); }
+void check(const schema::Exported& root, std::size_t buffer_size) { Check(root, buffer_size).exported(root, {}); }
 
 }  // namespace jaxexp::wire

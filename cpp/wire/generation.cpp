@@ -10,6 +10,7 @@
 //   0.11.1   version 12, jax_version
 #include "generation.h"
 
+#include "error.h"
 #include "values.h"
 
 namespace jaxexp::wire {
@@ -24,6 +25,15 @@ std::string_view writer(const schema::Exported& e) {
   }
   if (e.nr_devices() == 0) return e.serialization_version() < 2 ? "0.4.22 to 0.4.23" : "0.4.24 to 0.8.1";
   return e.nr_devices_short() == 0 ? "0.9.1 to 0.9.2" : "0.8.2 to 0.9.0.1";
+}
+
+std::string unknown(int number, const schema::Exported& e) {
+  std::string text = std::to_string(number) + ", which is unknown here: ";
+  if (const auto* version = e.jax_version())
+    text += "the artifact was written by JAX " + shortened(version->string_view()) + "; read it";
+  else
+    text += "the artifact is damaged, or was written by a newer JAX or jaxexp; read it";
+  return text + " with a jaxexp that knows it";
 }
 
 }  // namespace jaxexp::wire

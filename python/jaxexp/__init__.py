@@ -17,6 +17,8 @@ from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
 
 if TYPE_CHECKING:
+    from ._compatibility import Compatibility as Compatibility
+    from ._compatibility import compatibility as compatibility
     from ._disabled_check import DisabledSafetyCheck as DisabledSafetyCheck
     from ._export import default_export_platform as default_export_platform
     from ._export import export as export
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ._jax import symbolic_shape as symbolic_shape
     from ._load import deserialize as deserialize
     from ._load import load as load
+    from ._migrate import migrate as migrate
     from ._registry import register_namedtuple_serialization as register_namedtuple_serialization
     from ._registry import register_pytree_node_serialization as register_pytree_node_serialization
 
@@ -40,15 +43,18 @@ maximum_supported_serialization_version = maximum_supported_calling_convention_v
 minimum_supported_serialization_version = minimum_supported_calling_convention_version
 
 _HOME = {
+    "Compatibility": "_compatibility",
     "DisabledSafetyCheck": "_disabled_check",
     "Exported": "_exported",
     "SymbolicScope": "_jax",
+    "compatibility": "_compatibility",
     "default_export_platform": "_export",
     "deserialize": "_load",
     "export": "_export",
     "install": "_install",
     "is_symbolic_dim": "_jax",
     "load": "_load",
+    "migrate": "_migrate",
     "register_namedtuple_serialization": "_registry",
     "register_pytree_node_serialization": "_registry",
     "symbolic_args_specs": "_jax",
@@ -58,6 +64,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Compatibility",
     "DeserializationError",
     "DisabledSafetyCheck",
     "ExportError",
@@ -65,6 +72,7 @@ __all__ = [
     "SerializationError",
     "SymbolicScope",
     "UnsupportedError",
+    "compatibility",
     "default_export_platform",
     "deserialize",
     "export",
@@ -73,6 +81,7 @@ __all__ = [
     "load",
     "maximum_supported_calling_convention_version",
     "maximum_supported_serialization_version",
+    "migrate",
     "minimum_supported_calling_convention_version",
     "minimum_supported_serialization_version",
     "register_namedtuple_serialization",

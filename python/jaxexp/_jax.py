@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 
 import jax
 
+from . import _stablehlo
+from ._errors import UnsupportedArtifactError
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 OLDEST_JAX = (0, 10, 2)
@@ -270,8 +273,25 @@ def serialize_module(module: Any) -> bytes:
 
 
 def deserialize_module(serialized: bytes, context: Any) -> Any:
-    """The inverse of `serialize_module`, in an MLIR context that is already entered."""
-    return _deserialize_portable_artifact(serialized, context)
+    """The inverse of `serialize_module`, in an MLIR context that is already entered.
+
+    Raises:
+        UnsupportedArtifactError: the module is for a newer StableHLO than the installed jaxlib knows.
+    """
+    newest: str = hlo.get_current_version()
+    too_new = _stablehlo.why_too_new(serialized, newest)
+    if too_new is None:
+        return _deserialize_portable_artifact(serialized, context)
+    found, certain = too_new
+    cause: Exception | None = None
+    if not certain:  # a module for a newer version that makes no use of it
+        try:
+            return _deserialize_portable_artifact(serialized, context)
+        except Exception as error:
+            cause = error
+    raise UnsupportedArtifactError(
+        "mlir_module_serialized", f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", found
+    ) from cause
 
 
 def may_name(serialized: bytes, *names: str) -> bool:

@@ -26,7 +26,7 @@ class Release:
         newest_convention: the newest one, which it writes from 0.4.24 on.
         dtypes: how many kinds of dtypes its `jax.export` knows; they are counted from 0, without gaps.
         custom_nodes: whether its `jax.export` knows custom pytree nodes.
-        shardy: whether its jaxlib knows the Shardy dialect.
+        shardy: whether its exported functions may contain the Shardy dialect unless it is configured otherwise.
     """
 
     version: str
@@ -67,18 +67,18 @@ RELEASES = (
     _row("0.4.31", "2024-07-30", "1.4.2", 9, 9, 23, False, False),
     _row("0.4.32", "2024-09-11", "1.7.1", 9, 9, 23, False, False),
     _row("0.4.33", "2024-09-16", "1.7.1", 9, 9, 23, False, False),
-    _row("0.4.34", "2024-10-04", "1.7.5", 9, 9, 23, False, True),
-    _row("0.4.35", "2024-10-22", "1.7.8", 9, 9, 23, True, True),
-    _row("0.4.36", "2024-12-05", "1.8.5", 9, 9, 25, True, True),
-    _row("0.4.37", "2024-12-10", "1.8.5", 9, 9, 25, True, True),
-    _row("0.4.38", "2024-12-17", "1.8.7", 9, 9, 25, True, True),
-    _row("0.5.0", "2025-01-17", "1.8.9", 9, 9, 25, True, True),
-    _row("0.5.1", "2025-02-24", "1.9.3", 9, 9, 26, True, True),
-    _row("0.5.2", "2025-03-05", "1.9.3", 9, 9, 26, True, True),
-    _row("0.5.3", "2025-03-19", "1.10.0", 9, 9, 27, True, True),
-    _row("0.6.0", "2025-04-17", "1.10.4", 9, 9, 30, True, True),
-    _row("0.6.1", "2025-05-21", "1.10.9", 9, 9, 30, True, True),
-    _row("0.6.2", "2025-06-17", "1.11.0", 9, 9, 30, True, True),
+    _row("0.4.34", "2024-10-04", "1.7.5", 9, 9, 23, False, False),
+    _row("0.4.35", "2024-10-22", "1.7.8", 9, 9, 23, True, False),
+    _row("0.4.36", "2024-12-05", "1.8.5", 9, 9, 25, True, False),
+    _row("0.4.37", "2024-12-10", "1.8.5", 9, 9, 25, True, False),
+    _row("0.4.38", "2024-12-17", "1.8.7", 9, 9, 25, True, False),
+    _row("0.5.0", "2025-01-17", "1.8.9", 9, 9, 25, True, False),
+    _row("0.5.1", "2025-02-24", "1.9.3", 9, 9, 26, True, False),
+    _row("0.5.2", "2025-03-05", "1.9.3", 9, 9, 26, True, False),
+    _row("0.5.3", "2025-03-19", "1.10.0", 9, 9, 27, True, False),
+    _row("0.6.0", "2025-04-17", "1.10.4", 9, 9, 30, True, False),
+    _row("0.6.1", "2025-05-21", "1.10.9", 9, 9, 30, True, False),
+    _row("0.6.2", "2025-06-17", "1.11.0", 9, 9, 30, True, False),
     _row("0.7.0", "2025-07-22", "1.12.1", 9, 10, 30, True, True),
     _row("0.7.1", "2025-08-20", "1.13.0", 9, 10, 30, True, True),
     _row("0.7.2", "2025-09-16", "1.13.0", 9, 10, 30, True, True),

@@ -6,12 +6,6 @@ import json
 import jax
 from jaxlib.mlir.dialects import stablehlo
 
-try:
-    importlib.import_module("jaxlib.mlir.dialects.sdy")
-    shardy = True
-except ImportError:
-    shardy = False
-
 
 def module(*candidates):
     for name in candidates:
@@ -49,7 +43,7 @@ print(
             "version": jax.__version__,
             "stablehlo": stablehlo.get_current_version(),
             "oldest_stablehlo": stablehlo.get_minimum_version(),
-            "shardy": shardy,
+            "shardy": getattr(jax.config, "jax_use_shardy_partitioner", False),
             "conventions": [
                 first("minimum_supported_calling_convention_version", "minimum_supported_serialization_version"),
                 first("maximum_supported_calling_convention_version", "maximum_supported_serialization_version"),

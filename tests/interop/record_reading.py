@@ -1,0 +1,64 @@
+"""Records which golden artifacts each released `jax.export` really loads and runs, in tests/golden/readers.json.
+
+    python tests/interop/record_reading.py --python 3.11=python3.11 --python 3.13=python3.13 [RELEASE ...]
+
+Releases that are named replace what the file said of them; without any, all since 0.4.22 are asked. From 0.11.1 on
+they are asked a second time, with the flag that lets them read expired versions: "0.11.1 expired".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from wheels import Wheels, number, pypi
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "golden"
+RECORD = GOLDEN / "readers.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
+    parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
+    parser.add_argument("releases", nargs="*")
+    options = parser.parse_args()
+
+    folder = options.keep or Path(tempfile.mkdtemp())
+    wheels = Wheels(folder, dict(entry.split("=", 1) for entry in options.python))
+    releases = options.releases or [release for release in pypi("jax") if number(release) >= (0, 4, 22)]
+    folders = list(map(str, sorted(GOLDEN.glob("jax-*"))))
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {"readers": {}}
+    readers = record["readers"]
+    for release in sorted(releases, key=number):
+        outcomes = wheels.run(release, HERE / "read_goldens.py", *folders)
+        readers[release] = failures(outcomes)
+        if number(release) >= (0, 11, 1):
+            readers[f"{release} expired"] = failures(
+                wheels.run(release, HERE / "read_goldens.py", "--expired", *folders)
+            )
+        print(release, list(outcomes.values()).count("ok"), flush=True)
+        record = {
+            "artifacts": sorted(outcomes),
+            "readers": dict(sorted(readers.items(), key=lambda item: (number(item[0].split()[0]), item[0]))),
+        }
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        if not options.keep:
+            shutil.rmtree(folder / release)
+
+
+def failures(outcomes: dict[str, str]) -> dict[str, list[str]]:
+    """The artifacts by what went wrong; those that are not named were fine."""
+    found: dict[str, list[str]] = {}
+    for artifact, outcome in outcomes.items():
+        if outcome != "ok":
+            found.setdefault(outcome, []).append(artifact)
+    return found
+
+
+if __name__ == "__main__":
+    main()
