@@ -239,6 +239,23 @@ def test_shardings_that_a_reader_does_not_know(what: str) -> None:
         exported.serialize(compatibility=f"jax-{release}")
 
 
+def test_custom_calls_of_other_platforms() -> None:
+    exported = jaxexp.export(jax.jit(jnp.linalg.cholesky), platforms=("cuda",))(spec((3, 3)))
+    with pytest.raises(jaxexp.SerializationError, match=r"calls cusolver_potrf_ffi, .*; write for JAX 0\.8\.0 or"):
+        exported.serialize(compatibility="jax-0.7.2")
+    assert exported.serialize(compatibility="jax-0.8.0")
+
+
+def test_composites_are_expanded_for_compilers_without_them() -> None:
+    """CHLO operations are composites in an artifact, which may come back as operations."""
+    exported = jaxexp.export(jax.jit(lambda x: (jax.lax.acosh(1 + x), jax.lax.top_k(x, 2))))(spec((4,)))
+    old, newer = (jaxexp.deserialize(exported.serialize(compatibility=f"jax-{v}")) for v in ("0.4.31", "0.4.32"))
+    assert re.search(r'= chlo\.|stablehlo\.composite "chlo\.', newer.mlir_module())
+    assert not re.search(r"= chlo\.|stablehlo\.composite", old.mlir_module())
+    x = arr(4)
+    assert_same_values(old.call(x), newer.call(x), rtol=1e-5)
+
+
 def test_vjp_is_refused_with_its_own_reason() -> None:
     exported = jaxexp.export(jax.jit(lambda x, n: x * n))(spec((2,)), spec((2,), np.int32))
     assert exported.serialize(0, compatibility="jax-0.4.23")

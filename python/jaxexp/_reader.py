@@ -47,6 +47,7 @@ _CUSTOM_CALLS: tuple[tuple[str, Version], ...] = (
     (r"lapack_[sdcz](gtsv|geqp3)_ffi", (0, 5, 0)),
     (r"lapack_[sdcz](gesvd|trsm)_ffi", (0, 5, 3)),  # trsm took one argument more before
     (r"lapack_[sdcz](ormqr|unmqr)_ffi", (0, 10, 0)),
+    (r"cu_threefry2x32_ffi", (0, 4, 31)),
     (r"cusolver_(geqrf|getrf|orgqr|syevd)_ffi", (0, 4, 32)),
     (r"cusolver_(gesvd|gesvdj)_ffi", (0, 4, 34)),
     (r"cusolver_sytrd_ffi", (0, 4, 38)),

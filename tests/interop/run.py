@@ -171,7 +171,7 @@ def main() -> None:
     kept.write_text(json.dumps(results, indent=1))
     if chosen.keep:
         keep(artifacts, results)
-    if not chosen.no_page:
+    if not chosen.no_page and set(RELEASES) <= results.keys():  # some of them do not make a page
         page = PAGE.read_text()
         before, _, rest = page.partition(MARKERS[0])
         _, _, after = rest.partition(MARKERS[1])
