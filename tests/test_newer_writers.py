@@ -109,7 +109,8 @@ def test_a_module_that_is_too_new() -> None:
     assert exported.fun_name == "sin"  # the signature is readable
     newest = _releases.release(jax.__version__).stablehlo
     message = (
-        rf"at mlir_module_serialized: expected a module that JAX {jax.__version__} reads, for StableHLO up to {newest}, "
+        rf"at mlir_module_serialized: expected a module that JAX {jax.__version__} reads, "
+        rf"for StableHLO up to {newest}, "
         r"found one for StableHLO 1\.99\.0, which takes a JAX that is newer than this jaxexp"
     )
     args = CASES["sin"].build().args

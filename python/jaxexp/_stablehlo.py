@@ -46,6 +46,7 @@ _FIRST_WITH_ATTRIBUTE = {
     ("builtin", 22): ("0.4.36", "ranges in source locations"),
     ("vhlo", 19): ("0.5.1", "the accuracy of a result"),
     ("vhlo", 20): ("0.5.1", "the accuracy of a result"),
+    **{("vhlo", code): ("0.10.0", "groups of replicas by mesh axes") for code in range(21, 26)},
 }
 
 

@@ -17,7 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import conftest  # noqa: F401  (eight devices)
+import conftest  # noqa: F401  (eight devices, before JAX is there)
+
+# isort: split
 import jax
 import jax.numpy as jnp
 import numpy as np
