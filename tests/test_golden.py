@@ -78,12 +78,8 @@ def assert_runs(exported: Any, version: str, name: str) -> None:
 
 @every_artifact
 def test_reads_what_the_installed_jax_reads(version: str, name: str) -> None:
-    theirs, ours = read(jax_export, version, name), read(jaxexp, version, name)
-    if theirs is None:
-        if ours is None:
-            return
-    else:
-        assert ours is not None, "jax.export reads it, jaxexp does not"
+    theirs, ours = read(jax_export, version, name), jaxexp.deserialize(blob_of(version, name))
+    if theirs is not None:
         if getattr(theirs, "_has_named_shardings", True):
             assert_same_fields(ours, theirs)
         else:
@@ -108,10 +104,7 @@ def test_reads_what_the_installed_jax_reads(version: str, name: str) -> None:
 @pytest.mark.parametrize("version", RELEASES)
 def test_derivatives(version: str) -> None:
     """`mlp` was written with one VJP: three layers tanh(x @ w + b)."""
-    theirs, ours = read(jax_export, version, "mlp"), read(jaxexp, version, "mlp")
-    if ours is None:
-        assert theirs is None
-        return
+    theirs, ours = read(jax_export, version, "mlp"), jaxexp.deserialize(blob_of(version, "mlp"))
 
     def live(params: Any, x: Any) -> Any:
         for i in range(3):

@@ -145,7 +145,7 @@ def test_text() -> None:
 
 
 def test_custom_calls_and_nodes() -> None:
-    Point = collections.namedtuple("Point", "x y")  # noqa: PYI024
+    Point = collections.namedtuple("Point", "x y")
     jaxexp.register_namedtuple_serialization(Point, serialized_name="test_readers.Point")
 
     def fun(p: Any) -> Any:

@@ -118,3 +118,17 @@ def remove(buffer: bytearray, path: str) -> None:
     table, kind = locate(buffer, head) if head else (_u32(buffer, 0), "Exported")
     vtable = table - struct.unpack_from("<i", buffer, table)[0]
     struct.pack_into("<H", buffer, vtable + 4 + 2 * LAYOUT[kind][name][0], 0)
+
+
+def add_slot(buffer: bytearray, path: str = "", value_of: int = 0) -> None:
+    """Gives a table a field that no reader knows, behind all that the layout has; its value is that of another slot."""
+    table, kind = locate(buffer, path) if path else (_u32(buffer, 0), "Exported")
+    vtable = table - struct.unpack_from("<i", buffer, table)[0]
+    size, table_size = struct.unpack_from("<HH", buffer, vtable)
+    entries = list(struct.unpack_from(f"<{(size - 4) // 2}H", buffer, vtable + 4))
+    unknown = 1 + max(slot for slot, _ in LAYOUT[kind].values())
+    entries += [0] * (unknown - len(entries)) + [entries[value_of]]
+    assert entries[-1], "the slot to copy is there"
+    buffer += bytes(-len(buffer) % 4)
+    struct.pack_into("<i", buffer, table, table - len(buffer))
+    buffer += struct.pack(f"<{2 + len(entries)}H", 4 + 2 * len(entries), table_size, *entries)

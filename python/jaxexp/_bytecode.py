@@ -91,12 +91,12 @@ def read(module: bytes | memoryview) -> Bytecode:
 def _names(section: _Reader, strings: list[str], version: int) -> tuple[list[str], frozenset[str]]:
     dialects = []
     for _ in range(section.number()):
-        name, versioned = section.number(), False
+        name, versioned = section.number(), 0
         if version >= _VERSIONED_DIALECTS:
             name, versioned = divmod(name, 2)
         dialects.append(section.element(strings, name))
-        if versioned:
-            next(section.sections())
+        if versioned and next(section.sections(), None) is None:
+            section.refuse("no version of a dialect")
     if version >= _COUNTED_OPERATIONS:
         section.number()
     operations = set()

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import _codec, _convention, _jax
+from . import _convention, _jax
 from ._errors import ExportError, UnsupportedError
 from ._exported import Exported, read_exported
 
@@ -47,7 +47,7 @@ def migrate(
     # Without a release to write for, serialize is asked for what it does by default.
     blob = current.serialize(order) if to is None else _written_for(current, order, to)
     migrated = read_exported(bytes(blob))
-    _check_signatures(old, migrated, order)
+    _check_signatures(old, migrated, order, named_shardings=to is None)
     if inputs is not None:
         _check_results(old, migrated, *inputs)
     return blob
@@ -68,9 +68,9 @@ def _vjp_order(exported: Exported) -> int:
 
 def _up_to_date(old: Exported) -> Exported:
     """The same function with everything that no longer is current replaced, its VJPs likewise."""
-    fields = {name: value for name, value in _fields(old).items() if name not in _REPLACED}
+    kept = {name: getattr(old, name) for name in Exported.__dataclass_fields__ if name not in _REPLACED}
     return Exported(
-        **fields,
+        **kept,
         mlir_module_serialized=_module_up_to_date(old),
         calling_convention_version=_convention_up_to_date(old),
         _get_vjp=(lambda _: _up_to_date(old.vjp())) if old.has_vjp() else None,
@@ -80,12 +80,11 @@ def _up_to_date(old: Exported) -> Exported:
 _REPLACED = ("mlir_module_serialized", "calling_convention_version", "_get_vjp")
 
 
-def _fields(exported: Exported) -> dict[str, Any]:
-    return {name: getattr(exported, name) for name in Exported.__dataclass_fields__ if name != "_get_vjp"}
-
-
 def _module_up_to_date(old: Exported) -> bytes:
-    """The module as an operation of today's StableHLO, written for the version that `export` writes for."""
+    """The module, written for the version of StableHLO that `export` writes for.
+
+    What only old releases of jaxlib run is to be replaced here, between parsing and writing.
+    """
     with _jax.make_ir_context() as context:
         module = _jax.deserialize_module(old.mlir_module_serialized, context)
         return _jax.serialize_module(module)
@@ -104,10 +103,10 @@ def _convention_up_to_date(old: Exported) -> int:
     return _convention.OLDEST_VERSION  # without tokens it is the same
 
 
-def _check_signatures(old: Exported, migrated: Exported, order: int) -> None:
-    """Compares what a caller relies on, VJPs included."""
+def _check_signatures(old: Exported, migrated: Exported, order: int, named_shardings: bool) -> None:
+    """Compares what a caller relies on, VJPs included. Some formats drop the names of mesh axes."""
     for vjps in range(order + 1):
-        before, after = _signature(old), _signature(migrated)
+        before, after = _signature(old, named_shardings), _signature(migrated, named_shardings)
         differing = [name for name in before if before[name] != after[name]]
         if differing:
             whose = f"the VJP of order {vjps} of {old.fun_name}" if vjps else old.fun_name
@@ -119,16 +118,17 @@ def _check_signatures(old: Exported, migrated: Exported, order: int) -> None:
             old, migrated = old.vjp(), migrated.vjp()
 
 
-def _signature(exported: Exported) -> dict[str, Any]:
+def _signature(exported: Exported, named_shardings: bool = True) -> dict[str, Any]:
     """What stays the same, in a form that compares across symbolic scopes."""
+    kind = "_{}_named_shardings" if named_shardings else "{}_shardings_hlo"
     return {
         "fun_name": exported.fun_name,
         "in_tree": exported.in_tree,
         "in_avals": [_aval(aval) for aval in exported.in_avals],
         "out_tree": exported.out_tree,
         "out_avals": [_aval(aval) for aval in exported.out_avals],
-        "in_shardings": exported._in_named_shardings,
-        "out_shardings": exported._out_named_shardings,
+        "in_shardings": getattr(exported, kind.format("in")),
+        "out_shardings": getattr(exported, kind.format("out")),
         "nr_devices": exported.nr_devices,
         "platforms": exported.platforms,
         "ordered_effects": exported.ordered_effects,

@@ -46,6 +46,7 @@ _FIRST_WITH_ATTRIBUTE = {
     ("builtin", 22): ("0.4.36", "ranges in source locations"),
     ("vhlo", 19): ("0.5.1", "the accuracy of a result"),
     ("vhlo", 20): ("0.5.1", "the accuracy of a result"),
+    **{("vhlo", code): ("0.10.0", "groups of replicas by mesh axes") for code in range(21, 26)},
 }
 
 
@@ -81,5 +82,5 @@ def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool] | N
     ]
     reader = too_new[-1][0] if too_new else _releases.first_to_read(version)
     contains = f" with {', '.join(what for _, what in too_new)}" if too_new else ""
-    known = "JAX that is newer than this jaxexp reads" if reader is None else f"JAX {reader.version} and newer read"
-    return f"one for StableHLO {version}{contains}, which {known}", bool(too_new)
+    takes = "takes a JAX that is newer than this jaxexp" if reader is None else f"JAX {reader.version} and newer read"
+    return f"one for StableHLO {version}{contains}, which {takes}", bool(too_new)

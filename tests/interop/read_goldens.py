@@ -66,7 +66,7 @@ def outcome(path):
             call = export.call(exported) if hasattr(export, "call") else export.call_exported(exported)
         results = jax.tree_util.tree_leaves(call(*args, **kwargs))
         step = "compare"
-        for i, (result, aval) in enumerate(zip(results, exported.out_avals)):
+        for i, (result, aval) in enumerate(zip(results, exported.out_avals, strict=True)):
             expected = stored[f"out_{i}"]
             if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
                 result = jax.random.key_data(result)

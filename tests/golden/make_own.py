@@ -1,0 +1,101 @@
+"""Writes golden artifacts of jaxexp's own format into tests/golden/DATE_jaxexp-VERSION_jax-VERSION/.
+
+    PYTHONPATH=tests python tests/golden/make_own.py
+
+Run it when something new can be written, or when something is written in another way on purpose; folders of earlier
+versions stay. NAME.bin is the artifact, NAME.npz holds the flat arguments ("in_0", ...) and the results of the function
+itself ("out_0", ...). cases.json has the order of derivatives and the length of each artifact.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import conftest  # noqa: F401  (eight devices, before JAX is there)
+
+# isort: split
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxexp
+from corpus import CASES, Program, arr, export_with, spec
+
+# From the corpus, with the orders of derivatives that are kept.
+FROM_CORPUS = {
+    "sin": 2, "dropped": 2, "keywords": 1, "nested_containers": 2, "namedtuples": 0, "ordered_dict": 0,
+    "custom_node": 2, "dataclass_node": 1, "standard_dtypes": 0, "wide_dtypes": 0, "float8s": 0,
+    "four_bit_integers": 0, "float4": 0, "integers_and_floats": 1, "threefry_key": 0, "rbg_key": 0, "unsafe_rbg_key": 0,
+    "key_batch": 0, "symbolic_batch": 2, "symbolic_several": 1, "symbolic_expressions": 0, "symbolic_multi_platform": 0,
+    "multi_platform": 2, "sharded_2d": 2, "partly_sharded": 1, "constrained_inside": 0, "shard_map_psum": 1,
+    "explicit_mesh": 1, "several_effects": 0, "effects_and_symbolic_shapes": 0, "cholesky": 1, "scan": 2,
+}  # fmt: skip
+
+
+def other_keys() -> Any:
+    """Dict keys that are not strings."""
+    table = {1: arr(3), 2: arr(2)}
+    fun = jax.jit(lambda table: {(1, 2): table[1] * 2, (3, 4): table[2] - 1})
+    return Program(fun, (table,)), {}
+
+
+def declared_batch() -> Any:
+    """A declared batch dimension, and constraints on symbolic ones."""
+    b, n = jaxexp.symbolic_shape("b, n", constraints=["n >= 2", "b <= 64"])
+    fun = jax.jit(lambda x: jnp.cumsum(x, axis=1))
+    return Program(fun, (arr(3, 4),), specs=(spec((b, n)),)), {"batch_dim": "b"}
+
+
+def constants() -> Any:
+    """Arrays that the function closes over."""
+    table = arr(16, 16, seed=4)
+    return Program(jax.jit(lambda x: x @ table), (arr(2, 16),)), {}
+
+
+def write(folder: Path, name: str, exported: Any, program: Any, order: int) -> dict[str, int]:
+    blob = exported.serialize(vjp_order=order)
+    (folder / f"{name}.bin").write_bytes(blob)
+    arrays = {f"in_{i}": plain(x) for i, x in enumerate(jax.tree.leaves((program.args, program.kwargs)))}
+    results = program.live(*program.args, **program.kwargs)
+    arrays |= {f"out_{i}": plain(x) for i, x in enumerate(jax.tree.leaves(results))}
+    np.savez(folder / f"{name}.npz", **arrays)
+    return {"bytes": len(blob), "vjp_order": order}
+
+
+def plain(leaf: Any) -> np.ndarray:
+    """A leaf as an array of a dtype that numpy has without help: keys as their data, small dtypes widened."""
+    if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    value = np.asarray(leaf)
+    if value.dtype.isbuiltin == 1:
+        return value
+    return value.astype(np.int8 if "int" in value.dtype.name else np.float32)
+
+
+def main() -> None:
+    today = datetime.date.today().isoformat()
+    folder = Path(__file__).parent / f"{today}_jaxexp-{jaxexp.__version__}_jax-{jax.__version__}"
+    folder.mkdir(exist_ok=True)
+    cases = {}
+    for name, order in FROM_CORPUS.items():
+        with CASES[name].context():
+            program = CASES[name].build()
+            cases[name] = write(folder, name, export_with(jaxexp, program), program, order)
+    for build in (other_keys, declared_batch, constants):
+        program, options = build()
+        exported = jaxexp.export(program.fun, **options)(*program.specs, **program.kwspecs)
+        cases[build.__name__] = write(folder, build.__name__, exported, program, 1)
+    for name in cases:
+        cases[name]["x64"] = name in CASES and CASES[name].x64
+    (folder / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
+    print(f"{len(cases)} artifacts in {folder}")
+
+
+if __name__ == "__main__":
+    main()
