@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from ._errors import DeserializationError
 
+_WHERE = "mlir_module_serialized"
 _MAGIC = b"ML\xefR"
 _STRINGS, _DIALECTS, _OFFSETS = 0, 1, 3  # kinds of sections
 _ATTRIBUTES, _ATTRIBUTE_OFFSETS = 2, 3
@@ -64,28 +65,45 @@ def stablehlo_of(producer: str | None) -> str | None:
     return found[1] if found else None
 
 
+def may_name(module: bytes | memoryview, *names: str) -> bool:
+    """Whether one of these may be the name of an operation, an attribute or a symbol in a module.
+
+    Names have a section of their own. Searching it takes no longer where there are large constants, and parsing the
+    module would.
+    """
+    try:
+        strings = bytes(dict(_open(module)[2])[_STRINGS].data)
+    except (DeserializationError, KeyError):  # no bytecode, or damaged: then it may be anywhere
+        strings = bytes(module)
+    return any(name.encode() in strings for name in names)
+
+
 def read(module: bytes | memoryview) -> Bytecode:
     """The head of a module.
 
     Raises:
         DeserializationError: the bytes are no MLIR bytecode, or end too early.
     """
-    view = memoryview(module).cast("B")
-    if bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise DeserializationError(
-            "mlir_module_serialized", "a StableHLO portable artifact", f"bytes that begin with {bytes(view[:4])!r}"
-        )
-    reader = _Reader(view, len(_MAGIC))
-    version = reader.number()
-    by = reader.text()
-    sections = dict(reader.sections())
+    version, by, found = _open(module)
+    sections = dict(found)
     for needed in (_STRINGS, _DIALECTS, _ATTRIBUTES, _ATTRIBUTE_OFFSETS):
         if needed not in sections:
-            reader.refuse(f"no section {needed}")
+            raise DeserializationError(_WHERE, "MLIR bytecode", f"no section {needed}")
     strings = list(sections[_STRINGS].strings())
     dialects, operations = _names(sections[_DIALECTS], strings, version)
     attributes, types = _codes(sections[_ATTRIBUTES], sections[_ATTRIBUTE_OFFSETS], dialects)
     return Bytecode(by, stablehlo_of(by), frozenset(dialects), operations, attributes, types)
+
+
+def _open(module: bytes | memoryview) -> tuple[int, str, Iterator[tuple[int, _Reader]]]:
+    """The version of the bytecode's format, its producer, and its sections by their kind."""
+    view = memoryview(module).cast("B")
+    if bytes(view[: len(_MAGIC)]) != _MAGIC:
+        raise DeserializationError(
+            _WHERE, "a StableHLO portable artifact", f"bytes that begin with {bytes(view[:4])!r}"
+        )
+    reader = _Reader(view, len(_MAGIC))
+    return reader.number(), reader.text(), reader.sections()
 
 
 def _names(section: _Reader, strings: list[str], version: int) -> tuple[list[str], frozenset[str]]:
@@ -141,7 +159,7 @@ class _Reader:
         self.at = at
 
     def refuse(self, found: str) -> NoReturn:
-        raise DeserializationError("mlir_module_serialized", "MLIR bytecode", f"{found} at byte {self.at} of a section")
+        raise DeserializationError(_WHERE, "MLIR bytecode", f"{found} at byte {self.at} of a section")
 
     def at_end(self) -> bool:
         return self.at >= len(self.data)

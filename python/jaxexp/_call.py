@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import _jax
+from . import _bytecode, _jax
 from ._convention import Arguments
 from ._errors import ExportError
 from ._primitive import call_exported_p
@@ -60,7 +60,7 @@ def eager_callable(exported: Exported) -> Callable[..., Any]:
 def _donated_arguments(exported: Exported) -> tuple[int, ...]:
     """The arguments whose buffers the module may use for its results."""
     serialized = exported.mlir_module_serialized
-    if not _jax.may_name(serialized, *_DONATION):
+    if not _bytecode.may_name(serialized, *_DONATION):
         return ()
     context = _jax.make_ir_context()
     with context:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import calendar
-import collections
 import dataclasses
 import datetime
 import itertools
@@ -161,7 +160,7 @@ def compatibility(buffer: Any) -> Compatibility:
     """
     artifact = _codec.read(buffer)
     facts = _Facts.of(artifact)
-    installed = _installed_release()
+    installed = _releases.at(_jax.installed_release)
     refused = _why_not(installed, facts)
     writers = _writers(artifact, facts)
     unreadable, custom_calls = _try_here(artifact, facts)
@@ -252,12 +251,6 @@ def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str,
         yield releases[0], releases[-1], reason
 
 
-def _installed_release() -> Release:
-    """The installed JAX; one that is not in the table is taken for the newest that came before it."""
-    version = _jax._release(jax.__version__)
-    return max((r for r in RELEASES if r.number <= version), key=lambda r: r.number)
-
-
 def _chain(artifact: Artifact) -> Iterator[Artifact]:
     link: Artifact | None = artifact
     while link is not None:
@@ -304,13 +297,10 @@ def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, 
         exported = Exported._from_artifact(artifact)
     except ExportError as error:
         return str(error), None
-    calls: collections.Counter[str] = collections.Counter()
     try:
         with _jax.make_ir_context() as context:
             module = _jax.deserialize_module(exported.mlir_module_serialized, context)
-            for operation in _jax.iter_operations(module):
-                if operation.name == "stablehlo.custom_call":
-                    calls[_jax.ir.StringAttr(operation.attributes["call_target_name"]).value] += 1
+            calls = _jax.custom_call_targets(module)
     except ExportError as error:
         return str(error), None
     except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _batch, _check, _convention, _jax, _reader, _retarget, _vjp, _wrap
+from . import _batch, _bytecode, _check, _convention, _jax, _reader, _retarget, _vjp, _wrap
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError
 from ._exported import Exported
@@ -125,7 +125,7 @@ def _exported(
     serialized = _jax.serialize_module(module)
     if logger.isEnabledFor(logging.DEBUG):
         _log(lowering, version, module, dumped, len(serialized))
-    if _jax.may_name(serialized, "custom_call"):
+    if _bytecode.may_name(serialized, "custom_call"):
         _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
     return Exported(
         fun_name=lowering.fun_name,

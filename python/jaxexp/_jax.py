@@ -5,8 +5,8 @@ Every other module takes these names from here, so that a JAX release which move
 
 from __future__ import annotations
 
+import collections
 import itertools
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -294,15 +294,6 @@ def deserialize_module(serialized: bytes, context: Any) -> Any:
     ) from cause
 
 
-def may_name(serialized: bytes, *names: str) -> bool:
-    """Whether one of these names of operations, attributes or symbols may be in a serialized module.
-
-    Parsing a large module takes far longer than this, and so does a search from the front: MLIR's bytecode has its
-    strings behind everything else, constants included.
-    """
-    return any(serialized.rfind(name.encode()) >= 0 for name in names)
-
-
 def argument_attributes(module: Any) -> list[Any]:
     """The attributes of each argument of a module's main function."""
     main = ir.SymbolTable(module.operation)["main"]
@@ -511,15 +502,6 @@ def serialize_module_for(module: Any, stablehlo: str) -> bytes:
     return serialized
 
 
-def stablehlo_version_of(serialized: bytes) -> str | None:
-    """The version of StableHLO that a serialized module is in; None where it does not say.
-
-    MLIR bytecode starts with a magic number, its own version (one byte for all that exist) and its producer's name.
-    """
-    found = re.match(rb"ML\xefR.StableHLO_v(\d+\.\d+\.\d+)\x00", serialized, re.DOTALL)
-    return found[1].decode() if found else None
-
-
 def expand_composites(module: Any) -> None:
     """Replaces the operations of the CHLO dialect, and composites, by what they stand for, in place.
 
@@ -529,13 +511,13 @@ def expand_composites(module: Any) -> None:
     run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
 
 
-def custom_call_targets(module: Any) -> set[str]:
-    """The targets of all custom calls in a module."""
-    return {
+def custom_call_targets(module: Any) -> collections.Counter[str]:
+    """The targets of all custom calls in a module, and how many operations call each."""
+    return collections.Counter(
         ir.StringAttr(operation.attributes["call_target_name"]).value
         for operation in iter_operations(module)
         if operation.name == "stablehlo.custom_call"
-    }
+    )
 
 
 def import_shardy_attributes(module: Any) -> None:

@@ -79,7 +79,8 @@ def lower(
         nr_devices=facts["num_devices"],
         platforms=_jax.platforms_of(computation),
         ordered_effects=tuple(facts["ordered_effects"]),
-        unordered_effects=tuple(facts["unordered_effects"]),
+        # They come out of a set; in this order, the same function is the same bytes in every process.
+        unordered_effects=tuple(sorted(facts["unordered_effects"], key=lambda effect: str(type(effect)))),
         has_platform_index=shape_poly_state.has_platform_index_argument,
         uses_dim_vars=shape_poly_state.uses_dim_vars,
     )

@@ -176,7 +176,7 @@ def reader_of(compatibility: Any) -> Reader:
 
 def _weeks_back(weeks: int) -> Reader:
     """What somebody has who updated last so many weeks before the installed release came out."""
-    installed = [release for release in _releases.RELEASES if release.number <= _jax.installed_release][-1]
+    installed = _releases.at(_jax.installed_release)
     first = min(_releases.RELEASES, key=lambda release: release.date)
     # No calendar goes back further than this, and `timedelta` knows its limits.
     then = installed.date - datetime.timedelta(weeks=min(weeks, 52 * 100))

@@ -120,6 +120,11 @@ def release(version: str) -> Release:
         ) from None
 
 
+def at(version: tuple[int, ...]) -> Release:
+    """The release of this number; for one that is not in the table, the newest that came before it."""
+    return max((r for r in RELEASES if r.number <= version), key=lambda r: r.number, default=RELEASES[0])
+
+
 def newest_before(date: datetime.date) -> Release | None:
     """The newest release, by its number, that was out on a day; None before the first one."""
     return max((r for r in RELEASES if r.date <= date), key=lambda r: r.number, default=None)

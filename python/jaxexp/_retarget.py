@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 
-from . import _gspmd, _jax, _reader, _releases
+from . import _bytecode, _gspmd, _jax, _reader, _releases
 from ._reader import MAX, Reader, TooOldReaderError
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def for_reader(exported: Exported, reader: Reader) -> Exported:
 def _module_for(exported: Exported, reader: Reader) -> bytes | None:
     """None where the module can stay as it is."""
     serialized = exported.mlir_module_serialized
-    has_shardy = b"sdy" in serialized and not reader.has_shardy
-    written = _jax.stablehlo_version_of(serialized)
+    has_shardy = _bytecode.may_name(serialized, "sdy") and not reader.has_shardy
+    written = _bytecode.stablehlo_of(_bytecode.producer(serialized))
     too_new = written is None or _releases.number(written) > _releases.number(reader.stablehlo)
-    if not (has_shardy or too_new or b"custom_call" in serialized):
+    if not (has_shardy or too_new or _bytecode.may_name(serialized, "custom_call")):
         return None
     with _jax.make_ir_context() as context:
         module = _jax.deserialize_module(serialized, context)
