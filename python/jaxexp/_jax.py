@@ -455,3 +455,11 @@ def iter_operations(module: Any) -> Iterator[Any]:
 
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return iter(found)
+
+
+# What old releases wrote
+
+
+def custom_call_targets(platform: str) -> Any:
+    """The targets of the typed custom calls that are registered for a platform."""
+    return xla_client.custom_call_targets(platform)
