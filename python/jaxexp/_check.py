@@ -104,11 +104,9 @@ def check_module(module: Any, allowed_targets: Collection[str]) -> None:
     if "ALL" in allowed_targets:
         return
     refused: dict[str, Any] = {}
-    for operation in _jax.iter_operations(module):
-        if operation.name == "stablehlo.custom_call":
-            target = _jax.ir.StringAttr(operation.attributes["call_target_name"]).value
-            if target not in STABLE_CUSTOM_CALLS and target not in allowed_targets:
-                refused.setdefault(target, operation)
+    for target, operation in _jax.custom_calls(module):
+        if target not in STABLE_CUSTOM_CALLS and target not in allowed_targets:
+            refused.setdefault(target, operation)
     if not refused:
         return
     examples = "\n".join(f"  {operation} at {operation.location}" for operation in refused.values())

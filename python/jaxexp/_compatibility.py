@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import collections
 import dataclasses
 import datetime
 import itertools
@@ -300,7 +301,7 @@ def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, 
     try:
         with _jax.make_ir_context() as context:
             module = _jax.deserialize_module(exported.mlir_module_serialized, context)
-            calls = _jax.custom_call_targets(module)
+            calls = collections.Counter(target for target, _ in _jax.custom_calls(module))
     except ExportError as error:
         return str(error), None
     except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse

@@ -5,7 +5,6 @@ Every other module takes these names from here, so that a JAX release which move
 
 from __future__ import annotations
 
-import collections
 import itertools
 import sys
 import warnings
@@ -511,13 +510,19 @@ def expand_composites(module: Any) -> None:
     run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
 
 
-def custom_call_targets(module: Any) -> collections.Counter[str]:
-    """The targets of all custom calls in a module, and how many operations call each."""
-    return collections.Counter(
-        ir.StringAttr(operation.attributes["call_target_name"]).value
+def custom_calls(module: Any) -> list[tuple[str, Any]]:
+    """The target of each custom call in a module, and the operation, outermost first."""
+    return [
+        (target_of(operation), operation)
         for operation in iter_operations(module)
         if operation.name == "stablehlo.custom_call"
-    )
+    ]
+
+
+def target_of(custom_call: Any) -> str:
+    """What a custom call calls."""
+    name: str = ir.StringAttr(custom_call.attributes["call_target_name"]).value
+    return name
 
 
 def import_shardy_attributes(module: Any) -> None:
@@ -527,3 +532,11 @@ def import_shardy_attributes(module: Any) -> None:
         attributes["mhlo.frontend_attributes"]
     ):
         run_passes(module, "xla-sdy-round-trip-import-shardy-attrs", "sdy-lift-inlined-meshes")
+
+
+# What old releases wrote
+
+
+def registered_custom_calls(platform: str) -> Any:
+    """The targets of the typed custom calls that are registered for a platform."""
+    return xla_client.custom_call_targets(platform)

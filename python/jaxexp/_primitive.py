@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from . import _batch, _jax, _sharding
-from ._convention import Arguments
+from . import _batch, _jax, _legacy, _sharding, _targets
+from ._convention import NEWEST_VERSION, OLDEST_VERSION, Arguments
 from ._errors import ExportError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def _lower(ctx: Any, *operands: Any, exported: Exported) -> Sequence[Any]:
     if exported.uses_global_constants:
         module_context.shape_poly_state.uses_dim_vars = True
     _check_device_count(module_context.axis_context, exported)
+    _check_convention(exported)
 
     function, function_type = _merged_function(module_context, exported)
     arguments = Arguments.of_exported(exported)
@@ -144,6 +145,22 @@ def _check_device_count(axis_context: Any, exported: Exported) -> None:
         )
 
 
+def _check_convention(exported: Exported) -> None:
+    version = exported.calling_convention_version
+    if version > NEWEST_VERSION:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module has calling convention {version}, and this jaxexp knows those up "
+            f"to {NEWEST_VERSION}; use a newer jaxexp"
+        )
+    # Before, tokens stayed inside of the module. All else about its arguments and results has not changed.
+    if version < OLDEST_VERSION and exported.ordered_effects:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module has calling convention {version}, in which no tokens are passed, "
+            f"so that its ordered effects ({', '.join(map(str, exported.ordered_effects))}) cannot be kept in order "
+            f"with those of the caller; export it with calling convention {OLDEST_VERSION} or newer"
+        )
+
+
 def _check_manual(axis_context: Any, exported: Exported) -> None:
     """Refuses, inside `jax.shard_map`, what wants to divide data among devices that each are on their own there.
 
@@ -172,7 +189,8 @@ def _merged_function(module_context: Any, exported: Exported) -> tuple[str, Any]
     known = module_context.cached_primitive_lowerings.get(key)
     if known is None:
         with module_context.module.context as context:
-            callee = _jax.deserialize_module(exported.mlir_module_serialized, context)
+            callee = _legacy.parse(exported, context)
+            _targets.check(exported, callee, module_context)
         _prepare_shardy(callee, exported)
         _rename_meshes(callee, module_context.symbol_table)
         function_type = _jax.ir.SymbolTable(callee.operation)["main"].type

@@ -107,7 +107,7 @@ def _without_shardy(serialized: bytes, reader: Reader, fun_name: str) -> bytes:
 
 def _check_custom_calls(module: Any, reader: Reader, fun_name: str) -> None:
     """Refuses custom calls that the reader's jaxlib does not have yet."""
-    for target in sorted(_jax.custom_call_targets(module)):
+    for target in sorted({target for target, _ in _jax.custom_calls(module)}):
         since = _reader.custom_call_since(target)
         if since is not None and since > reader.version:
             raise reader.refusal(fun_name, f"its module calls {target}, which that release lacks", since)

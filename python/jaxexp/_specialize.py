@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import _call, _check, _jax, _primitive, _wrap
+from . import _call, _check, _jax, _legacy, _primitive, _wrap
 from ._convention import Arguments
 from ._errors import ExportError
 
@@ -66,7 +66,7 @@ def _specialized_module(
     """The module with a main function of the new shapes; without dynamic shapes where none of them is symbolic."""
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
-        module = _jax.deserialize_module(exported.mlir_module_serialized, context)
+        module = _legacy.parse(exported, context)
         inner = _jax.ir.SymbolTable(module.operation)["main"]
         kept = exported.module_kept_var_idx
         arguments = Arguments.of_exported(exported)
