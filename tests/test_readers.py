@@ -141,7 +141,7 @@ def test_text() -> None:
         "                JAX 0.5.1 to 0.5.2: the module contains vhlo.tanh_v2",
     ):
         assert line in text.splitlines()
-    assert "The promise that new releases will ends on 2025-11-21" in " ".join(text.split())
+    assert "Its promise of 6 months ends on 2025-11-21" in " ".join(text.split())
 
 
 def test_custom_calls_and_nodes() -> None:

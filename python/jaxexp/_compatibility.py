@@ -146,7 +146,7 @@ class Compatibility:
         if self.expired_flag_helps:
             text += "; with jax_export_deserialize_expired_versions it does"
         until = self.promised_until
-        return text if until is None else f"{text}. The promise that new releases will ends on {until}"
+        return text if until is None else f"{text}. Its promise of {PROMISED_MONTHS} months ends on {until}"
 
 
 def compatibility(buffer: Any) -> Compatibility:
