@@ -23,7 +23,7 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __
 CHECKED := python tests bench demo noxfile.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench matrix lint format clean
+.PHONY: help demo test bench matrix interop lint format clean
 
 help:  ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -45,6 +45,10 @@ bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute,
 matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
 
+# Installs old wheels of JAX, a few hundred megabytes each, under .interop.
+interop:  ## what old releases of JAX read of what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
+	@$(PYTHON) tests/interop/run.py $(RELEASES)
+
 # mypy looks at the installed package, where the native module's generated stub lies beside the code.
 lint: $(INSTALLED)  ## ruff and mypy
 	@$(BIN)/ruff check --quiet $(CHECKED)
@@ -57,7 +61,7 @@ format: $(INSTALLED)  ## let ruff put the Python files in order
 	@$(BIN)/ruff format $(CHECKED)
 
 clean:  ## remove all that these targets made, environments included
-	rm -rf $(VENV) .nox build dist bench/results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache
 	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
 
 $(CREATED):

@@ -32,7 +32,10 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
         subject=Rival(ours),
         oracle=Rival(theirs),
         wrong=wrong,
-        beside={"live": Rival(floors.tracing(program))},
+        beside={
+            "one bind": Rival(floors.binding(program, subject.deserialize(artifact))),
+            "live": Rival(floors.tracing(program)),
+        },
     )
 
 
@@ -44,6 +47,10 @@ QUESTION = Question(
     "trace",
     "`jax.jit(lambda *args: exported.call(*args)).trace(...)`: a new function each time, a loaded `exported`.",
     _trial,
-    beside={"live": "tracing the live function, which costs what its body costs"},
+    beside={
+        "one bind": "tracing a function of the same arguments and results that is one primitive, whose types are "
+        "known: JAX's own part, with flattening and unflattening",
+        "live": "tracing the live function, which costs what its body costs",
+    },
     applies=single,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src.core import ShapedArray
+from jax._src.core import Primitive, ShapedArray
 from jax._src.tree_util import PyTreeDef
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
@@ -125,6 +125,22 @@ def same_objects(built: Any, exported: Any) -> bool:
 def lowering(program: Any) -> Callable[[], object]:
     """Tracing and lowering by jit, without any export."""
     return lambda: program.fresh().lower(*program.specs)
+
+
+_nothing_p = Primitive("nothing")
+_nothing_p.multiple_results = True
+_nothing_p.def_abstract_eval(lambda *_, avals: avals)
+
+
+def binding(program: Any, exported: Any) -> Callable[[], object]:
+    """Tracing of a function of the same arguments and results under jit, which is one primitive of known types."""
+    avals = exported.out_avals
+
+    def function(*args: Any) -> Any:
+        leaves = jax.tree_util.tree_leaves((args, {}))
+        return jax.tree_util.tree_unflatten(exported.out_tree, _nothing_p.bind(*leaves, avals=avals))
+
+    return lambda: jax.jit(lambda *args: function(*args)).trace(*program.specs)
 
 
 def tracing(program: Any) -> Callable[[], object]:

@@ -22,12 +22,15 @@ NB_MODULE(_native, m) {
 
   m.def("bind", &bind, "jax"_a, nb::sig("def bind(jax: object) -> None"),
         "Keeps references to JAX's types, enum members and functions, which are attributes of `jax`.");
-  m.def("encode", &encode, "chain"_a, "jax_version"_a,
-        nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str) -> bytearray"),
+  nb::class_<Form>(m, "Form", "Which slots an artifact fills; by default, those that today's readers know.")
+      .def(nb::init<>())
+      .def(nb::init<std::uint16_t, bool, bool>(), "serialization_version"_a, "short_device_count"_a, "hlo_shardings"_a);
+  m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a = Form(),
+        nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form = ...) -> bytearray"),
         "The bytes of a function and its VJPs, in this order.");
-  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a,
-        nb::sig(
-            "def encode_parts(chain: collections.abc.Sequence[object], jax_version: str) -> list[bytes | memoryview]"),
+  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a, "form"_a = Form(),
+        nb::sig("def encode_parts(chain: collections.abc.Sequence[object], jax_version: str, form: Form = ...) -> "
+                "list[bytes | memoryview]"),
         "The same bytes in pieces; those of the modules are views, not copies.");
 
   nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")

@@ -7,9 +7,11 @@ import dataclasses
 import gc
 import json
 import mmap
+import re
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,7 @@ from corpus import CASES, arr, export_with
 from jaxexp import _native
 
 MEGABYTE = 2**20
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def exported_case(name: str, library=jaxexp):
@@ -228,6 +231,18 @@ def test_saving_copies_no_module(large, tmp_path) -> None:
     peak, loaded = peak_of(lambda: jaxexp.load(tmp_path / "f"))
     assert peak < MEGABYTE
     assert loaded == dataclasses.replace(large, _get_vjp=None)
+
+
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="a kernel without huge pages")
+def test_reading_a_signature_maps_no_huge_page(large, tmp_path) -> None:
+    """The part of the file that holds the metadata is a mapping of its own, with the flag "nh" (no huge pages)."""
+    path = tmp_path / "f"
+    large.save(path)
+    loaded = jaxexp.load(path)
+    assert loaded.in_avals == large.in_avals
+    maps = Path("/proc/self/smaps").read_text().split(str(path))[1:]
+    flags = [re.search(r"VmFlags: (.*)", entry)[1].split() for entry in maps]
+    assert ["nh" in entry for entry in flags] == [True, False]
 
 
 def test_metadata_comes_first(large) -> None:

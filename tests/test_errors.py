@@ -12,6 +12,7 @@ import os
 import pickle
 import random
 import re
+import struct
 import subprocess
 import sys
 import zipfile
@@ -478,6 +479,31 @@ def test_load_names_the_file(tmp_path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(jaxexp.DeserializationError, match="empty file"):
         jaxexp.load(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("size", [0, 2, 3, 5, 0xFFFE])
+def test_impossible_vtable(size: int) -> None:
+    """The slots of a table's vtable begin behind four bytes, which belong to its size."""
+    blob = jax_blob("sin")
+    table = struct.unpack_from("<I", blob, 0)[0]
+    vtable = table - struct.unpack_from("<i", blob, table)[0]
+    struct.pack_into("<H", blob, vtable, size)
+    with pytest.raises(jaxexp.DeserializationError, match=r"root table is damaged.*a table inside the buffer"):
+        jaxexp.deserialize(bytes(blob))
+
+
+def test_field_beyond_the_end() -> None:
+    blob = jax_blob("sin")
+    table = struct.unpack_from("<I", blob, 0)[0]
+    vtable = table - struct.unpack_from("<i", blob, table)[0]
+    nr_devices = vtable + 4 + 2 * wire.LAYOUT["Exported"]["nr_devices"][0]
+    assert struct.unpack_from("<H", blob, nr_devices)[0] != 0
+    struct.pack_into("<H", blob, nr_devices, 0xFFFC)
+    with pytest.raises(jaxexp.DeserializationError, match="nr_devices: expected a number inside the buffer"):
+        jaxexp.deserialize(bytes(blob))
+    struct.pack_into("<H", blob, nr_devices, 41)
+    with pytest.raises(jaxexp.DeserializationError, match="nr_devices: expected a value at a multiple of its size"):
+        jaxexp.deserialize(bytes(blob))
 
 
 def test_random_bytes() -> None:

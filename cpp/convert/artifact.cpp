@@ -52,9 +52,11 @@ nb::dict Artifact::decode() const {
   return Decoder(*refs, *exported_, buffer_->bytes(), path).exported();
 }
 
-nb::object Artifact::module() const {
+nb::object Artifact::module() const { return buffer_->part(module_bytes()); }
+
+std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto& module = *exported_->mlir_module_serialized();
-  return buffer_->part({module.Data(), module.size()});
+  return {module.Data(), module.size()};
 }
 
 std::optional<Artifact> Artifact::vjp() const {

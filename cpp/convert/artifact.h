@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "convert/buffer.h"
@@ -19,6 +20,7 @@ class Artifact {
 
   nb::dict decode() const;
   nb::object module() const;
+  std::span<const std::uint8_t> module_bytes() const;
   std::optional<Artifact> vjp() const;
 
   int serialization_version() const { return exported_->serialization_version(); }

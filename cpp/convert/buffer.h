@@ -13,30 +13,40 @@ namespace nb = nanobind;
 /// Below this many bytes, letting other threads run costs more than it gives them.
 inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
 
-/// Owns a memoryview of bytes, which holds the Py_buffer and keeps its owner from moving it.
+/// Holds a Py_buffer, which keeps its owner from moving or freeing it.
 class Buffer {
  public:
   explicit Buffer(nb::handle owner) {
-    const nb::object any = nb::steal(PyMemoryView_FromObject(owner.ptr()));
-    if (!any.is_valid()) throw nb::python_error();
-    view_ = any.attr("cast")("B");
+    if (PyObject_GetBuffer(owner.ptr(), &info_, PyBUF_SIMPLE) == 0) return;
+    // Owners of other than contiguous bytes refuse in as many ways as there are: let memoryview say it.
+    PyErr_Clear();
+    const nb::object contiguous = view(owner);
+    if (PyObject_GetBuffer(contiguous.ptr(), &info_, PyBUF_SIMPLE) != 0) throw nb::python_error();
   }
+  ~Buffer() { PyBuffer_Release(&info_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
 
   std::span<const std::uint8_t> bytes() const {
-    return {static_cast<const std::uint8_t*>(info().buf), static_cast<std::size_t>(info().len)};
+    return {static_cast<const std::uint8_t*>(info_.buf), static_cast<std::size_t>(info_.len)};
   }
-  bool writable() const { return !info().readonly; }
+  bool writable() const { return !info_.readonly; }
 
   /// A read-only memoryview of a part of bytes(), without a copy.
   nb::object part(std::span<const std::uint8_t> bytes) const {
     const std::ptrdiff_t start = bytes.data() - this->bytes().data();
-    return view_[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
+    return view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
   }
 
  private:
-  const Py_buffer& info() const { return *PyMemoryView_GET_BUFFER(view_.ptr()); }
+  /// A memoryview of an object's bytes. Raises TypeError where the object has no contiguous buffer.
+  static nb::object view(nb::handle owner) {
+    const nb::object any = nb::steal(PyMemoryView_FromObject(owner.ptr()));
+    if (!any.is_valid()) throw nb::python_error();
+    return any.attr("cast")("B");
+  }
 
-  nb::object view_;
+  Py_buffer info_;
 };
 
 }  // namespace jaxexp

@@ -70,8 +70,8 @@ class Decoder {
   nb::object effect(const schema::Effect& effect, const wire::Path& where);
   nb::object safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where);
   // exported.cpp
-  std::pair<nb::object, nb::object> values(const wire::Values& values, const char* avals_field,
-                                           const char* shardings_field);
+  std::pair<nb::object, nb::object> values(const wire::Values& values, std::string_view avals_field,
+                                           std::string_view shardings_field);
 
   nb::object string(const flatbuffers::String& text) {
     const auto [object, is_new] = strings_.insert(position(text));

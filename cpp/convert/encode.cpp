@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "convert/artifact.h"
 #include "convert/buffer.h"
 #include "convert/encoder.h"
 #include "convert/errors.h"
@@ -12,22 +13,54 @@
 namespace jaxexp {
 namespace {
 
+/// The bytes of a function's module, and what keeps them where they are.
+class Module {
+ public:
+  Module(nb::handle exported, const JaxRefs::Names& names) {
+    // `Exported._module_buffer` says the same. Most functions that are written again were loaded, and then the module
+    // can be had without a detour through Python.
+    const nb::object fields = nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr));
+    if (!fields.is_valid()) PyErr_Clear();
+    const auto field = [&](const nb::object& name) {
+      return fields.is_valid() ? PyDict_GetItemWithError(fields.ptr(), name.ptr()) : nullptr;
+    };
+    PyObject* const artifact = field(names.mlir_module_serialized) ? nullptr : field(names._artifact);
+    if (const Artifact* loaded = nullptr; artifact && nb::try_cast(nb::handle(artifact), loaded)) {
+      artifact_ = nb::borrow(artifact);
+      bytes_ = loaded->module_bytes();
+    } else {
+      buffer_ = std::make_unique<Buffer>(nb::object(exported.attr(names._module_buffer)));
+      bytes_ = buffer_->bytes();
+    }
+  }
+
+  std::span<const std::uint8_t> bytes() const { return bytes_; }
+
+  /// A read-only memoryview of the bytes.
+  nb::object view() const { return buffer_ ? buffer_->part(bytes_) : nb::cast<const Artifact&>(artifact_).module(); }
+
+ private:
+  nb::object artifact_;
+  std::unique_ptr<Buffer> buffer_;  // where there is no artifact
+  std::span<const std::uint8_t> bytes_;
+};
+
 /// A chain that is laid out, with all that its pieces are views of.
 struct Encoded {
-  Encoded(const nb::sequence& chain, std::string_view jax_version)
-      : refs(jax_refs()), writer(4096 + 64 * arguments(chain)) {
+  Encoded(const nb::sequence& chain, std::string_view jax_version, const Form& form)
+      : refs(jax_refs()), writer(512 + 64 * arguments(chain)) {
     const std::size_t size = nb::len(chain);
     if (size == 0 || size > wire::max_vjp_order + 1)
       throw NotSerializable({nullptr, "chain"}, "there have to be 1 to " + std::to_string(wire::max_vjp_order + 1) +
                                                     " functions (a primal and its VJPs), found " +
                                                     std::to_string(size));
-    Encoder encoder(*refs, writer);
+    Encoder encoder(*refs, writer, form);
     Offset<schema::Exported> exported;
     std::string path = "vjp";
     for (std::size_t i = 2; i < size; ++i) path += ".vjp";
     for (std::size_t i = size; i-- > 0;) {
       const nb::object object = chain[i];
-      modules.emplace_back(object.attr(refs->names._module_buffer));
+      modules.emplace_back(object, refs->names);
       const std::string_view here = std::string_view(path).substr(0, i == 0 ? 0 : 4 * i - 1);
       exported = encoder.exported(object, here, modules.back().bytes(), jax_version, exported);
     }
@@ -41,7 +74,7 @@ struct Encoded {
 
   std::shared_ptr<const JaxRefs> refs;
   wire::Writer writer;
-  std::vector<Buffer> modules;  // innermost VJP first
+  std::vector<Module> modules;  // innermost VJP first
   wire::Layout layout;
 };
 
@@ -56,8 +89,8 @@ void copy(std::uint8_t* target, std::span<const std::uint8_t> source) {
 
 }  // namespace
 
-nb::object encode(nb::sequence chain, std::string_view jax_version) {
-  const Encoded encoded(chain, jax_version);
+nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& form) {
+  const Encoded encoded(chain, jax_version, form);
   const nb::object result =
       nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.layout.size)));
   if (!result.is_valid()) throw nb::python_error();
@@ -75,8 +108,8 @@ nb::object encode(nb::sequence chain, std::string_view jax_version) {
   return result;
 }
 
-nb::list encode_parts(nb::sequence chain, std::string_view jax_version) {
-  const Encoded encoded(chain, jax_version);
+nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Form& form) {
+  const Encoded encoded(chain, jax_version, form);
   nb::list parts;
   // What stands between two modules: the padding of the one, the length of the next.
   std::string between(reinterpret_cast<const char*>(encoded.layout.metadata.data()), encoded.layout.metadata.size());
@@ -86,7 +119,7 @@ nb::list encode_parts(nb::sequence chain, std::string_view jax_version) {
     flatbuffers::WriteScalar(length, static_cast<flatbuffers::uoffset_t>(module.size()));
     between.append(length, sizeof length);
     parts.append(nb::bytes(between.data(), between.size()));
-    parts.append((owner++)->part(module));
+    parts.append((owner++)->view());
     between.assign(wire::padding(module.size()), '\0');
   }
   if (!between.empty()) parts.append(nb::bytes(between.data(), between.size()));

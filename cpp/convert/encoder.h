@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/encode.h"
 #include "convert/jax_refs.h"
 #include "wire/error.h"
 #include "wire/flat_map.h"
@@ -24,7 +25,8 @@ using OffsetVector = Offset<wire::Vector<Offset<T>>>;
 
 class Encoder {
  public:
-  Encoder(const JaxRefs& jax, wire::Writer& writer) : jax_(jax), names_(jax.names), writer_(writer) {}
+  Encoder(const JaxRefs& jax, wire::Writer& writer, const Form& form)
+      : jax_(jax), names_(jax.names), writer_(writer), form_(form) {}
 
   /// Writes one Exported. `exported_path` is empty for the primal, "vjp" for its VJP, and so on; `vjp` may be null.
   Offset<schema::Exported> exported(nb::handle exported, std::string_view exported_path,
@@ -39,7 +41,7 @@ class Encoder {
 
   // pytreedef.cpp
   Offset<schema::PyTreeDef> tree(nb::handle treedef);
-  TreeNode tree_of_state(const nb::tuple& nodes, bool share);
+  TreeNode tree_of_state(const nb::tuple& nodes);
   TreeNode tree_of_node(nb::handle treedef, bool share, std::size_t level);
   TreeNode tree_node(schema::PyTreeDefKind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
                      nb::handle auxdata, bool share);
@@ -57,6 +59,7 @@ class Encoder {
   // sharding.cpp
   Offset<schema::NamedSharding> named_sharding(nb::handle sharding);
   Offset<schema::Sharding> sharding(Offset<schema::NamedSharding> named_sharding);
+  Offset<schema::Sharding> sharding(Offset<schema::NamedSharding> named_sharding, nb::handle hlo_sharding);
   // effect.cpp, safety_check.cpp
   Offset<schema::Effect> effect(nb::handle effect);
   Offset<schema::DisabledSafetyCheck> safety_check(nb::handle check);
@@ -96,6 +99,7 @@ class Encoder {
   const JaxRefs& jax_;
   const JaxRefs::Names& names_;
   wire::Writer& writer_;
+  const Form& form_;
   wire::Path exported_, where_{&exported_};
 
   /// Distinct tables of one type, in the order of their first use. Numbers count from 1.
@@ -117,6 +121,8 @@ class Encoder {
     std::vector<std::uint32_t> aval_indices, sharding_indices;
   };
   Values values(nb::handle avals, const char* avals_field, nb::handle shardings, const char* shardings_field);
+  /// Puts beside each NamedSharding the xla.OpSharding that readers before JAX 0.9.0 know alone.
+  void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);
 
   std::vector<nb::object> kept_;
   wire::FlatMap<std::uint32_t> dimensions_, avals_, meshes_, specs_;  // offsets, by identity

@@ -5,12 +5,6 @@
 #include "convert/encoder.h"
 
 namespace jaxexp {
-namespace {
-
-/// What JAX 0.11.1 and newer write. Readers since 0.8.2 accept any number, and go by the fields that are present.
-constexpr std::uint16_t serialization_version = 12;
-
-}  // namespace
 
 Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view exported_path,
                                            std::span<const std::uint8_t> module, std::string_view jax_version,
@@ -38,12 +32,18 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   const auto fun_name = string(field(names_.fun_name), "the value");
   const auto in_tree = tree(field(names_.in_tree));
   const auto out_tree = tree(field(names_.out_tree));
-  const Values in = values(get(names_.in_avals), "in_avals", get(names_._in_named_shardings),
-                           "_in_named_shardings");
-  const Values out = values(get(names_.out_avals), "out_avals", get(names_._out_named_shardings),
-                            "_out_named_shardings");
+  Values in = values(get(names_.in_avals), "in_avals", get(names_._in_named_shardings),
+                     "_in_named_shardings");
+  Values out = values(get(names_.out_avals), "out_avals", get(names_._out_named_shardings),
+                      "_out_named_shardings");
+  if (form_.hlo_shardings) {
+    add_hlo_shardings(in, get(names_.in_shardings_hlo), "in_shardings_hlo");
+    add_hlo_shardings(out, get(names_.out_shardings_hlo), "out_shardings_hlo");
+  }
   const auto devices =
       static_cast<std::uint32_t>(number(names_.nr_devices, 1, std::numeric_limits<std::uint32_t>::max()));
+  if (form_.short_device_count && devices > std::numeric_limits<std::int16_t>::max())
+    refuse("readers before JAX 0.8.2 count at most 32767 devices, found " + std::to_string(devices));
   const auto platforms = each<wire::String>(get(names_.platforms), "platforms",
                                             [&](nb::handle platform) { return string(platform, "the value"); });
   const auto write_effect = [&](nb::handle effect) { return this->effect(effect); };
@@ -100,9 +100,10 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   table.add_in_shardings_idxs(in_shardings_idxs);
   table.add_out_shardings_idxs(out_shardings_idxs);
   table.add_jax_version(version);
-  table.add_serialization_version(serialization_version);
+  table.add_serialization_version(form_.serialization_version);
   table.add_calling_convention_version(convention);
   table.add_uses_global_constants(global_constants != 0);
+  if (form_.short_device_count) table.add_nr_devices_short(static_cast<std::int16_t>(devices));
   const auto offset = table.Finish();
   writer_.module(offset, module);
   return offset;
@@ -130,11 +131,20 @@ Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::h
   return values;
 }
 
+void Encoder::add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field) {
+  std::size_t i = 0;
+  for_each(hlo_shardings, field, [&](nb::handle hlo_sharding) {
+    if (i < values.shardings.size() && values.sharding_indices[i] != 0)
+      values.shardings[i] = sharding(distinct_shardings_.tables[values.sharding_indices[i] - 1], hlo_sharding);
+    ++i;
+  });
+}
+
 nb::dict Decoder::exported() {
   const schema::Exported& e = exported_;
   const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings");
   const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings");
-  const auto effects = [&](const auto* effects, const char* field) {
+  const auto effects = [&](const auto* effects, std::string_view field) {
     return tuple_of(effects, [&](const schema::Effect& effect, std::uint32_t i) {
       return this->effect(effect, {&path_, field, i});
     });
@@ -162,8 +172,8 @@ nb::dict Decoder::exported() {
   return fields;
 }
 
-std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, const char* avals_field,
-                                                  const char* shardings_field) {
+std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, std::string_view avals_field,
+                                                  std::string_view shardings_field) {
   const std::uint32_t size = values.size();
   nb::object avals = nb::steal(PyTuple_New(size)), shardings = nb::steal(PyTuple_New(size));
   if (!avals.is_valid() || !shardings.is_valid()) throw nb::python_error();

@@ -19,7 +19,7 @@ namespace nb = nanobind;
   X(ShapedArray) X(with_sharding) X(SymbolicScope) X(parse_shape) X(NamedSharding) X(PartitionSpec)         \
   X(AbstractMesh) X(AbstractDevice) X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry)         \
   X(tree_structure) X(custom_node_name) X(build_custom_node) X(effect_name) X(effect_of_name)               \
-  X(safety_check_target) X(safety_check) X(sharding_of_proto)
+  X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
 
 // Attributes of JAX's objects, keywords of its constructors, and fields of Exported.
 #define JAXEXP_NAMES(X)                                                                                     \
@@ -29,7 +29,8 @@ namespace nb = nanobind;
   X(__setstate__) X(__new__) X(fun_name) X(in_tree) X(in_avals) X(out_tree) X(out_avals)                    \
   X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
   X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
-  X(uses_global_constants) X(_module_buffer)
+  X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(_module_buffer) X(in_shardings_hlo)     \
+  X(out_shardings_hlo)
 // clang-format on
 
 /// Immutable but for its caches, so that a codec call that holds it is not disturbed by another bind().

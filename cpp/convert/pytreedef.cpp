@@ -30,25 +30,35 @@ State state_of(Kind kind) {
 }  // namespace
 
 Offset<schema::PyTreeDef> Encoder::tree(nb::handle treedef) {
+  if (jax_.tree_state_known) return tree_of_state(tuple_of(treedef.attr(names_.__getstate__)()[1])).table;
   const auto leaves = nb::cast<std::uint64_t>(treedef.attr(names_.num_leaves));
   const auto nodes = nb::cast<std::uint64_t>(treedef.attr(names_.num_nodes));
-  const bool share = nodes <= wire::shared_tree_nodes(leaves);
-  if (!jax_.tree_state_known) return tree_of_node(treedef, share, 1).table;
-  return tree_of_state(tuple_of(treedef.attr(names_.__getstate__)()[1]), share).table;
+  return tree_of_node(treedef, nodes <= wire::shared_tree_nodes(leaves), 1).table;
 }
 
-Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes, bool share) {
+Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
+  constexpr const char* changed = "the tree's node list is not laid out as it was when this version was made";
+  const auto fields_of = [&](nb::handle node) {
+    if (!PyTuple_Check(node.ptr()) || PyTuple_GET_SIZE(node.ptr()) != 6) refuse(changed);
+    return [=](Py_ssize_t i) { return nb::handle(PyTuple_GET_ITEM(node.ptr(), i)); };
+  };
+  const std::size_t size = nb::len(nodes);
+  if (size == 0) refuse(changed);
+  const auto leaves = nb::cast<std::uint64_t>(fields_of(nodes[size - 1])(4));  // the root comes last
+  const bool share = size <= wire::shared_tree_nodes(leaves);
+
   std::vector<TreeNode> pending;  // subtrees whose parent has not come yet
+  pending.reserve(16);
   for (nb::handle node : nodes) {
-    const nb::tuple fields = tuple_of(node);
-    const auto state = nb::cast<int>(fields[0]);
+    const auto field = fields_of(node);
+    const auto state = nb::cast<int>(field(0));
     if (state == leaf && !leaf_.IsNull()) {
       pending.push_back({leaf_, 1});
       continue;
     }
-    const auto arity = nb::cast<std::size_t>(fields[1]);
-    const nb::object data = fields[2], type = fields[3];
-    if (arity > pending.size()) refuse("the tree's node list is not laid out as it was when this version was made");
+    const auto arity = nb::cast<std::size_t>(field(1));
+    const nb::handle data = field(2), type = field(3);
+    if (arity > pending.size()) refuse(changed);
     const std::span children(pending.data() + (pending.size() - arity), arity);
     TreeNode parent;
     switch (state) {
@@ -85,6 +95,7 @@ Encoder::TreeNode Encoder::tree_of_node(nb::handle treedef, bool share, std::siz
 Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
                                      nb::handle auxdata, bool share) {
   Offsets<schema::PyTreeDef> tables;
+  tables.reserve(children.size());
   std::uint32_t depth = 1;
   for (const TreeNode& child : children) {
     tables.push_back(child.table);
@@ -96,6 +107,7 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
   OffsetVector<wire::String> key_vector;
   if (kind == Kind::dict) {
     Offsets<wire::String> strings;
+    strings.reserve(children.size());
     for (nb::handle key : tuple_of(keys)) {
       // Other keys than strings are told by a custom node.
       if (!PyUnicode_Check(key.ptr()))

@@ -27,6 +27,16 @@ Offset<schema::Sharding> Encoder::sharding(Offset<schema::NamedSharding> named_s
   });
 }
 
+Offset<schema::Sharding> Encoder::sharding(Offset<schema::NamedSharding> named_sharding, nb::handle hlo_sharding) {
+  const nb::object proto = jax_.proto_of_sharding(hlo_sharding);
+  if (!PyBytes_Check(proto.ptr())) refuse("an xla.OpSharding has to be bytes, found " + describe(proto), true);
+  const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(proto.ptr()));
+  const auto bytes = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(proto.ptr()))));
+  return writer_.table<schema::Sharding>(wire::Table::sharding, {named_sharding.o, bytes.o}, [&] {
+    return schema::CreateSharding(writer_.fbb(), schema::ShardingKind::hlo_sharding, bytes, named_sharding);
+  });
+}
+
 nb::object Decoder::named_sharding(const schema::NamedSharding& sharding, const wire::Path& where) {
   const auto [object, is_new] = named_shardings_.insert(position(sharding));
   if (!is_new) return object;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "error.h"
 #include "flat_map.h"
@@ -69,17 +70,17 @@ class Check {
 
  private:
   struct Names {
-    const char *avals, *aval_indices, *shardings, *sharding_indices;
+    std::string_view avals, aval_indices, shardings, sharding_indices;
   };
 
   template <class T>
-  static const T& required(const T* field, const Path& parent, const char* name) {
+  static const T& required(const T* field, const Path& parent, std::string_view name) {
     if (!field) throw Error({&parent, name}, "a value", "none");
     return *field;
   }
 
   template <class Enum>
-  void known(const char* what, Enum value, Enum last, const Path& parent, const char* name, Enum first = Enum{}) const {
+  void known(const char* what, Enum value, Enum last, const Path& parent, std::string_view name, Enum first = Enum{}) const {
     if (value < first || value > last)
       throw Error({&parent, name}, what + (" (" + to_string(int(first))) + " to " + to_string(int(last)) + ")",
                   unknown(int(value), root_));
@@ -90,7 +91,7 @@ class Check {
   }
 
   template <class Vector, class Function>
-  static void each(const Vector* vector, const Path& parent, const char* name, const Function& function) {
+  static void each(const Vector* vector, const Path& parent, std::string_view name, const Function& function) {
     for (std::uint32_t i = 0; i < Values::length(vector); ++i) function(*vector->Get(i), Path{&parent, name, i});
   }
 

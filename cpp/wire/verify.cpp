@@ -1,12 +1,14 @@
-// Walks everything that the schema can reach from the root, once, by FlatBuffers' own verifier.
+// Walks everything that the schema can reach from the root, once, and checks what FlatBuffers' verifier checks: that
+// tables, fields, vectors and strings lie inside the buffer, at multiples of their size.
 //
-// The verifier's generated code visits a table as often as it is referred to, which lets a small file of shared
-// tables keep it busy for hours. This walk goes by the schema's type tables instead, visits every table, vector and
-// string once, and has two budgets, so that no later pass over the distinct tables can take longer than it should.
+// The code that flatc generates for that visits a table as often as it is referred to, which lets a small file of
+// shared tables keep it busy for hours. This walk goes by the schema's type tables instead, visits every table, vector
+// and string once, and has two budgets, so that no later pass over the distinct tables takes longer than it should.
 #include "verify.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <bit>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +19,7 @@
 #include "error.h"
 #include "flat_map.h"
 #include "limits.h"
+#include "load.h"
 
 namespace jaxexp::wire {
 namespace {
@@ -33,6 +36,16 @@ struct Type {
 
   std::uint8_t number = 0;  // from 1; distinguishes the schema's types
   std::vector<Field> fields;  // by slot
+};
+
+static_assert(schema::Exported::VT_JAX_VERSION < 4 + 2 * 32, "Layout has a bit for each slot of the largest table");
+
+/// What a vtable says of all tables of one type that use it: tables are many, vtables are few.
+struct Layout {
+  std::uint32_t vtable = 0;      // its position
+  std::uint8_t type = 0;         // the number of the tables' type; 0 where this is none
+  std::uint32_t end = 0;         // behind the last byte of the fields, from the start of the table
+  std::uint32_t references = 0;  // a bit for each slot that holds an offset
 };
 
 std::uint8_t size_of(const flatbuffers::TypeCode& code) {
@@ -105,11 +118,17 @@ class Visits {
   FlatMap<Nothing> others_;
 };
 
+/// Most strings are a few ASCII characters: this looks at each of them without a loop.
+bool is_short_ascii(const std::uint8_t* p, std::size_t size) {
+  if (size > 8) return false;
+  if (size >= 4) return ((load<std::uint32_t>(p) | load<std::uint32_t>(p + size - 4)) & 0x80808080u) == 0;
+  return size == 0 || (p[0] | p[size / 2] | p[size - 1]) < 0x80;
+}
+
 /// UTF-8 as Python's strict decoder has it: shortest forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(const std::uint8_t* p, const std::uint8_t* end) {
   while (p < end) {
-    std::uint64_t eight;
-    if (end - p >= 8 && (std::memcpy(&eight, p, 8), (eight & 0x8080808080808080u) == 0)) {
+    if (end - p >= 8 && (load<std::uint64_t>(p) & 0x8080808080808080u) == 0) {
       p += 8;
       continue;
     }
@@ -130,11 +149,20 @@ bool is_utf8(const std::uint8_t* p, const std::uint8_t* end) {
   return true;
 }
 
+/// Apart from the walk, whose functions stay small without the making of an error's texts.
+[[noreturn]] void refuse(const Path& path, const char* expected, const char* found) {
+  throw Error(path, expected, found);
+}
+
+[[noreturn]] void refuse_levels(const Path& path) {
+  throw Error(path, "at most " + std::to_string(max_table_depth) + " levels of tables", "more");
+}
+
 class Walk {
  public:
   explicit Walk(std::span<const std::uint8_t> buffer)
       : data_(buffer.data()),
-        verifier_(buffer.data(), buffer.size(), options(buffer.size())),
+        size_(buffer.size()),
         bytes_left_(buffer.size()),
         elements_left_(max_vector_elements(buffer.size())),
         visits_(buffer.size()) {}
@@ -147,47 +175,93 @@ class Walk {
   }
 
  private:
-  static flatbuffers::Verifier::Options options(std::size_t size) {
-    flatbuffers::Verifier::Options options;
-    options.max_depth = max_table_depth;
-    options.max_tables = static_cast<flatbuffers::uoffset_t>(size);
-    return options;
-  }
+  static constexpr std::size_t offset_size = sizeof(flatbuffers::uoffset_t), entry_size = sizeof(flatbuffers::voffset_t);
+
+  /// Whether so many bytes from a position on are in the buffer. Both come from 32-bit numbers, so the sum is right.
+  bool holds(std::size_t position, std::size_t size) const { return position + size <= size_; }
 
   void table(std::size_t position, const Type& type, const Path& path) {
     if (!visits_.first(position, type.number)) return;
-    if (++depth_ > max_table_depth)
-      throw Error(path, "at most " + std::to_string(max_table_depth) + " levels of tables", "more");
-    const auto* table = reinterpret_cast<const flatbuffers::Table*>(data_ + position);
-    if (!table->VerifyTableStart(verifier_)) throw Error(path, "a table inside the buffer", "one that leads out of it");
-    const std::uint8_t* entries = table->GetVTable() + flatbuffers::FieldIndexToOffset(0);
-    const std::size_t slots = (flatbuffers::ReadScalar<flatbuffers::voffset_t>(table->GetVTable()) -
-                               flatbuffers::FieldIndexToOffset(0)) / sizeof(flatbuffers::voffset_t);
-    for (std::size_t slot = 0; slot < std::min(slots, type.fields.size()); ++slot) {
-      const auto offset = flatbuffers::ReadScalar<flatbuffers::voffset_t>(entries + slot * sizeof(flatbuffers::voffset_t));
-      if (offset != 0) field(position + offset, type.fields[slot], path);
+    if (++depth_ > max_table_depth) refuse_levels(path);
+    const Layout layout = this->layout(position, type, path);
+    if (!holds(position, layout.end)) refuse_fields(position, layout, type, path);
+    for (std::uint32_t left = layout.references; left != 0; left &= left - 1) {
+      const auto slot = static_cast<std::size_t>(std::countr_zero(left));
+      reference(position + offset_in_table(layout, slot), type.fields[slot], path);
     }
-    verifier_.EndTable();
     --depth_;
   }
 
-  void field(std::size_t position, const Type::Field& field, const Path& parent) {
+  Layout layout(std::size_t position, const Type& type, const Path& path) {
+    if (!holds(position, offset_size)) refuse_table(path);
+    // Either sign: whatever this leads to, it has to lie in the buffer.
+    const auto vtable = position - static_cast<std::size_t>(flatbuffers::ReadScalar<flatbuffers::soffset_t>(data_ + position));
+    Layout& known = layouts_[(vtable / 2 + type.number) % layouts_.size()];
+    if (known.type != type.number || known.vtable != vtable) known = read_layout(vtable, type, path);
+    return known;
+  }
+
+  Layout read_layout(std::size_t vtable, const Type& type, const Path& path) {
+    if (vtable % entry_size != 0 || vtable >= size_ || !holds(vtable, entry_size)) refuse_table(path);
+    const std::size_t size = flatbuffers::ReadScalar<flatbuffers::voffset_t>(data_ + vtable);
+    // Its own size and that of the table come first.
+    constexpr std::size_t header = 2 * entry_size;
+    if (size % entry_size != 0 || size < header || !holds(vtable, size)) refuse_table(path);
+    Layout layout{static_cast<std::uint32_t>(vtable), type.number, 0, 0};
+    const std::size_t slots = std::min((size - header) / entry_size, type.fields.size());
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+      const std::size_t offset = offset_in_table(layout, slot);
+      if (offset == 0) continue;
+      const Type::Field& field = type.fields[slot];
+      const bool is_number = field.kind == Type::Kind::number;
+      // Tables begin at multiples of four, and no number of the schema is wider than that.
+      const std::size_t width = is_number ? field.size : offset_size;
+      if (offset % width != 0) throw Error({&path, field.name}, "a value at a multiple of its size", "another place");
+      layout.end = std::max(layout.end, static_cast<std::uint32_t>(offset + width));
+      if (!is_number) layout.references |= std::uint32_t{1} << slot;
+    }
+    return layout;
+  }
+
+  std::size_t offset_in_table(const Layout& layout, std::size_t slot) const {
+    const auto entry = flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot));
+    return flatbuffers::ReadScalar<flatbuffers::voffset_t>(data_ + layout.vtable + entry);
+  }
+
+  [[noreturn]] static void refuse_table(const Path& path) {
+    refuse(path, "a table inside the buffer", "one that leads out of it");
+  }
+
+  /// Names the first field of a table that does not lie inside the buffer.
+  [[noreturn]] void refuse_fields(std::size_t position, const Layout& layout, const Type& type, const Path& path) {
+    const auto vtable_size = flatbuffers::ReadScalar<flatbuffers::voffset_t>(data_ + layout.vtable);
+    for (std::size_t slot = 0; slot < type.fields.size(); ++slot) {
+      if (flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)) >= vtable_size) break;
+      const Type::Field& field = type.fields[slot];
+      const std::size_t offset = offset_in_table(layout, slot);
+      const bool is_number = field.kind == Type::Kind::number;
+      if (offset == 0 || holds(position + offset, is_number ? field.size : offset_size))
+        continue;
+      throw Error({&path, field.name}, is_number ? "a number inside the buffer" : "an offset inside the buffer",
+                  "one beyond its end");
+    }
+    refuse_table(path);
+  }
+
+  void reference(std::size_t position, const Type::Field& field, const Path& parent) {
     const Path path{&parent, field.name};
+    const std::size_t target = follow(position, path);
     switch (field.kind) {
-      case Type::Kind::number:
-        if (!verifier_.VerifyAlignment(position, field.size) || !verifier_.Verify(position, field.size))
-          throw Error(path, "a number inside the buffer", "one beyond its end");
-        break;
-      case Type::Kind::string: string(follow(position, path), path); break;
-      case Type::Kind::table: table(follow(position, path), *field.inner, path); break;
-      default: vector(follow(position, path), field, path);
+      case Type::Kind::string: string(target, path); break;
+      case Type::Kind::table: table(target, *field.inner, path); break;
+      default: vector(target, field, path);
     }
   }
 
   void vector(std::size_t position, const Type::Field& field, const Path& path) {
-    if (!verifier_.VerifyVectorOrString(data_ + position, field.size))
-      throw Error(path, "a vector inside the buffer", "one that leads out of it");
-    const auto length = flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
+    const std::size_t length = this->length(position);
+    if (!holds(position + offset_size, length * field.size))
+      refuse(path, "a vector inside the buffer", "one that leads out of it");
     const bool of_bytes = field.kind == Type::Kind::numbers && field.size == 1;
     if (!of_bytes) spend(elements_left_, length, path);
     if (!visits_.first(position, vector_of(field))) return;
@@ -195,25 +269,34 @@ class Walk {
     if (field.kind == Type::Kind::numbers) return;
     for (std::size_t i = 0; i < length; ++i) {
       const Path element{path.parent, path.name, static_cast<std::int64_t>(i)};
-      const std::size_t target = follow(position + 4 * (1 + i), element);
+      const std::size_t target = follow(position + offset_size * (1 + i), element);
       field.inner ? table(target, *field.inner, element) : string(target, element);
     }
   }
 
   void string(std::size_t position, const Path& path) {
     if (!visits_.first(position, string_visit)) return;
-    const auto* text = reinterpret_cast<const flatbuffers::String*>(data_ + position);
-    if (!verifier_.VerifyString(text))
-      throw Error(path, "a zero-terminated string inside the buffer", "one that leads out of it or has no end");
-    spend(bytes_left_, text->size(), path);
-    if (!is_utf8(text->Data(), text->Data() + text->size())) throw Error(path, "UTF-8", "bytes that are not");
+    const std::size_t length = this->length(position);
+    const std::uint8_t* const text = data_ + position + offset_size;
+    if (!holds(position + offset_size, length + 1) || text[length] != 0)
+      refuse(path, "a zero-terminated string inside the buffer", "one that leads out of it or has no end");
+    spend(bytes_left_, length, path);
+    if (!is_short_ascii(text, length) && !is_utf8(text, text + length)) refuse(path, "UTF-8", "bytes that are not");
   }
 
-  std::size_t follow(std::size_t position, const Path& path) {
-    const std::size_t offset = verifier_.VerifyOffset(position);
-    if (offset == 0) throw Error(path, "an offset to a place inside the buffer", "one that leads out of it");
-    if ((position + offset) % 4 != 0) throw Error(path, "an offset to a multiple of four bytes", "another one");
-    return position + offset;
+  /// Of the vector or string at a position: more than a buffer has where not even that is in the buffer.
+  std::size_t length(std::size_t position) const {
+    if (!holds(position, offset_size)) return max_buffer_size;
+    return flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
+  }
+
+  /// Where an offset leads that lies at a place inside the buffer.
+  std::size_t follow(std::size_t position, const Path& path) const {
+    const auto offset = flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
+    const std::size_t target = position + offset;
+    if (offset == 0 || target >= size_) refuse(path, "an offset to a place inside the buffer", "one that leads out of it");
+    if (target % 4 != 0) refuse(path, "an offset to a multiple of four bytes", "another one");
+    return target;
   }
 
   // What a place is visited as: a table's kind is the number of its type.
@@ -229,16 +312,17 @@ class Walk {
   }
 
   static void spend(std::size_t& left, std::size_t size, const Path& path) {
-    if (size > left) throw Error(path, "vectors that do not overlap and are not shared over and over", "more of them");
+    if (size > left) refuse(path, "vectors that do not overlap and are not shared over and over", "more of them");
     left -= size;
   }
 
   const std::uint8_t* data_;
-  flatbuffers::Verifier verifier_;
+  std::size_t size_;
   std::size_t bytes_left_;     // for distinct strings and byte vectors
   std::size_t elements_left_;  // for other vectors, each time that a table refers to one
   std::size_t depth_ = 0;
   Visits visits_;
+  std::array<Layout, 64> layouts_;  // one for each remainder; a newer one takes the place of an older
 };
 
 /// What bytes that are no artifact may be instead, by how they begin; empty where that says nothing.

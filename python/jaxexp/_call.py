@@ -60,7 +60,7 @@ def eager_callable(exported: Exported) -> Callable[..., Any]:
 def _donated_arguments(exported: Exported) -> tuple[int, ...]:
     """The arguments whose buffers the module may use for its results."""
     serialized = exported.mlir_module_serialized
-    if not any(name.encode() in serialized for name in _DONATION):  # parsing a large module takes longer
+    if not _jax.may_name(serialized, *_DONATION):
         return ()
     context = _jax.make_ir_context()
     with context:

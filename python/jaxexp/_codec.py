@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import _jax, _native, _registry, _sharding
+from . import _jax, _native, _registry, _retarget, _sharding
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError, UnsupportedArtifactError, UnsupportedSerializationError
 
@@ -22,14 +22,23 @@ if TYPE_CHECKING:
     from ._exported import Exported
 
 
-def serialize(exported: Exported, vjp_order: int) -> bytearray:
-    _bind()
-    return _native.encode(_chain(exported, vjp_order), jax.__version__)
+def serialize(exported: Exported, vjp_order: int, compatibility: str | None) -> bytearray:
+    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility))
 
 
-def save(exported: Exported, path: str | os.PathLike[str], vjp_order: int) -> None:
+def save(exported: Exported, path: str | os.PathLike[str], vjp_order: int, compatibility: str | None) -> None:
+    _replace_file(path, _native.encode_parts(*_encoder_arguments(exported, vjp_order, compatibility)))
+
+
+def _encoder_arguments(exported: Exported, vjp_order: int, compatibility: str | None) -> tuple[Any, ...]:
     _bind()
-    _replace_file(path, _native.encode_parts(_chain(exported, vjp_order), jax.__version__))
+    chain = _chain(exported, vjp_order)
+    if compatibility is None:
+        compatibility = exported.__dict__.get("_compatibility")  # asked for by name, an absent one takes longer
+    if compatibility is None:
+        return chain, jax.__version__
+    reader, chain = _retarget.for_choice(chain, compatibility)
+    return chain, jax.__version__, reader.form
 
 
 def read(buffer: Any) -> _native.Artifact:
@@ -45,7 +54,8 @@ def read(buffer: Any) -> _native.Artifact:
 
 def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
     """The function, its VJP, the VJP of that, and so on."""
-    if not isinstance(vjp_order, numbers.Integral):  # a negative one is as good as 0
+    # A negative one is as good as 0. The first question is the quick one.
+    if type(vjp_order) is not int and not isinstance(vjp_order, numbers.Integral):
         raise ExportTypeError(
             f"{_described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
             "it is the number of VJPs to include, an int"
@@ -121,6 +131,7 @@ def _bind() -> None:
             safety_check_target=_safety_check_target,
             safety_check=_safety_check,
             sharding_of_proto=_sharding.from_proto,
+            proto_of_sharding=_jax.proto_of_hlo_sharding,
         )
     )
 

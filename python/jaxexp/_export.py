@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _batch, _check, _convention, _jax, _vjp, _wrap
+from . import _batch, _check, _convention, _jax, _reader, _retarget, _vjp, _wrap
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError
 from ._exported import Exported
@@ -31,6 +31,7 @@ def export(
     disabled_checks: Sequence[DisabledSafetyCheck] = (),
     _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
     batch_dim: str | None = None,
+    compatibility: str | None = None,
 ) -> Callable[..., Exported]:
     """Prepares the export of a jitted function.
 
@@ -45,6 +46,11 @@ def export(
             every result, and of its derivatives, depends on element i of those arguments and on the other arguments
             alone; that is not checked. `jax.vmap` over such arguments is then one call of a longer batch. The artifact
             keeps the declaration, and other readers of it take no notice.
+        compatibility: the oldest JAX that is to read the artifact: a release such as ``"jax-0.6.2"``, weeks back from
+            the installed release such as ``"12w"``, or ``"max"`` for the oldest release that can be told of this
+            function. The function is lowered for it, and `Exported.serialize` and `Exported.save`, of the function
+            and of its VJPs, write for it unless told otherwise. By default today's layout and the StableHLO of four
+            weeks ago, as with `jax.export`.
 
     Returns:
         A function that takes the arguments' specs, positional and by keyword, and returns the `Exported`. A spec is a
@@ -54,8 +60,8 @@ def export(
 
     Raises:
         ExportError: at once, when `fun_jit` is not jitted; when the returned function is called, for symbolic
-            dimensions of several scopes, for custom calls that are not known to be stable, and for a `batch_dim` that
-            the shapes contradict.
+            dimensions of several scopes, for custom calls that are not known to be stable, for a `batch_dim` that
+            the shapes contradict, and for what the release that `compatibility` names knows nothing of.
         NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
 
     Example:
@@ -68,19 +74,29 @@ def export(
         raise ExportError(f"export needs a function made by jax.jit, not {fun_jit!r}: pass jax.jit(function)")
     chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
+    _reader.check_choice(compatibility)
 
     def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         version = _calling_convention_version()
         _check.check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
-        lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
+        with _retarget.lowering_context(compatibility):
+            lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
         if batch_dim is not None:
             _batch.check(
                 batch_dim, lowering.fun_name, lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
             )
-        return _exported(lowering, version, checks, batch_dim)
+        exported = _exported(lowering, version, checks, batch_dim)
+        return exported if compatibility is None else _for_readers(exported, compatibility)
 
     return do_export
+
+
+def _for_readers(exported: Exported, compatibility: str) -> Exported:
+    """The function as the chosen reader can have it, which remembers the choice."""
+    _, (written,) = _retarget.for_choice([exported], compatibility)
+    written.__dict__["_compatibility"] = compatibility
+    return written
 
 
 def _calling_convention_version() -> int:
@@ -109,7 +125,7 @@ def _exported(
     serialized = _jax.serialize_module(module)
     if logger.isEnabledFor(logging.DEBUG):
         _log(lowering, version, module, dumped, len(serialized))
-    if b"custom_call" in serialized:  # the names of operations are in there; walking a large module takes longer
+    if _jax.may_name(serialized, "custom_call"):
         _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
     return Exported(
         fun_name=lowering.fun_name,
@@ -160,4 +176,5 @@ class _ExportVjp:
             platforms=primal.platforms,
             disabled_checks=primal.disabled_safety_checks,
             batch_dim=_batch.of_vjp(primal._batch, primal.in_avals),
+            compatibility=primal._compatibility,
         )(*specs)

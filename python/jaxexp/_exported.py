@@ -286,22 +286,31 @@ class Exported:
             >>> batched = load("model.jaxexp")  # takes float32[b, 784]
             >>> batched.specialize(jax.ShapeDtypeStruct((32, 784), np.float32)).save("model_32.jaxexp")
         """
-        return _specialize.specialize(self, args_specs, kwargs_specs)
+        specialized = _specialize.specialize(self, args_specs, kwargs_specs)
+        if specialized is not self:
+            specialized.__dict__["_compatibility"] = self._compatibility
+        return specialized
 
-    def serialize(self, vjp_order: int = 0) -> bytearray:
+    def serialize(self, vjp_order: int = 0, compatibility: str | None = None) -> bytearray:
         """The function as bytes that `deserialize`, here and in `jax.export`, turns back.
 
         Args:
             vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of
                 that, and so on. `call` says what each derivative takes.
+            compatibility: the oldest JAX whose `jax.export` is to read the bytes: a release such as ``"jax-0.6.2"``,
+                weeks back from the installed release such as ``"12w"``, or ``"max"`` for the oldest release that can
+                be told of this function. By default what the function was exported with; and where that is nothing,
+                today's layout and the StableHLO of four weeks ago, as with `jax.export`.
 
         Raises:
             ExportError: `vjp_order` is no count of VJPs, no VJP of that order is available, or something in the
-                signature has no serialized form, such as a pytree node type that is not registered.
+                signature has no serialized form, such as a pytree node type that is not registered; `compatibility`
+                is no release and no span, or names a release that knows nothing of something in the function, such as
+                a dtype, an operation or a custom call: the message says of what, and which release is the first to.
         """
-        return _codec.serialize(self, vjp_order)
+        return _codec.serialize(self, vjp_order, compatibility)
 
-    def save(self, path: str | os.PathLike[str], *, vjp_order: int = 0) -> None:
+    def save(self, path: str | os.PathLike[str], *, vjp_order: int = 0, compatibility: str | None = None) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
 
         The bytes go to a temporary file in the same folder that replaces `path` when it is complete, so that a
@@ -310,12 +319,13 @@ class Exported:
         Args:
             path: the file; an existing one is replaced.
             vjp_order: as in `serialize`.
+            compatibility: as in `serialize`.
 
         Raises:
             ExportError: as in `serialize`.
             OSError: the file cannot be written; one that was there before is untouched.
         """
-        _codec.save(self, path, vjp_order)
+        _codec.save(self, path, vjp_order, compatibility)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and what is built on them.
@@ -418,6 +428,8 @@ _DERIVED: dict[str, Callable[[Exported], Any]] = {
     "in_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._in_named_shardings, e.in_avals)),
     "out_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._out_named_shardings, e.out_avals)),
     "_batch": _batch.declared,
+    # What the function was exported with: for whom `serialize` writes unless told otherwise.
+    "_compatibility": lambda exported: None,
     # For messages: the function that this one is a VJP of, and of which order.
     "_origin": lambda exported: (exported.fun_name, 0),
     "_vjp": _derive_vjp,

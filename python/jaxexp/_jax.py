@@ -6,6 +6,7 @@ Every other module takes these names from here, so that a JAX release which move
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,8 @@ def _missing(error: Exception) -> str:
         return f"{error.name}.{name}" if error.name and "cannot import name" in str(error) else f"{error.name}"
     return str(error)
 
+
+installed_release = _release(jax.__version__)
 
 if _release(jax.__version__) < OLDEST_JAX:
     raise ImportError(f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} is too old: upgrade it.")
@@ -73,7 +76,7 @@ try:
     from jax._src.lib.mlir import passmanager
     from jax._src.lib.mlir.dialects import func as _func
     from jax._src.lib.mlir.dialects import hlo as hlo
-    from jax._src.lib.mlir.dialects import sdy
+    from jax._src.lib.mlir.dialects import sdy as sdy
     from jax._src.random import prng
 
     jax_export_module = jax_export
@@ -291,6 +294,15 @@ def deserialize_module(serialized: bytes, context: Any) -> Any:
     ) from cause
 
 
+def may_name(serialized: bytes, *names: str) -> bool:
+    """Whether one of these names of operations, attributes or symbols may be in a serialized module.
+
+    Parsing a large module takes far longer than this, and so does a search from the front: MLIR's bytecode has its
+    strings behind everything else, constants included.
+    """
+    return any(serialized.rfind(name.encode()) >= 0 for name in names)
+
+
 def argument_attributes(module: Any) -> list[Any]:
     """The attributes of each argument of a module's main function."""
     main = ir.SymbolTable(module.operation)["main"]
@@ -475,3 +487,61 @@ def iter_operations(module: Any) -> Iterator[Any]:
 
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return iter(found)
+
+
+def proto_of_hlo_sharding(sharding: Any) -> bytes:
+    """An HloSharding as a serialized xla.OpSharding."""
+    proto: bytes = sharding.to_proto().SerializeToString()
+    return proto
+
+
+def newest_stablehlo() -> str:
+    """The newest version of StableHLO that the installed jaxlib writes."""
+    version: str = hlo.get_current_version()
+    return version
+
+
+def serialize_module_for(module: Any, stablehlo: str) -> bytes:
+    """The module as a StableHLO portable artifact of a given version.
+
+    Raises:
+        jax.errors.JaxRuntimeError: that version does not have an operation, or a type, of the module.
+    """
+    serialized: bytes = _serialize_portable_artifact(module, stablehlo, xla_bridge.get_backend().serialize_with_sdy)
+    return serialized
+
+
+def stablehlo_version_of(serialized: bytes) -> str | None:
+    """The version of StableHLO that a serialized module is in; None where it does not say.
+
+    MLIR bytecode starts with a magic number, its own version (one byte for all that exist) and its producer's name.
+    """
+    found = re.match(rb"ML\xefR.StableHLO_v(\d+\.\d+\.\d+)\x00", serialized, re.DOTALL)
+    return found[1].decode() if found else None
+
+
+def expand_composites(module: Any) -> None:
+    """Replaces the operations of the CHLO dialect, and composites, by what they stand for, in place.
+
+    A portable artifact holds a CHLO operation as a composite.
+    """
+    hlo.register_stablehlo_passes()
+    run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
+
+
+def custom_call_targets(module: Any) -> set[str]:
+    """The targets of all custom calls in a module."""
+    return {
+        ir.StringAttr(operation.attributes["call_target_name"]).value
+        for operation in iter_operations(module)
+        if operation.name == "stablehlo.custom_call"
+    }
+
+
+def import_shardy_attributes(module: Any) -> None:
+    """Turns what some plugins make of Shardy's dialect, frontend attributes, back into the dialect, in place."""
+    attributes = module.operation.attributes
+    if "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in ir.DictAttr(
+        attributes["mhlo.frontend_attributes"]
+    ):
+        run_passes(module, "xla-sdy-round-trip-import-shardy-attrs", "sdy-lift-inlined-meshes")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import sys
 from typing import Any
 
 from ._errors import DeserializationError
 from ._exported import Exported, read_exported
+
+# The first page of a large file may be mapped as a huge page, of which the metadata needs a few kB. The module behind
+# this many bytes may lie in huge pages: a call reads all of it.
+_HEAD = 1 << 18
 
 
 def deserialize(blob: Any) -> Exported:
@@ -53,7 +59,15 @@ def load(path: str | os.PathLike[str]) -> Exported:
             if os.fstat(file.fileno()).st_size == 0:
                 raise DeserializationError("", "a serialized Exported", "an empty file")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            _in_small_pages(mapped)
         return deserialize(mapped)
     except DeserializationError as error:
         error.file = os.fsdecode(path)
         raise
+
+
+def _in_small_pages(mapped: mmap.mmap) -> None:
+    """Keeps the resident memory of a file whose module nobody has read yet in proportion to its metadata."""
+    if sys.platform == "linux" and len(mapped) > _HEAD:
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            mapped.madvise(mmap.MADV_NOHUGEPAGE, 0, _HEAD)
