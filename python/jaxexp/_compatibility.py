@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from . import _bytecode, _codec, _jax, _registry, _releases, _stablehlo
+from . import _bytecode, _codec, _jax, _reader, _registry, _releases, _stablehlo
 from ._bytecode import Bytecode
 from ._errors import ExportError
 from ._exported import Exported
@@ -130,7 +130,7 @@ class Compatibility:
             f"{len(self.operations)} kinds of operations",
             "custom calls": "not known, because the module cannot be parsed here"
             if calls is None
-            else _listed(f"{target} ({count})" for target, count in calls.items()),
+            else _listed(f"{target} ({count}{_since(target)})" for target, count in calls.items()),
             "jaxexp": f"cannot load it here: {self.unreadable_here}" if self.unreadable_here else "loads it here",
             "jax.export": self._installed(),
             "loaded by": f"JAX {_listed(itertools.starmap(_span, self.readers))}",
@@ -254,8 +254,7 @@ def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str,
 
 def _installed_release() -> Release:
     """The installed JAX; one that is not in the table is taken for the newest that came before it."""
-    version = _jax._release(jax.__version__)
-    return max((r for r in RELEASES if r.number <= version), key=lambda r: r.number)
+    return max((r for r in RELEASES if r.number <= _jax.installed_release), key=lambda r: r.number)
 
 
 def _chain(artifact: Artifact) -> Iterator[Artifact]:
@@ -331,6 +330,11 @@ def _promised_until(writer: str) -> datetime.date | None:
 def _dtype_name(kind: int) -> str:
     known = _registry.DTYPES
     return str(known[kind]) if kind < len(known) else f"number {kind}"
+
+
+def _since(target: str) -> str:
+    since = _reader.custom_call_since(target)
+    return "" if since is None else f", since JAX {'.'.join(map(str, since))}"
 
 
 def _span(first: str, last: str) -> str:
