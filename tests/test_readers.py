@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -141,7 +142,7 @@ def test_text() -> None:
         "                JAX 0.5.1 to 0.5.2: the module contains vhlo.tanh_v2",
     ):
         assert line in text.splitlines()
-    assert "The promise that new releases will ends on 2025-11-21" in " ".join(text.split())
+    assert "Its promise of 6 months ends on 2025-11-21" in " ".join(text.split())
 
 
 def test_custom_calls_and_nodes() -> None:
@@ -156,6 +157,7 @@ def test_custom_calls_and_nodes() -> None:
     assert report.custom_calls is not None
     assert report.custom_calls["lapack_spotrf_ffi"] == 2
     assert report.custom_calls["lapack_sgeqrf_ffi"] == 1
+    assert "lapack_spotrf_ffi (2, since JAX 0.4.31)" in " ".join(str(report).split())
     assert report.custom_nodes == ("test_readers.Point",)
     assert not report.readable_by("0.4.34")
     assert report.jax_version == INSTALLED
@@ -206,3 +208,11 @@ def test_a_module_that_is_no_bytecode() -> None:
     blob[at] = 0
     with pytest.raises(jaxexp.DeserializationError, match="expected a StableHLO portable artifact"):
         jaxexp.compatibility(blob)
+
+
+@pytest.mark.skipif(_releases.RELEASES[-1].version != INSTALLED, reason="the page shows what the newest JAX says")
+def test_the_page_shows_what_is_said() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "compatibility.md").read_text()
+    old = blob_of("0.8.3", "sharded")
+    for blob in (old, jaxexp.migrate(old)):
+        assert f"```text\n{jaxexp.compatibility(blob)}\n```" in page

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from . import _bytecode, _codec, _jax, _registry, _releases, _stablehlo
+from . import _bytecode, _codec, _jax, _reader, _registry, _releases, _stablehlo
 from ._bytecode import Bytecode
 from ._errors import ExportError
 from ._exported import Exported
@@ -130,7 +130,7 @@ class Compatibility:
             f"{len(self.operations)} kinds of operations",
             "custom calls": "not known, because the module cannot be parsed here"
             if calls is None
-            else _listed(f"{target} ({count})" for target, count in calls.items()),
+            else _listed(f"{target} ({count}{_since(target)})" for target, count in calls.items()),
             "jaxexp": f"cannot load it here: {self.unreadable_here}" if self.unreadable_here else "loads it here",
             "jax.export": self._installed(),
             "loaded by": f"JAX {_listed(itertools.starmap(_span, self.readers))}",
@@ -146,7 +146,7 @@ class Compatibility:
         if self.expired_flag_helps:
             text += "; with jax_export_deserialize_expired_versions it does"
         until = self.promised_until
-        return text if until is None else f"{text}. The promise that new releases will ends on {until}"
+        return text if until is None else f"{text}. Its promise of {PROMISED_MONTHS} months ends on {until}"
 
 
 def compatibility(buffer: Any) -> Compatibility:
@@ -322,6 +322,11 @@ def _promised_until(writer: str) -> datetime.date | None:
 def _dtype_name(kind: int) -> str:
     known = _registry.DTYPES
     return str(known[kind]) if kind < len(known) else f"number {kind}"
+
+
+def _since(target: str) -> str:
+    since = _reader.custom_call_since(target)
+    return "" if since is None else f", since JAX {'.'.join(map(str, since))}"
 
 
 def _span(first: str, last: str) -> str:

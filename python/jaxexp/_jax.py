@@ -277,7 +277,7 @@ def deserialize_module(serialized: bytes, context: Any) -> Any:
     Raises:
         UnsupportedArtifactError: the module is for a newer StableHLO than the installed jaxlib knows.
     """
-    newest: str = hlo.get_current_version()
+    newest = newest_stablehlo()
     too_new = _stablehlo.why_too_new(serialized, newest)
     if too_new is None:
         return _deserialize_portable_artifact(serialized, context)

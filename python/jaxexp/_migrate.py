@@ -81,13 +81,14 @@ _REPLACED = ("mlir_module_serialized", "calling_convention_version", "_get_vjp")
 
 
 def _module_up_to_date(old: Exported) -> bytes:
-    """The module, written for the version of StableHLO that `export` writes for.
-
-    What only old releases of jaxlib run is to be replaced here, between parsing and writing.
-    """
+    """The module, written for the version of StableHLO that `export` writes for."""
     with _jax.make_ir_context() as context:
-        module = _jax.deserialize_module(old.mlir_module_serialized, context)
-        return _jax.serialize_module(module)
+        return _jax.serialize_module(_parsed(old, context))
+
+
+def _parsed(old: Exported, context: Any) -> Any:
+    """The module; the place to replace what only an older jaxlib runs."""
+    return _jax.deserialize_module(old.mlir_module_serialized, context)
 
 
 def _convention_up_to_date(old: Exported) -> int:

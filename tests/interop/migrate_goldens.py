@@ -1,0 +1,74 @@
+"""Migrates every golden artifact to older formats, and has those releases of JAX read, call and compare the results.
+
+    python tests/interop/migrate_goldens.py --python 3.11=python3.11 --python 3.13=python3.13 [RELEASE ...]
+
+Run it with a Python that has jaxexp and the newest JAX. It prints, for each release, how many artifacts were read, and
+why each of the others could not be written or read; it fails where one was written and not read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import conftest  # noqa: F401  (eight devices, before JAX is there)
+
+# isort: split
+from wheels import Wheels
+
+import jaxexp
+from test_golden import ARTIFACTS, RELEASES, blob_of
+
+HERE = Path(__file__).parent
+TARGETS = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2", "0.12.0.1")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
+    parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
+    parser.add_argument("releases", nargs="*", default=TARGETS)
+    options = parser.parse_args()
+
+    failed = False
+    with tempfile.TemporaryDirectory() as scratch:
+        pythons = dict(entry.split("=", 1) for entry in options.python)
+        wheels = Wheels(options.keep or Path(scratch) / "wheels", pythons)
+        wheels.folder.mkdir(exist_ok=True)
+        for target in options.releases:
+            folder = Path(scratch) / f"for-{target}"
+            refused = migrate_all(target, folder)
+            outcomes = wheels.run(target, HERE / "read_goldens.py", str(folder))
+            counts = collections.Counter(outcomes.values())
+            print(f"{target}: {counts.pop('ok', 0)} read")
+            for reason, count in (refused + counts).items():
+                print(f"  {count:>3} {reason}")
+            failed |= bool(counts)
+            if not options.keep:
+                shutil.rmtree(wheels.folder / target)
+    sys.exit(failed)
+
+
+def migrate_all(target: str, folder: Path) -> collections.Counter[str]:
+    """Writes what can be written for a release; returns why the rest cannot."""
+    folder.mkdir()
+    refused: collections.Counter[str] = collections.Counter()
+    for version, name in ARTIFACTS:
+        try:
+            blob = jaxexp.migrate(blob_of(version, name), f"jax-{target}")
+        except jaxexp.ExportError as error:
+            refused[f"not written: {error}"] += 1
+            continue
+        (folder / f"{version}-{name}.bin").write_bytes(blob)
+        shutil.copy(RELEASES[version] / f"{name}.npz", folder / f"{version}-{name}.npz")
+    return refused
+
+
+if __name__ == "__main__":
+    main()
