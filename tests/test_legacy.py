@@ -405,3 +405,17 @@ def test_what_the_compiler_takes_apart_is_no_custom_call() -> None:
     exported = jaxexp.export(jax.jit(function))(X)
     assert b"custom_call" in exported.mlir_module_serialized
     jax.tree.map(close, exported.call(X), function(X))
+
+
+@pytest.mark.parametrize("name", [name for name in ARTIFACTS if "_vjp_" not in name])
+def test_migrated_linear_algebra_runs_in_jax_export(name: str) -> None:
+    """What `migrate` writes has the calls of today, which jax.export's own reader runs."""
+    with precision(name):
+        x, _ = stored(name)
+        blob = jaxexp.migrate((LAPACK / f"{name}.bin").read_bytes(), inputs=((x,), {}))
+        targets = jaxexp.compatibility(blob).custom_calls or {}
+        of_lapack = [target for target in targets if target.startswith(("lapack_", "blas_"))]
+        assert of_lapack
+        assert all(target.endswith("_ffi") for target in of_lapack)
+        found, expected = (exported.call(x) for exported in (jax_export.deserialize(blob), load(name)))
+        jax.tree.map(close, found, expected)

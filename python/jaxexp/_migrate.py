@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import _convention, _jax
+from . import _convention, _jax, _legacy
 from ._errors import ExportError, UnsupportedError
 from ._exported import Exported, read_exported
 
@@ -81,14 +81,9 @@ _REPLACED = ("mlir_module_serialized", "calling_convention_version", "_get_vjp")
 
 
 def _module_up_to_date(old: Exported) -> bytes:
-    """The module, written for the version of StableHLO that `export` writes for."""
+    """The module without what only older jaxlibs run, for the version of StableHLO that `export` writes for."""
     with _jax.make_ir_context() as context:
-        return _jax.serialize_module(_parsed(old, context))
-
-
-def _parsed(old: Exported, context: Any) -> Any:
-    """The module; the place to replace what only an older jaxlib runs."""
-    return _jax.deserialize_module(old.mlir_module_serialized, context)
+        return _jax.serialize_module(_legacy.parse(old, context))
 
 
 def _convention_up_to_date(old: Exported) -> int:
