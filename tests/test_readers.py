@@ -52,6 +52,12 @@ def test_prediction_and_truth(version: str, name: str) -> None:
         assert found == {release for release, loads in outcomes.items() if loads}
 
 
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("compat/jax-*/*.bin")), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_what_was_written_for_a_release(path: Path) -> None:
+    """That release has read it, when it was written."""
+    assert jaxexp.compatibility(path.read_bytes()).readable_by(path.parent.name.removeprefix("jax-"))
+
+
 @every_artifact
 def test_installed_jax_export(version: str, name: str) -> None:
     """The same for the installed one, asked now."""
