@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _jax, _targets
+from . import _gspmd, _jax, _targets
 from ._errors import ExportError
 
 if TYPE_CHECKING:
@@ -38,12 +38,24 @@ def parse(exported: Exported, context: Any) -> Any:
     Raises:
         ExportError: the module calls a routine in a way that has no counterpart today.
     """
+    module = _with_shardings_of_today(exported, context)
     serialized = exported.mlir_module_serialized
-    module = _jax.deserialize_module(serialized, context)
     # The names of targets are in there literally, and a walk through a large module takes long.
     if b"lapack_" in serialized or b"blas_" in serialized:
         for operation in _targets.custom_calls(module):
             _rewrite(operation)
+    return module
+
+
+def _with_shardings_of_today(exported: Exported, context: Any) -> Any:
+    serialized = exported.mlir_module_serialized
+    module = _jax.deserialize_module(serialized, context)
+    if _jax.shardy_flag.value and _gspmd.is_used(serialized):
+        try:
+            _gspmd.to_shardy(module, exported.nr_devices)
+        except _gspmd.NotExpressibleError:
+            # The compiler still understands the old form, and says that it falls back to the old partitioner.
+            return _jax.deserialize_module(serialized, context)
     return module
 
 
