@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export as jax_export
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -143,6 +144,20 @@ def test_next_to_shardings_of_the_caller(capfd: pytest.CaptureFixture[str]) -> N
     for name, result in zip(names, results, strict=True):
         assert_same_values(result, stored(name)["out_0"], rtol=1e-4)
         assert result.sharding.is_equivalent_to(s, 2)
+
+
+def test_specialized_and_exported_again(capfd: pytest.CaptureFixture[str]) -> None:
+    """Both write Shardy's form, for stock jax.export too."""
+    symbolic, inside = "jax-0.4.23/symbolic", "jax-0.4.23/shard_map_inside"
+    args = arguments(symbolic)
+    specialized = load(symbolic).specialize(*args)
+    again = jaxexp.export(jax.jit(load(inside).call))(*arguments(inside))
+    for exported, name in ((specialized, symbolic), (again, inside)):
+        theirs = jax_export.deserialize(exported.serialize())
+        results = jax.tree.leaves(jax.jit(theirs.call)(*arguments(name)))
+        assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
+        assert [parts(x) for x in results] == ARTIFACTS[name]["out"]
+    assert not FALL_BACK.search(capfd.readouterr().err)
 
 
 def test_old_shardings_stay_where_shardy_is_off() -> None:

@@ -178,6 +178,7 @@ def approx_top_k(x: Any, values: Any, indices: Any) -> None:
 
 EQUATIONS = {
     "eigvals": eig,
+    "top_k": approx_top_k,
     "qr_reduced": qr,
     **{
         f.__name__: f

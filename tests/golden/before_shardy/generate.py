@@ -1,6 +1,6 @@
 """Writes artifacts of functions for eight devices, with a release of JAX from before Shardy: 0.4.23 to 0.5.3.
 
-usage: generate.py FOLDER
+usage: generate.py FOLDER [CASE ...]
 
 `FOLDER/jax-VERSION/CASE.bin` is the artifact, `CASE.npz` its arguments (`in_0`, ...) and what the function computed
 there (`out_0`, ...); `cases.json` says for each argument and result which part of it each device held, as the starts
@@ -175,6 +175,26 @@ def shard_map_inside():
     return jax.jit(f, in_shardings=on(DEEP, P("a", "c"))[0]), (array(8, 4),)
 
 
+def shard_map_in_loop():
+    """Twice: in the body of a scan, and differentiated, which makes another one. JAX 0.5.3 crashes on it."""
+
+    def body(c, x):
+        return lax.ppermute(jnp.sin(c), "y", [(0, 1), (1, 0)]) * x, jnp.full((2,), lax.axis_index("x"), jnp.int32)
+
+    def f(a):
+        def step(c, x):
+            return shard_map(
+                body, mesh=WIDE, in_specs=(P("x", "y"), P()), out_specs=(P("x", "y"), P("x")), check_rep=False
+            )(c, x)  # fmt: skip
+
+        def total(a):
+            return lax.scan(step, a, jnp.arange(1.0, 4.0))[0].sum()
+
+        return [*jax.value_and_grad(total)(a), lax.scan(step, a, jnp.arange(2.0))[1]]
+
+    return jax.jit(f, in_shardings=on(WIDE, P("x", "y"))[0]), (array(8, 4),)
+
+
 def shard_map_partly():
     """One axis stays with the compiler."""
 
@@ -200,7 +220,7 @@ def six_devices():
 CASES = [
     arguments, constraint, several_axes, order_of_devices, sub_axes, unconstrained, symbolic, scan, nested_jit,
     shard_map_psum, shard_map_collectives, shard_map_inside,
-    shard_map_partly, six_devices,
+    shard_map_in_loop, shard_map_partly, six_devices,
 ]  # fmt: skip
 
 
@@ -218,6 +238,8 @@ def main():
     os.makedirs(folder, exist_ok=True)
     report = {}
     for case in CASES:
+        if sys.argv[2:] and case.__name__ not in sys.argv[2:]:
+            continue
         function, args = case()
         try:
             specs = args
