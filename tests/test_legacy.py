@@ -50,7 +50,10 @@ def is_lapack(target: str) -> bool:
 
 
 def family_of(name: str) -> str:
-    return name.partition("/")[2].rpartition("_")[0].removesuffix("_poly").removesuffix("_vjp").removesuffix("_sizes")
+    family = name.partition("/")[2].rpartition("_")[0]
+    for variant in ("_platforms", "_poly", "_vjp", "_sizes"):
+        family = family.removesuffix(variant)
+    return family
 
 
 def precision(name: str) -> Any:
@@ -179,6 +182,7 @@ def approx_top_k(x: Any, values: Any, indices: Any) -> None:
 
 EQUATIONS = {
     "eigvals": eig,
+    "top_k": approx_top_k,
     "qr_reduced": qr,
     **{
         f.__name__: f
@@ -287,6 +291,18 @@ def test_calling_conventions_before_9(name: str, convention: int) -> None:
         # Below 7 the module does not assert that its first dimension is even: the call does.
         with pytest.raises(jaxexp.ExportError, match=r"Division had remainder 1 .* 'b'"):
             exported.call(args[0][:3], args[1])
+
+
+def test_specialized_artifact_has_a_convention_of_today() -> None:
+    exported = jaxexp.deserialize((CONVENTIONS / "symbolic_6.bin").read_bytes())
+    with np.load(CONVENTIONS / "symbolic.npz") as file:
+        values = dict(file)
+    specialized = exported.specialize(values["in_0"], values["in_1"])
+    assert specialized.calling_convention_version == 9
+    for library in (jaxexp, jax_export):
+        results = library.deserialize(specialized.serialize()).call(values["in_0"], values["in_1"])
+        for i, result in enumerate(results):
+            close(result, values[f"out_{i}"])
 
 
 def test_ordered_effects_need_tokens() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _bytecode, _jax
+from . import _bytecode, _from_gspmd, _jax
 from ._errors import ExportError
 
 if TYPE_CHECKING:
@@ -38,11 +38,23 @@ def parse(exported: Exported, context: Any) -> Any:
     Raises:
         ExportError: the module calls a routine in a way that has no counterpart today.
     """
+    module = _with_shardings_of_today(exported, context)
     serialized = exported.mlir_module_serialized
-    module = _jax.deserialize_module(serialized, context)
     if _bytecode.may_name(serialized, "lapack_", "blas_"):
         for target, operation in _jax.custom_calls(module):
             _rewrite(operation, target)
+    return module
+
+
+def _with_shardings_of_today(exported: Exported, context: Any) -> Any:
+    serialized = exported.mlir_module_serialized
+    module = _jax.deserialize_module(serialized, context)
+    if _jax.shardy_flag.value and _from_gspmd.is_used(serialized):
+        try:
+            _from_gspmd.to_shardy(module, exported.nr_devices)
+        except _from_gspmd.NotExpressibleError:
+            # The compiler still understands the old form, and says that it falls back to the old partitioner.
+            return _jax.deserialize_module(serialized, context)
     return module
 
 

@@ -179,7 +179,7 @@ def _check_manual(axis_context: Any, exported: Exported) -> None:
 
 def _has_manual_part(exported: Exported) -> bool:
     with _jax.make_ir_context() as context:
-        module = _jax.deserialize_module(exported.mlir_module_serialized, context)
+        module = _legacy.parse(exported, context)
         return any(operation.name == "sdy.manual_computation" for operation in _jax.iter_operations(module))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 
-from . import _bytecode, _gspmd, _jax, _reader, _releases
+from . import _bytecode, _jax, _reader, _releases, _to_gspmd
 from ._reader import MAX, Reader, TooOldReaderError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _without_shardy(serialized: bytes, reader: Reader, fun_name: str) -> bytes:
     with _jax.make_ir_context() as context:
         module = _jax.deserialize_module(serialized, context)
         _jax.import_shardy_attributes(module)
-        _gspmd.without_shardy(module, refuse)
+        _to_gspmd.without_shardy(module, refuse)
         return _serialized(module, reader, fun_name)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from . import _call, _check, _jax, _legacy, _primitive, _wrap
-from ._convention import Arguments
+from ._convention import OLDEST_VERSION, Arguments
 from ._errors import ExportError
 
 if TYPE_CHECKING:
@@ -37,9 +37,16 @@ def specialize(exported: Exported, args_specs: tuple[Any, ...], kwargs_specs: di
         in_avals=in_avals,
         out_avals=out_avals,
         mlir_module_serialized=_jax.serialize_module(module),
+        calling_convention_version=_convention_version(exported),
         uses_global_constants=needs_refinement,
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
+
+
+def _convention_version(exported: Exported) -> int:
+    """That of the new module: an old convention differs in tokens alone."""
+    version = exported.calling_convention_version
+    return version if exported.ordered_effects else max(version, OLDEST_VERSION)
 
 
 def _with_shape_of(spec: Any, exported: Exported, index: int) -> Any:

@@ -210,8 +210,11 @@ def symbolic(args, sizes):
     }
 
 
-def write(folder, family, double, poly, vjp_order):
-    name = f"{family.__name__}{'_poly' if poly else ''}{'_vjp' if vjp_order else ''}_{64 if double else 32}"
+def write(folder, family, double, variant):
+    """Writes one case; the variants are "", "_poly", "_vjp" and "_platforms": lowered for TPU and CPU."""
+    name = f"{family.__name__}{variant}_{64 if double else 32}"
+    poly, vjp_order = variant == "_poly", int(variant == "_vjp")
+    options = {"platforms": ("tpu", "cpu")} if variant == "_platforms" else {}
 
     def function(args):
         return {name: family(value) for name, value in args.items()}
@@ -223,7 +226,7 @@ def write(folder, family, double, poly, vjp_order):
             args = {name: square(value) for name, value in args.items()}
         jitted = jax.jit(function)
         checks = [Check.custom_call(target) for target in TARGETS]
-        exported = export(jitted, disabled_checks=checks)(symbolic(args, sizes) if poly else args)
+        exported = export(jitted, disabled_checks=checks, **options)(symbolic(args, sizes) if poly else args)
         if hasattr(exported, "serialize"):
             blob = exported.serialize(vjp_order=vjp_order)
         elif hasattr(jax_export, "serialize"):
@@ -254,12 +257,16 @@ def main():
     for double in (False, True):
         jax.config.update("jax_enable_x64", double)
         for family in FAMILIES:
-            for poly, vjp_order in ((False, 0), (True, 0), (False, 1)):
-                if (vjp_order and family not in DIFFERENTIATED) or (family in SIZES and not poly):
+            for variant in ("", "_poly", "_vjp", "_platforms"):
+                if family in SIZES and variant != "_poly":
+                    continue
+                if (variant == "_vjp" and family not in DIFFERENTIATED) or (
+                    variant == "_platforms" and family is not eigh
+                ):
                     continue
                 if wanted and family.__name__ not in wanted:
                     continue
-                name, entry = write(folder, family, double, poly, vjp_order)
+                name, entry = write(folder, family, double, variant)
                 report[name] = entry
     with open(f"{folder}/cases.json", "w") as file:
         json.dump(report, file, indent=1)
