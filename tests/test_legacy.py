@@ -72,6 +72,11 @@ def adjoint(x: Any) -> Any:
     return np.conj(np.swapaxes(x, -1, -2))
 
 
+def ordered(values: Any, like: Any) -> Any:
+    """Eigenvalues in the order of their real parts, in the precision of what they belong to."""
+    return np.sort_complex(values).astype(np.result_type(like, np.complex64))
+
+
 def unitary(q: Any) -> None:
     close(adjoint(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), (*q.shape[:-2], q.shape[-1], q.shape[-1])))
 
@@ -98,7 +103,7 @@ def eig(x: Any, values: Any, left: Any = None, right: Any = None) -> None:
         close(adjoint(left) @ a, values[..., :, None] * adjoint(left))
     if right is not None:
         close(a @ right, right * values[..., None, :])
-    close(np.sort_complex(values), np.sort_complex(np.linalg.eigvals(a)))
+    close(ordered(values, x), ordered(np.linalg.eigvals(a), x))
 
 
 def eig_right(x: Any, values: Any, right: Any) -> None:
@@ -164,7 +169,7 @@ def wider(x: Any) -> Any:
 
 def hessenberg(x: Any, packed: Any, taus: Any) -> None:
     form = np.triu(packed, -1)
-    close(np.sort_complex(np.linalg.eigvals(form)), np.sort_complex(np.linalg.eigvals(wider(x))))
+    close(ordered(np.linalg.eigvals(form), x), ordered(np.linalg.eigvals(wider(x)), x))
 
 
 def tridiagonal(x: Any, *results: Any) -> None:
