@@ -124,7 +124,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
   });
   // Releases print one expression in several ways, and what JAX made of it here has to be that expression.
   const nb::str printed_again(symbolic);
-  const std::string_view again(printed_again.c_str(), nb::len(printed_again));
+  const std::string_view again = nb::cast<std::string_view>(printed_again);
   const auto is_same = [&] {
     try {
       return wire::canonical(expression) == wire::canonical(wire::parse_dimension(again, {}));

@@ -12,6 +12,7 @@
 #include "flat_map.h"
 #include "generation.h"
 #include "limits.h"
+#include "op_sharding.h"
 #include "values.h"
 
 namespace jaxexp::wire {
@@ -67,10 +68,16 @@ class Check {
     effects(e.unordered_effects(), {&path, "unordered_effects"});
     each(e.disabled_checks(), path, "disabled_checks", [&](const auto& disabled, const Path& p) {
       known("a kind of safety check", disabled.kind(), schema::DisabledSafetyCheckKind::shape_assertions, p, "kind");
-      if (disabled.kind() == schema::DisabledSafetyCheckKind::custom_call)
-        required(disabled.custom_call_target(), p, "custom_call_target");
+      if (disabled.kind() == schema::DisabledSafetyCheckKind::custom_call &&
+          required(disabled.custom_call_target(), p, "custom_call_target").size() == 0)
+        throw Error({&p, "custom_call_target"}, "the name of a custom call's target", "an empty string");
     });
     kept_arguments(e, arguments.size(), path);
+    // What such a module does follows from constants that its caller defines.
+    if (const bool many = Values::length(e.platforms()) > 1;
+        !e.uses_global_constants() && (many || is_symbolic(arguments) || is_symbolic(results)))
+      throw Error({&path, "uses_global_constants"},
+                  many ? "true, as there are several platforms" : "true, as there are symbolic dimensions", "false");
     if (const auto* vjp = e.vjp()) {
       const Path inner{&path, "vjp"};
       exported(*vjp, inner);
@@ -134,6 +141,8 @@ class Check {
       each(v.shardings, path, names.shardings, [&](const auto& s, const Path& p) { sharding(s, e, p); });
     for (std::uint32_t i = 0; i < v.size(); ++i) {
       const auto* named = v.named_sharding(i);
+      // Each argument may have a sharding of its own made of it.
+      if (const auto* proto = v.hlo_sharding(i)) spend(proto->size() / 8, {&path, names.shardings, i});
       if (!named) continue;
       const std::uint32_t partitions = Values::length(named->spec()->partitions()), rank = Values::length(v.aval(i).shape());
       if (partitions > rank)
@@ -221,8 +230,17 @@ class Check {
     known("a memory space", aval.memory_space(), schema::MemorySpace::Any, path, "memory_space");
     each(aval.shape(), path, "shape", [&](const flatbuffers::String& dimension, const Path& p) {
       const std::string_view text = dimension.string_view();
-      if (!is_size(text) && first_visit(dimensions_, dimension)) parse_dimension(text, p);
+      if (is_size(text)) return;
+      if (first_visit(dimensions_, dimension)) parse_dimension(text, p);
+      first_visit(symbolic_avals_, aval);
     });
+  }
+
+  bool is_symbolic(const Values& v) const {
+    if (symbolic_avals_.empty()) return false;
+    for (std::uint32_t i = 0; i < v.size(); ++i)
+      if (symbolic_avals_.contains(reinterpret_cast<std::uintptr_t>(&v.aval(i)))) return true;
+    return false;
   }
 
   /// Returns how many devices a mesh is of; that stops growing just above what a device count can be.
@@ -275,11 +293,13 @@ class Check {
       for (std::uint32_t i = 0; i < Values::length(names); ++i) {
         const std::string_view name = names->Get(i)->string_view();
         spend(1 + Values::length(mesh.axis_names()), p);
-        const auto is_axis = [&](const flatbuffers::String* axis) { return axis->string_view() == name; };
-        if (Values::length(mesh.axis_names()) == 0 || !std::ranges::any_of(*mesh.axis_names(), is_axis))
-          throw Error({p.parent, p.name, p.index >= 0 ? p.index : i}, "an axis of the mesh", quoted(name));
-        if (used.size() == max_mesh_axes || std::ranges::find(used, name) != used.end())
-          throw Error({p.parent, p.name, p.index >= 0 ? p.index : i}, "each axis once", quoted(name) + " again");
+        const Path here{p.parent, p.name, p.index >= 0 ? p.index : i};
+        std::uint32_t axis = 0;
+        while (axis < Values::length(mesh.axis_names()) && mesh.axis_names()->Get(axis)->string_view() != name) ++axis;
+        if (axis == Values::length(mesh.axis_names())) throw Error(here, "an axis of the mesh", quoted(name));
+        if (mesh.axis_types()->Get(axis) == schema::AxisType::Manual)
+          throw Error(here, "an axis that is not Manual", quoted(name));
+        if (std::ranges::find(used, name) != used.end()) throw Error(here, "each axis once", quoted(name) + " again");
         used.push_back(name);
       }
     };
@@ -298,6 +318,11 @@ class Check {
       required(sharding.named_sharding(), path, "named_sharding");
     else if (sharding.kind() == schema::ShardingKind::hlo_sharding)
       required(sharding.hlo_sharding_proto(), path, "hlo_sharding_proto");
+    if (const auto* proto = sharding.hlo_sharding_proto(); proto && !sharding.named_sharding()) {
+      const Path inner{&path, "hlo_sharding_proto"};
+      spend(proto->size(), inner);
+      check_op_sharding({reinterpret_cast<const std::uint8_t*>(proto->data()), proto->size()}, device_count(e), inner);
+    }
   }
 
   /// What is called with positional and keyword arguments takes a pair of a tuple and a dict.
@@ -499,7 +524,7 @@ class Check {
   std::uint64_t comparisons_ = 0;
   FlatMap<Tree> trees_;
   FlatMap<std::uint64_t> meshes_;  // how many devices each is of
-  Seen avals_, dimensions_, named_shardings_, shardings_;
+  Seen avals_, symbolic_avals_, dimensions_, named_shardings_, shardings_;
   Seen specs_of_meshes_, same_shardings_, same_meshes_;  // pairs
 };
 
