@@ -8,6 +8,7 @@
 #include "convert/buffer.h"
 #include "convert/encoder.h"
 #include "convert/errors.h"
+#include "wire/check.h"
 #include "wire/limits.h"
 
 namespace jaxexp {
@@ -65,6 +66,12 @@ struct Encoded {
       exported = encoder.exported(object, here, modules.back().bytes(), jax_version, exported);
     }
     layout = writer.finish(exported);
+    // What the reader refuses is not written. The check reads no module, and those are not there yet.
+    try {
+      wire::check(*flatbuffers::GetRoot<schema::Exported>(layout.metadata.data()), layout.size);
+    } catch (const wire::Error& error) {
+      throw NotSerializable({nullptr, error.path}, "the format holds " + error.expected + ", found " + error.found);
+    }
   }
 
   /// For the initial size of the writer's memory.

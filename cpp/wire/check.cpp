@@ -139,6 +139,7 @@ class Check {
       listed_shardings(v, e, {&path, names.shardings});
     else
       each(v.shardings, path, names.shardings, [&](const auto& s, const Path& p) { sharding(s, e, p); });
+    if (v.shardings_by_index() && Values::length(v.unique_named_shardings) == 0) return;
     for (std::uint32_t i = 0; i < v.size(); ++i) {
       const auto* named = v.named_sharding(i);
       // Each argument may have a sharding of its own made of it.
