@@ -55,7 +55,19 @@ Offset<wire::String> Encoder::dimension(nb::handle dimension) {
   } catch (const wire::Error& error) {
     refuse("the format holds " + error.expected + ", found " + error.found);
   }
-  return offset = writer_.string(text).o;
+  offset = writer_.string(text).o;
+  if (notes_ && !constraints_noted_) note_constraints(dimension);
+  return offset;
+}
+
+/// The dimensions of a function, and of its VJPs, are of one scope, whose constraints the format drops.
+void Encoder::note_constraints(nb::handle dimension) {
+  constraints_noted_ = true;
+  for (nb::handle constraint : tuple_of(jax_.constraints_of(dimension)))
+    notes_->constraints.emplace_back(utf8(constraint, "a constraint"));
+  if (notes_->constraints.size() > wire::max_constraints)
+    refuse("the trailer has room for " + std::to_string(wire::max_constraints) +
+           " constraints on dimension variables, found " + std::to_string(notes_->constraints.size()));
 }
 
 schema::DType Encoder::dtype(nb::handle dtype) {
@@ -101,6 +113,12 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
   return object;
 }
 
+nb::object Decoder::weak_aval(const schema::AbstractValue& table, const nb::object& aval) {
+  const auto [object, is_new] = weak_avals_.insert(position(table));
+  if (is_new) object = jax_.with_weak_type(aval);
+  return object;
+}
+
 nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                           const wire::Path& where) {
   return tuple_of(dimensions, [&](const flatbuffers::String& text, std::uint32_t i) {
@@ -119,7 +137,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
   }
   const wire::Expression expression = wire::parse_dimension(printed, where);
   const nb::object symbolic = reading(where, "a dimension", [&] {
-    if (!scope_.is_valid()) scope_ = jax_.SymbolicScope();
+    if (!scope_.is_valid()) scope_ = scope();
     return sum(expression, where);
   });
   // Releases print one expression in several ways, and what JAX made of it here has to be that expression.
@@ -180,6 +198,14 @@ nb::object Decoder::reduce(std::vector<nb::object> operands, PyObject* (*operati
     }
   }
   return operands.front();
+}
+
+/// With the constraints that the trailer keeps, so that it bounds dimensions as the original's does.
+nb::object Decoder::scope() {
+  const auto* constraints = trailer_ ? trailer_->content().constraints() : nullptr;
+  if (!constraints) return jax_.SymbolicScope();
+  return reading({nullptr, "trailer.constraints"}, "constraints on dimension variables",
+                 [&] { return jax_.SymbolicScope(strings(constraints)); });
 }
 
 nb::object Decoder::dtype(int kind, const wire::Path& where) {

@@ -15,6 +15,7 @@
 #include "wire/dimension.h"
 #include "wire/error.h"
 #include "wire/flat_map.h"
+#include "wire/trailer.h"
 #include "wire/values.h"
 
 namespace jaxexp {
@@ -25,10 +26,16 @@ namespace schema = wire::schema;
 /// string becomes one object, however often the artifact refers to it.
 class Decoder {
  public:
-  /// `path` is empty for the primal, "vjp" for its VJP, and so on.
+  /// `path` is empty for the primal, "vjp" for its VJP, and so on; `order` counts these. `trailer` may be null.
   Decoder(const JaxRefs& jax, const schema::Exported& exported, std::span<const std::uint8_t> buffer,
-          std::string_view path)
-      : jax_(jax), names_(jax.names), exported_(exported), base_(buffer.data()), path_{nullptr, path} {}
+          std::string_view path, const wire::Trailer* trailer, std::size_t order)
+      : jax_(jax),
+        names_(jax.names),
+        exported_(exported),
+        base_(buffer.data()),
+        path_{nullptr, path},
+        trailer_(trailer),
+        notes_(trailer ? &trailer->notes(order) : nullptr) {}
 
   /// The fields of the Exported, by name.
   nb::dict exported();
@@ -53,6 +60,7 @@ class Decoder {
   // aval.cpp
   std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
+  nb::object weak_aval(const schema::AbstractValue& table, const nb::object& aval);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
@@ -60,6 +68,7 @@ class Decoder {
   nb::object product(const wire::Term& term, const wire::Path& where);
   nb::object power(const wire::Factor& factor, const wire::Path& where);
   static nb::object reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*));
+  nb::object scope();
   nb::object dtype(int kind, const wire::Path& where);
   // mesh.cpp
   nb::object mesh(const schema::AbstractMesh& mesh, const wire::Path& where);
@@ -77,7 +86,8 @@ class Decoder {
   nb::object safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where);
   // exported.cpp
   std::pair<nb::object, nb::object> values(const wire::Values& values, std::string_view avals_field,
-                                           std::string_view shardings_field);
+                                           std::string_view shardings_field,
+                                           const flatbuffers::Vector<std::uint32_t>* weak);
 
   nb::object string(const flatbuffers::String& text) {
     const auto [object, is_new] = strings_.insert(position(text));
@@ -143,9 +153,11 @@ class Decoder {
   const schema::Exported& exported_;
   const std::uint8_t* base_;
   const wire::Path path_;
+  const wire::Trailer* const trailer_;
+  const schema::FunctionNotes* const notes_;  // of the trailer
   std::string key_;   // of a cache, while it is being put together
   nb::object scope_;  // of symbolic dimensions; made for the first of them
-  Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
+  Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
 };
 
 }  // namespace jaxexp
