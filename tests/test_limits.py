@@ -54,7 +54,9 @@ def test_the_most_kept_arguments() -> None:
     most = with_arguments(2**16)
     loaded = jaxexp.deserialize(most.serialize())
     assert loaded.module_kept_var_idx == most.module_kept_var_idx
-    refused(with_arguments(2**16 + 1), r"module_kept_var_idx: .* 0 to 65535, the most that the format holds, found 65536")
+    refused(
+        with_arguments(2**16 + 1), r"module_kept_var_idx: .* 0 to 65535, the most that the format holds, found 65536"
+    )
 
 
 def test_more_arguments_of_which_few_are_kept() -> None:
@@ -207,9 +209,7 @@ def test_modules_of_two_gigabytes(size: int, tmp_path: Any) -> None:
 def test_metadata_and_module_together() -> None:
     """Neither is too large by itself."""
     with mmap.mmap(-1, 2 * GIGABYTE - 4096) as module:
-        large = dataclasses.replace(
-            exported(), mlir_module_serialized=memoryview(module), fun_name="n" * 2**16
-        )
+        large = dataclasses.replace(exported(), mlir_module_serialized=memoryview(module), fun_name="n" * 2**16)
         refused(large, "2 GiB or more, beyond the format")
         with pytest.raises(jaxexp.SerializationError, match="2 GiB or more"):
             _native.encode_parts([large], jax.__version__)
