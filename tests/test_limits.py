@@ -54,9 +54,7 @@ def test_the_most_kept_arguments() -> None:
     most = with_arguments(2**16)
     loaded = jaxexp.deserialize(most.serialize())
     assert loaded.module_kept_var_idx == most.module_kept_var_idx
-    refused(
-        with_arguments(2**16 + 1), r"module_kept_var_idx: .* 0 to 65535, the most that the format holds, found 65536"
-    )
+    refused(with_arguments(2**16 + 1), "module_kept_var_idx: .* 0 to 65535, the most that .* holds, found 65536")
 
 
 def test_more_arguments_of_which_few_are_kept() -> None:
@@ -82,7 +80,7 @@ def test_calling_conventions(version: int) -> None:
 def test_vjps() -> None:
     one = exported()
     with pytest.raises(jaxexp.SerializationError, match="1 to 65 functions"):
-        _native.encode([one] * 66, jax.__version__)
+        _native.encode([one] * 66, jax.__version__, _native.Form(), None)
 
 
 def test_mesh_axes() -> None:
@@ -195,7 +193,7 @@ def test_modules_of_two_gigabytes(size: int, tmp_path: Any) -> None:
         large = dataclasses.replace(exported(), mlir_module_serialized=memoryview(module))
         if size < 2 * GIGABYTE:
             # Copying it would take the memory, laying it out does not.
-            parts = _native.encode_parts([large], jax.__version__)
+            parts = _native.encode_parts([large], jax.__version__, _native.Form(), None)
             assert sum(memoryview(part).nbytes for part in parts) < 2 * GIGABYTE
             del parts
         else:
@@ -212,7 +210,7 @@ def test_metadata_and_module_together() -> None:
         large = dataclasses.replace(exported(), mlir_module_serialized=memoryview(module), fun_name="n" * 2**16)
         refused(large, "2 GiB or more, beyond the format")
         with pytest.raises(jaxexp.SerializationError, match="2 GiB or more"):
-            _native.encode_parts([large], jax.__version__)
+            _native.encode_parts([large], jax.__version__, _native.Form(), None)
         del large
 
 
@@ -223,7 +221,7 @@ def test_modules_of_vjps_count_together() -> None:
         )
         vjp = dataclasses.replace(one.vjp(), mlir_module_serialized=memoryview(module))
         with pytest.raises(jaxexp.SerializationError, match="2 GiB or more"):
-            _native.encode_parts([one, vjp], jax.__version__)
+            _native.encode_parts([one, vjp], jax.__version__, _native.Form(), None)
         del one, vjp
 
 

@@ -204,6 +204,9 @@ nb::object Decoder::reduce(std::vector<nb::object> operands, PyObject* (*operati
 nb::object Decoder::scope() {
   const auto* constraints = trailer_ ? trailer_->content().constraints() : nullptr;
   if (!constraints) return jax_.SymbolicScope();
+  std::vector<std::string_view> texts;
+  for (const flatbuffers::String* text : *constraints) texts.push_back(text->string_view());
+  wire::check_constraints(texts, {nullptr, "trailer.constraints"});
   return reading({nullptr, "trailer.constraints"}, "constraints on dimension variables",
                  [&] { return jax_.SymbolicScope(strings(constraints)); });
 }

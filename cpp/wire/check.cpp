@@ -80,6 +80,7 @@ class Check {
                   many ? "true, as there are several platforms" : "true, as there are symbolic dimensions", "false");
     if (const auto* vjp = e.vjp()) {
       const Path inner{&path, "vjp"};
+      if (++order_ > max_vjp_order) throw Error(inner, "at most " + to_string(max_vjp_order) + " VJPs", "more");
       exported(*vjp, inner);
       vjp_signature(e, *vjp, inner);
     }
@@ -521,6 +522,7 @@ class Check {
   const std::uint64_t max_nodes_;
   const std::uint64_t max_key_bytes_;
   const std::uint64_t max_comparisons_;
+  std::size_t order_ = 0;  // of the VJP that is being checked
   std::uint64_t key_bytes_ = 0;
   std::uint64_t comparisons_ = 0;
   FlatMap<Tree> trees_;

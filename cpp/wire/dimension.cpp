@@ -210,6 +210,42 @@ bool is_size(std::string_view text) {
 
 Expression parse_dimension(std::string_view text, const Path& path) { return Parser(text, path).dimension(); }
 
+void check_constraints(std::span<const std::string_view> constraints, const Path& path) {
+  std::size_t extrema = 0;
+  for (std::size_t i = 0; i < constraints.size(); ++i) {
+    const std::string_view text = constraints[i];
+    const Path here{path.parent, path.name, static_cast<std::int64_t>(i)};
+    const auto refuse = [&](const std::string& expected) {
+      throw Error(here, expected, "'" + shortened(text) + "'");
+    };
+    if (text.size() > max_constraint_length)
+      throw Error(here, "a constraint of at most " + std::to_string(max_constraint_length) + " characters",
+                  std::to_string(text.size()));
+    std::size_t depth = 0;
+    char before = ' ';  // the last character that is no space
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      const char c = text[at];
+      if (c == '(' && ++depth > max_dimension_depth)
+        refuse("a constraint of at most " + std::to_string(max_dimension_depth) + " nested operations");
+      if (c == ')' && depth > 0) --depth;
+      // A maximum that can be told is the larger side, whose power is multiplied out.
+      if (c == '^' && before == ')') refuse("a constraint without powers of operations");
+      const bool starts_word = at == 0 || !(is_letter(text[at - 1]) || is_digit(text[at - 1]));
+      if (starts_word && is_digit(c)) {
+        std::int64_t value = 0;
+        const auto [rest, error] = std::from_chars(text.data() + at, text.data() + text.size(), value);
+        if (error != std::errc{}) refuse("a constraint whose numbers fit into 63 bits");
+        if (before == '^' && value > max_dimension_exponent)
+          refuse("a constraint with powers of at most " + std::to_string(max_dimension_exponent));
+      }
+      const std::string_view word = text.substr(at, 3);
+      if (starts_word && (word == "max" || word == "min") && ++extrema > max_constraint_extrema)
+        refuse("constraints with max and min at most " + std::to_string(max_constraint_extrema) + " times");
+      if (c != ' ') before = c;
+    }
+  }
+}
+
 std::string canonical(const Expression& expression) {
   std::vector<std::string> terms;
   for (const Term& term : expression.terms) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,10 @@ Expression parse_dimension(std::string_view text, const Path& path);
 inline void check_dimension(std::string_view text, const Path& path) {
   if (!is_size(text)) parse_dimension(text, path);
 }
+
+/// Throws Error where JAX might not come to an end with constraints on dimension variables, such as "mod(b, 8) == 0".
+/// They are as a user wrote them, and JAX's parser is what reads them.
+void check_constraints(std::span<const std::string_view> constraints, const Path& path);
 
 /// An expression's text in one form, in which the order of terms and factors and the spelling of releases are gone.
 std::string canonical(const Expression& expression);

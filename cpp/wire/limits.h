@@ -31,6 +31,10 @@ inline constexpr std::size_t max_dimension_length = std::size_t{1} << 14;
 inline constexpr std::size_t max_dimension_depth = 64;
 inline constexpr std::int64_t max_dimension_exponent = 63;  // a larger power of 2 is no 64-bit number any more
 
+/// JAX simplifies constraints, in time that is exponential in the maxima and minima of them all.
+inline constexpr std::size_t max_constraint_length = 1024;
+inline constexpr std::size_t max_constraint_extrema = 12;
+
 /// Conventions of main functions that ever were, and some to come: a reader knows which of them it can call.
 inline constexpr std::uint32_t oldest_calling_convention = 6, newest_calling_convention = 99;
 
