@@ -122,6 +122,8 @@ try:
     solve_dim_vars = shape_poly.solve_dim_vars
     describe_argument = shape_poly.pretty_print_dimension_descriptor
     describe_key_path = shape_poly.args_kwargs_path_to_str
+    _dimension_of_variable = shape_poly._DimExpr._from_var
+    _dimension_of_operation = shape_poly._DimExpr._from_operation
     is_constant_dim = core.is_constant_dim
     evaluate_shape = core.evaluate_shape
 
@@ -213,6 +215,20 @@ def dim_vars(dimension: Any) -> set[str]:
     """The dimension variables of one dimension, constant or symbolic."""
     names: set[str] = dimension._get_vars() if is_symbolic_dim(dimension) else set()
     return names
+
+
+def dimension_variable(name: str, scope: Any) -> Any:
+    """The symbolic dimension that is one variable."""
+    return _dimension_of_variable(name, scope)
+
+
+def dimension_operation(operation: str, left: Any, right: Any, scope: Any) -> Any:
+    """The symbolic dimension floordiv, mod, max or min of two others, as it is.
+
+    JAX's parser first tries to prove that one side of a maximum is never the larger one, which takes time that is
+    exponential in their nesting: for a printed dimension, the proof has failed already.
+    """
+    return _dimension_of_operation(operation, left, right, scope=scope)
 
 
 def explicit_constraints(avals: Sequence[Any]) -> tuple[str, ...]:
