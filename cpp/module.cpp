@@ -4,6 +4,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include "convert/artifact.h"
+#include "convert/check_bytecode.h"
 #include "convert/encode.h"
 #include "convert/errors.h"
 #include "convert/jax_refs.h"
@@ -48,5 +49,10 @@ NB_MODULE(_native, m) {
       .def_prop_ro("nr_devices", &Artifact::nr_devices)
       .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"))
       .def("facts", &Artifact::facts, nb::sig("def facts(self) -> dict[str, object]"),
-           "What decides who can read it: kinds by their numbers, device counts, how values are listed.");
+           "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
+      .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
+           "What it says, as plain Python objects; needs no `bind`.");
+  m.def("check_bytecode", &check_bytecode, "module"_a,
+        nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
+        "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");
 }

@@ -30,6 +30,8 @@ class Artifact {
   std::uint32_t nr_devices() const;
   nb::tuple platforms() const;
   nb::dict facts() const;
+  /// What it says, for people (describe.cpp).
+  nb::dict describe() const;
 
  private:
   Artifact(std::shared_ptr<const Buffer> buffer, const wire::schema::Exported& exported, std::size_t order)
