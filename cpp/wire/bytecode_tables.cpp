@@ -20,20 +20,21 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 /// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
 /// the same as a tensor's shape (x); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes. Others only
 /// say what this is, or its type has to be: a (L)ocation, an (I)nteger or (F)loating-point type, a (C)omplex one; the
-/// value of an integer (n) or of a float (f). What stands behind these two, or behind a (*), is not looked at.
+/// value of an integer (n) or of a float (f), or a (c)onstant tensor; the boun(D)s of dynamic dimensions, as which a
+/// type may have an (e)ncoding. What stands behind one of the lower-case letters n, f, c and e, or a (*), is not read.
 using Layout = const char*;
 constexpr Layout opaque = "*";
 
 constexpr std::array<Layout, 23> builtin_attributes = {
     "a", "d", "S", "ST", "A", "Aa", "T", "", "Tn", "Tf", "LAA", "LAvv", "La", "LaA", "LAA", "L",
-    "T*", "T*", "TB", "T*", "TAA", "A", "LA*"};
+    "T*", "T*", "TBc", "T*", "TAA", "A", "LA*"};
 constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",  "iTA",
                                                   "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", opaque};
 constexpr std::array<Layout, 21> vhlo_attributes = {opaque, "a", "v", "v", "v",  "v", "d", "v", "Tf", "Tn", "ivi",
-                                                    "v",    "v", "v", "S", "TB", "v", "T", "i", "v",  opaque};
+                                                    "v",    "v", "v", "S", "TBc", "v", "T", "iD", "v",  opaque};
 constexpr std::array<Layout, 41> vhlo_types = {
     "I",    "TC", "F", "F", "F",    "F", "F", "F", "tt", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
-    "AxT",  "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "", "F", "F", "F", "F", "F", "F", "F"};
+    "AxTe", "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "", "F", "F", "F", "F", "F", "F", "F"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
 constexpr std::array<std::uint8_t, 9> builtin_bits = {0, 64, 0, 16, 16, 32, 64, 80, 128};
@@ -134,6 +135,9 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'C': node.is = Class::complex; break;
       case 'n': node.needs = Class::integer; return;
       case 'f': node.needs = Class::floating; return;
+      case 'c': node.needs = Class::tensor; return;
+      case 'e': node.needs = Class::bounds; return;
+      case 'D': node.is = Class::bounds; break;
       case 'W':
         node.bits = static_cast<std::int64_t>(entry.number() >> 2);
         if (node.bits > max_width) entry.refuse("an integer of " + std::to_string(node.bits) + " bits");
@@ -211,9 +215,15 @@ void AttributesAndTypes::finish(std::size_t at) {
   if (references.empty()) return;
   const Node& first = nodes_[references.front()];
   if (node.needs != Class::unknown && first.is != Class::unknown && first.is != node.needs)
-    where_.refuse("a number whose type is none of such numbers");
+    where_.refuse("an attribute or type of another kind than its place takes");
   if (node.is == Class::complex && first.bits > 0) node.bits = 2 * in_bytes(first.bits);
-  if (node.is == Class::tensor && first.bits > 0) node.bits = first.bits;
+  if (node.is == Class::tensor) {
+    const Node& element = nodes_[references.back()];
+    const bool is_number =
+        element.is == Class::integer || element.is == Class::floating || element.is == Class::complex;
+    if (element.is != Class::unknown && !is_number) where_.refuse("a tensor of other elements than numbers");
+    node.bits = element.bits;
+  }
   if (node.bytes != unknown && first.is == Class::tensor) check_data(node, first);
 }
 

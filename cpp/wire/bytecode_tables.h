@@ -20,14 +20,14 @@ class AttributesAndTypes {
   std::uint64_t types() const { return listed_.size() - attributes_; }
 
  private:
-  enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, tensor };
+  enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, tensor, bounds };
   static constexpr std::int64_t unknown = -1;
 
   struct Node {
     std::uint32_t first_reference = 0;  // into references_; those of a node end where the next one's begin
     std::uint32_t depth = 0;            // 0 until all that it refers to is known
     Class is = Class::unknown;
-    Class needs = Class::unknown;     // of the type that it refers to first
+    Class needs = Class::unknown;     // of what it refers to first
     std::int64_t bits = unknown;      // of a number in memory
     std::int64_t elements = unknown;  // of a tensor type of constant shape
     std::int64_t bytes = unknown;     // of a constant's data
