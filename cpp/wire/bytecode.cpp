@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bytecode_cursor.h"
+#include "bytecode_operations.h"
 #include "bytecode_tables.h"
 
 namespace jaxexp::wire {
@@ -63,12 +64,10 @@ class Module {
     }
     for (const unsigned needed : {strings, dialects, entries, entry_offsets, code})
       if (!sections[needed]) whole_.refuse("no section of kind " + std::to_string(needed));
-    const std::vector<std::string_view> texts = read_strings(*sections[strings]);
-    read_dialects(*sections[dialects], texts);
+    strings_ = read_strings(*sections[strings]);
+    read_dialects(*sections[dialects]);
     if (sections[properties]) read_properties(*sections[properties]);
-    const AttributesAndTypes tables(*sections[entries], *sections[entry_offsets], dialects_, texts.size());
-    attributes_ = tables.attributes();
-    types_ = tables.types();
+    tables_.emplace(*sections[entries], *sections[entry_offsets], dialects_, strings_.size());
     Cursor top = *sections[code];
     Scope scope;
     Region outermost;
@@ -79,6 +78,12 @@ class Module {
   /// The values that code may refer to: those of the regions around it, up to one that is isolated.
   struct Scope {
     std::vector<std::uint32_t> uses;  // of each value, those included that are still to be defined
+  };
+
+  /// A kind of operation.
+  struct Operation {
+    bool registered;  // whether its properties are in the section for that
+    const OperationAttributes* attributes;
   };
 
   /// One of the regions of an operation while it is read.
@@ -97,31 +102,34 @@ class Module {
     return version_;
   }
 
-  void read_dialects(Cursor section, std::span<const std::string_view> texts) {
+  void read_dialects(Cursor section) {
     for (std::uint64_t left = section.count("dialects"); left > 0; --left) {
       const std::uint64_t name = section.number();
       const bool versioned = version_ >= versioned_dialects && (name & 1);
-      dialects_.push_back(texts[section.indexed(version_ >= versioned_dialects ? name >> 1 : name, texts.size(), "strings")]);
+      dialects_.push_back(string(section, version_ >= versioned_dialects ? name >> 1 : name));
       if (versioned && section.section().first != dialect_versions) section.refuse("no version of a dialect");
     }
     if (version_ >= counted_operations) section.count("operations");
     while (!section.at_end()) {
-      section.index(dialects_.size(), "dialects");
+      const bool is_vhlo = dialects_[section.index(dialects_.size(), "dialects")] == "vhlo";
       for (std::uint64_t left = section.count("operations"); left > 0; --left) {
         const std::uint64_t name = section.number();
-        section.indexed(version_ >= native_properties ? name >> 1 : name, texts.size(), "strings");
-        registered_.push_back(version_ >= native_properties && (name & 1));
+        const std::string_view text = string(section, version_ >= native_properties ? name >> 1 : name);
+        operations_.push_back({version_ >= native_properties && (name & 1), is_vhlo ? attributes_of(text) : nullptr});
       }
     }
   }
 
   void read_properties(Cursor section) {
-    properties_ = section.count("properties");
-    for (std::uint64_t i = 0; i < properties_; ++i) section.bytes(section.number());
+    for (std::uint64_t left = section.count("properties"); left > 0; --left)
+      properties_.push_back(section.part(section.number()));
   }
 
-  void attribute(Cursor& at) const { at.index(attributes_, "attributes"); }
-  void type(Cursor& at) const { at.index(types_, "types"); }
+  std::string_view string(const Cursor& at, std::uint64_t index) const {
+    return strings_[at.indexed(index, strings_.size(), "strings")];
+  }
+  std::uint64_t attribute(Cursor& at) const { return at.index(tables_->attributes(), "attributes"); }
+  void type(Cursor& at) const { at.index(tables_->types(), "types"); }
 
   void region(Cursor& at, Scope& scope, unsigned depth) {
     if (depth > max_region_depth)
@@ -151,7 +159,7 @@ class Module {
       for (std::uint64_t i = 0; i < arguments; ++i) {
         const std::uint64_t argument = at.number();
         const bool optional = version_ >= optional_locations;
-        at.indexed(optional ? argument >> 1 : argument, types_, "types");
+        at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types");
         if (!optional || (argument & 1)) attribute(at);
       }
       define(at, region, arguments);
@@ -167,16 +175,19 @@ class Module {
   }
 
   void operation(Cursor& at, Scope& scope, Region& region) {
-    const std::uint64_t name = at.index(registered_.size(), "operations");
+    const Operation& kind = operations_[at.index(operations_.size(), "operations")];
     const unsigned has = at.byte();
     attribute(at);  // the location
-    if (has & has_attributes) attribute(at);
+    std::optional<std::uint64_t> dictionary;
+    if (has & has_attributes) dictionary = attribute(at);
     if (has & has_properties) {
       if (version_ < native_properties) at.refuse("properties");
-      if (registered_[name])
-        at.index(properties_, "properties");
-      else
+      if (!kind.registered)
         attribute(at);
+      else
+        check_properties(kind, properties_[at.index(properties_.size(), "properties")]);
+    } else if (kind.attributes) {
+      check_dictionary(at, *kind.attributes, dictionary);
     }
     std::uint64_t results = 0;
     if (has & has_results) {
@@ -192,6 +203,40 @@ class Module {
     if (defines) define(at, region, results);
     if (version_ >= use_lists && (has & has_use_lists)) use_order(at, region, defines ? results : 0);
     if (has & has_regions) regions(at, scope, region.depth + 1);
+  }
+
+  /// Properties of VHLO's operations are their attributes, one after the other.
+  void check_properties(const Operation& kind, Cursor properties) const {
+    if (!kind.attributes) return;
+    for (const char letter : kind.attributes->kinds) check_attribute(properties, *kind.attributes, letter, attribute(properties));
+    if (!properties.at_end()) properties.refuse("more attributes than an operation has");
+  }
+
+  void check_dictionary(const Cursor& at, const OperationAttributes& known, std::optional<std::uint64_t> dictionary) const {
+    std::string_view names = known.names;
+    for (const char letter : known.kinds) {
+      const std::string_view name = names.substr(0, names.find(' '));
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+      const auto entries = dictionary ? tables_->elements(*dictionary) : std::span<const std::uint32_t>();
+      std::size_t i = 0;
+      while (i + 1 < entries.size() && !is_named(entries[i], name)) i += 2;
+      if (i + 1 >= entries.size())
+        at.refuse("an operation " + std::string(known.operation) + " without " + std::string(name));
+      check_attribute(at, known, letter, entries[i + 1]);
+    }
+  }
+
+  bool is_named(std::uint32_t attribute, std::string_view name) const {
+    const std::uint32_t string = tables_->string(attribute);
+    return string != AttributesAndTypes::no_string && strings_[string] == name;
+  }
+
+  void check_attribute(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
+    constexpr char dictionaries = 'D';
+    bool fits = is_kind(letter, tables_->vhlo_kind(attribute));
+    if (letter == dictionaries && fits)
+      for (const std::uint32_t element : tables_->elements(attribute)) fits = fits && is_kind('d', tables_->vhlo_kind(element));
+    if (!fits) at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
   }
 
   void regions(Cursor& at, Scope& outside, unsigned depth) {
@@ -224,9 +269,10 @@ class Module {
 
   Cursor whole_;
   std::uint64_t version_ = 0;
-  std::vector<std::string_view> dialects_;
-  std::vector<bool> registered_;  // of the kinds of operations: whether their properties are in the section for that
-  std::uint64_t properties_ = 0, attributes_ = 0, types_ = 0;
+  std::vector<std::string_view> strings_, dialects_;
+  std::vector<Operation> operations_;
+  std::vector<Cursor> properties_;
+  std::optional<AttributesAndTypes> tables_;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
 };
 

@@ -19,7 +19,7 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 
 /// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
 /// the same as a tensor's shape (x); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes. Others only
-/// say what this is, or its type has to be: a (L)ocation, an (I)nteger or (F)loating-point type, a (C)omplex one; the
+/// say what this is, or its type has to be: a (L)ocation, an (I)nteger or (F)loating-point type, a (C)omplex one, truth values (N); the
 /// value of an integer (n) or of a float (f), or a (c)onstant tensor; the boun(D)s of dynamic dimensions, as which a
 /// type may have an (e)ncoding. What stands behind one of the lower-case letters n, f, c and e, or a (*), is not read.
 using Layout = const char*;
@@ -33,7 +33,7 @@ constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F",
 constexpr std::array<Layout, 21> vhlo_attributes = {opaque, "a", "v", "v", "v",  "v", "d", "v", "Tf", "Tn", "ivi",
                                                     "v",    "v", "v", "S", "TBc", "v", "T", "iD", "v",  opaque};
 constexpr std::array<Layout, 41> vhlo_types = {
-    "I",    "TC", "F", "F", "F",    "F", "F", "F", "tt", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
+    "N",    "TC", "F", "F", "F",    "F", "F", "F", "tt", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
     "AxTe", "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "", "F", "F", "F", "F", "F", "F", "F"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
@@ -41,6 +41,8 @@ constexpr std::array<std::uint8_t, 9> builtin_bits = {0, 64, 0, 16, 16, 32, 64, 
 constexpr std::array<std::uint8_t, 41> vhlo_bits = {1,  0,  16, 16, 32, 64, 8, 8, 0, 64, 4, 8, 16, 32,
                                                     64, 4,  8,  16, 32, 64, 0, 0, 0, 0,  0, 0, 0,  8,
                                                     8,  8,  0,  2,  2,  0,  19, 8, 8, 4, 6, 6, 8};
+
+constexpr std::string_view vhlo = "vhlo";
 
 Layout layout_at(std::span<const Layout> layouts, std::uint64_t kind) {
   return kind < layouts.size() ? layouts[kind] : opaque;
@@ -85,8 +87,9 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
       continue;
     }
     const bool is_type = i >= attributes_, is_builtin = dialect == "builtin";
-    if (!is_builtin && dialect != "vhlo") continue;
+    if (!is_builtin && dialect != vhlo) continue;
     const std::uint64_t kind = entry.number();
+    if (!is_type && !is_builtin) node.kind = static_cast<std::uint8_t>(std::min<std::uint64_t>(kind, UINT8_MAX));
     if (is_type) node.bits = is_builtin ? number_at(builtin_bits, kind) : number_at(vhlo_bits, kind);
     const Layout layout = is_builtin ? is_type ? layout_at(builtin_types, kind) : layout_at(builtin_attributes, kind)
                                      : is_type ? layout_at(vhlo_types, kind) : layout_at(vhlo_attributes, kind);
@@ -127,12 +130,13 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'd': each("pairs", [&] { attribute(), attribute(); }); break;
       case 'i': each("numbers", [&] { entry.number(); }); break;
       case 'v': entry.number(); break;
-      case 'S': entry.index(strings_, "strings"); break;
+      case 'S': node.string = static_cast<std::uint32_t>(entry.index(strings_, "strings")); break;
       case 'B': node.bytes = static_cast<std::int64_t>(entry.bytes(entry.number()).size()); break;
       case 'L': node.is = Class::location; break;
       case 'I': node.is = Class::integer; break;
       case 'F': node.is = Class::floating; break;
       case 'C': node.is = Class::complex; break;
+      case 'N': node.is = Class::truth; break;
       case 'n': node.needs = Class::integer; return;
       case 'f': node.needs = Class::floating; return;
       case 'c': node.needs = Class::tensor; return;
@@ -204,8 +208,10 @@ void AttributesAndTypes::finish(std::size_t at) {
   Node& node = nodes_[at];
   const auto references = references_of(at);
   std::uint32_t depth = 0;
+  const bool is_vhlo = listed_[at].dialect == vhlo;
   for (const std::uint32_t i : references) {
     depth = std::max(depth, nodes_[i].depth);
+    if (is_vhlo && i >= attributes_ && listed_[i].dialect != vhlo) where_.refuse("a type of another dialect than VHLO");
     // Locations share all of their callers, and nobody copies them.
     if (node.is != Class::location) node.expanded += nodes_[i].expanded;
   }
@@ -220,7 +226,8 @@ void AttributesAndTypes::finish(std::size_t at) {
   if (node.is == Class::tensor) {
     const Node& element = nodes_[references.back()];
     const bool is_number =
-        element.is == Class::integer || element.is == Class::floating || element.is == Class::complex;
+        element.is == Class::integer || element.is == Class::floating || element.is == Class::complex ||
+        element.is == Class::truth;
     if (element.is != Class::unknown && !is_number) where_.refuse("a tensor of other elements than numbers");
     node.bits = element.bits;
   }

@@ -17,10 +17,17 @@ class AttributesAndTypes {
   AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects, std::size_t strings);
 
   std::uint64_t attributes() const { return attributes_; }
+  /// The number of a kind of VHLO attribute; 0, which is none, for all others.
+  unsigned vhlo_kind(std::uint64_t attribute) const { return nodes_[attribute].kind; }
+  /// What an array or a dictionary holds: in dictionaries, names and values alternate.
+  std::span<const std::uint32_t> elements(std::uint64_t attribute) const { return references_of(attribute); }
+  /// The number of the string that a builtin string attribute is; `no_string` for all others.
+  std::uint32_t string(std::uint64_t attribute) const { return nodes_[attribute].string; }
+  static constexpr std::uint32_t no_string = UINT32_MAX;
   std::uint64_t types() const { return listed_.size() - attributes_; }
 
  private:
-  enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, tensor, bounds };
+  enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, truth, tensor, bounds };
   static constexpr std::int64_t unknown = -1;
 
   struct Node {
@@ -28,6 +35,8 @@ class AttributesAndTypes {
     std::uint32_t depth = 0;            // 0 until all that it refers to is known
     Class is = Class::unknown;
     Class needs = Class::unknown;     // of what it refers to first
+    std::uint8_t kind = 0;
+    std::uint32_t string = no_string;
     std::int64_t bits = unknown;      // of a number in memory
     std::int64_t elements = unknown;  // of a tensor type of constant shape
     std::int64_t bytes = unknown;     // of a constant's data
