@@ -126,8 +126,7 @@ nb::dict Artifact::describe() const {
     return nb::make_tuple(static_cast<int>(check.kind()),
                           call ? text(check.custom_call_target()->string_view()) : nb::object(nb::none()));
   });
-  facts["uses_global_constants"] = e.uses_global_constants();
-  facts["module_bytes"] = module_bytes().size();
+  facts["module"] = source_->buffer->part(unchecked_module_bytes());
   return facts;
 }
 

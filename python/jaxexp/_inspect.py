@@ -17,6 +17,8 @@ class Value:
 
     Attributes:
         dtype: the name of its dtype.
+        weak_type: whether its type gives way to others in JAX's type promotion; None where that is not known, because
+            the artifact has no trailer.
         shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
         memory_space: where it lies: "device", "host" or "any".
         sharding: how it is divided among devices; None where that is left open.
@@ -25,6 +27,7 @@ class Value:
     """
 
     dtype: str
+    weak_type: bool | None
     shape: tuple[int | str, ...]
     memory_space: str
     sharding: str | None
@@ -32,6 +35,8 @@ class Value:
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        if self.weak_type:
+            text += ", weakly typed"
         if self.memory_space != "device":
             text += f" in {self.memory_space} memory"
         if self.sharding is not None:
@@ -67,6 +72,11 @@ class Inspection:
         stablehlo: the version of StableHLO that the module was written for; None where the producer names none.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
+        trailer: who wrote the trailer, which is where all that follows comes from; None where there is none.
+        module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
+        modules_checked: whether `inspect` was told to compare them. The digest of everything else always is.
+        constraints: the constraints on dimension variables.
+        metadata: what the user had to say of the artifact; None for nothing.
     """
 
     fun_name: str
@@ -90,6 +100,11 @@ class Inspection:
     stablehlo: str | None
     dialects: tuple[str, ...]
     operations: tuple[str, ...]
+    trailer: str | None
+    module_digests: tuple[str, ...]
+    modules_checked: bool
+    constraints: tuple[str, ...]
+    metadata: dict[str, Any] | None = dataclasses.field(hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` takes."""
@@ -111,11 +126,18 @@ class Inspection:
             f"{_listed(self.dialects)}, {len(self.operations)} kinds of operations",
             "VJPs": _listed(vjps),
             "size": f"{self.total_bytes:,} bytes",
+            "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",
+            "constraints": _listed(self.constraints),
+            "metadata": "none" if self.metadata is None else _listed(f"{k} = {v!r}" for k, v in self.metadata.items()),
         }
         return "\n".join([f"{self.fun_name}:", *(f"  {name:<13}{text}" for name, text in facts.items())])
 
+    def _digests(self) -> str:
+        shown = f"digest of the module {self.module_digests[0]}"
+        return f"{shown}, which is right" if self.modules_checked else shown
 
-def inspect(path_or_buffer: Any) -> Inspection:
+
+def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
     """Says what is in an artifact without loading it, and without JAX: its signature, its age, its modules' sizes.
 
     The bytes are verified as in `deserialize`. What takes JAX to find out is left open: whether symbolic shapes parse,
@@ -123,9 +145,11 @@ def inspect(path_or_buffer: Any) -> Inspection:
 
     Args:
         path_or_buffer: a path as a str or an object such as `pathlib.Path`; or a buffer, as for `deserialize`.
+        check_modules: whether to read the modules, too, and to compare them with their digests. Otherwise a large
+            file is not read beyond its ends.
 
     Raises:
-        DeserializationError: the bytes are no artifact; it names the file, if there is one.
+        DeserializationError: the bytes are no artifact, or damaged; it names the file, if there is one.
         OSError: the file cannot be opened.
         TypeError: it is neither a path nor a buffer.
 
@@ -133,12 +157,12 @@ def inspect(path_or_buffer: Any) -> Inspection:
         >>> print(jaxexp.inspect("model.jaxexp"))
     """
     if not isinstance(path_or_buffer, (str, os.PathLike)):
-        return _described(path_or_buffer)
+        return _described(path_or_buffer, check_modules)
     try:
         with open(path_or_buffer, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise DeserializationError("", "a serialized Exported", "an empty file")
-            return _described(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return _described(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), check_modules)
     except DeserializationError as error:
         error.file = os.fsdecode(path_or_buffer)
         raise
@@ -155,32 +179,56 @@ DTYPES = (
 _MEMORY_SPACES = ("device", "device", "host", "any")
 
 
-def _described(buffer: Any) -> Inspection:
+def _described(buffer: Any, check_modules: bool) -> Inspection:
     try:
         artifact = _native.Artifact(buffer)
     except TypeError as error:
         raise ExportTypeError(
             f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
         ) from error
-    facts: dict[str, Any] = artifact.describe()
-    module = artifact.module()
-    sizes, link = [], artifact
-    while link is not None:
-        sizes.append(len(link.module()))
-        link = link.vjp()
+    facts = artifact.describe()
+    modules, link = [facts.pop("module")], artifact
+    while (vjp := link.vjp()) is not None:
+        link = vjp
+        modules.append(link.describe()["module"])
+    trailer: dict[str, Any] = artifact.trailer() or {"writer": None, "functions": (), "constraints": ()}
+    functions = trailer["functions"]
+    if check_modules:
+        _check_modules(artifact)
     kept, arguments, results = frozenset(facts.pop("kept")), facts.pop("arguments"), facts.pop("results")
     checks = facts.pop("disabled_checks")
-    del facts["module_bytes"], facts["uses_global_constants"]
+    weak_arguments, weak_results = (
+        frozenset(functions[0][key]) if functions else None for key in ("weak_arguments", "weak_results")
+    )
     return Inspection(
         **facts,
-        arguments=tuple(_value(value, i in kept) for i, value in enumerate(arguments)),
-        results=tuple(_value(value, True) for value in results),
+        arguments=tuple(_value(v, i in kept, _is_in(weak_arguments, i)) for i, v in enumerate(arguments)),
+        results=tuple(_value(v, True, _is_in(weak_results, i)) for i, v in enumerate(results)),
         disabled_checks=tuple(_check(kind, target) for kind, target in checks),
-        vjp_order=len(sizes) - 1,
+        vjp_order=len(modules) - 1,
         total_bytes=memoryview(buffer).nbytes,
-        module_bytes=tuple(sizes),
-        **_head(module),
+        module_bytes=tuple(map(len, modules)),
+        **_head(modules[0]),
+        trailer=trailer["writer"],
+        module_digests=tuple(function["module_digest"].hex() for function in functions),
+        modules_checked=check_modules and bool(functions),
+        constraints=trailer["constraints"],
+        metadata=_metadata(artifact.metadata()),
     )
+
+
+def _check_modules(artifact: _native.Artifact | None) -> None:
+    while artifact is not None:
+        artifact.module()  # compares it with its digest
+        artifact = artifact.vjp()
+
+
+def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
+    if texts is None:
+        return None
+    from . import _metadata  # takes a while to import, for what few artifacts have
+
+    return _metadata.from_json(texts)
 
 
 def _head(module: memoryview) -> dict[str, Any]:
@@ -197,10 +245,15 @@ def _head(module: memoryview) -> dict[str, Any]:
     }
 
 
-def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool) -> Value:
+def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
+    return None if indices is None else index in indices
+
+
+def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None) -> Value:
     dtype, dims, memory_space, sharding = described
     return Value(
         dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"dtype number {dtype}",
+        weak_type=weak_type,
         shape=tuple(int(dim) if dim.isdecimal() else dim for dim in dims),
         memory_space=_MEMORY_SPACES[memory_space],
         sharding=_sharding(sharding),

@@ -219,9 +219,13 @@ def dim_vars(dimension: Any) -> set[str]:
 def explicit_constraints(avals: Sequence[Any]) -> tuple[str, ...]:
     """The constraints that the symbolic scope of abstract values was made with, as text."""
     dims = (dim for aval in avals for dim in aval.shape if is_symbolic_dim(dim))
-    return tuple(
-        constraint.debug_str for dim in itertools.islice(dims, 1) for constraint in dim.scope._explicit_constraints
-    )
+    return next(map(constraints_of, dims), ())
+
+
+def constraints_of(dimension: Any) -> tuple[str, ...]:
+    """The constraints that the scope of a symbolic dimension was made with, as text."""
+    # JAX adds what follows from some of them; in a scope that is made from that it would follow once more.
+    return tuple(dict.fromkeys(constraint.debug_str for constraint in dimension.scope._explicit_constraints))
 
 
 def in_scope(shape: Sequence[Any], scope: Any) -> tuple[Any, ...]:

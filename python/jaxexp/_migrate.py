@@ -44,7 +44,7 @@ def migrate(
     old = read_exported(buffer)
     order = _vjp_order(old)
     current = _up_to_date(old)
-    blob = current.serialize(order, to)
+    blob = current.serialize(order, to, metadata=old.metadata)
     migrated = read_exported(bytes(blob))
     _check_signatures(old, migrated, order, named_shardings=to is None)
     if inputs is not None:
