@@ -1,5 +1,5 @@
 // How attributes and types are encoded: by a number for their kind and the fields that this kind has. Sources:
-// BuiltinDialectBytecode.td in LLVM, VhloBytecode.cpp in StableHLO.
+// BuiltinDialectBytecode.td in LLVM, VhloBytecode.cpp in StableHLO; for Shardy, what it writes.
 #include "bytecode_tables.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ constexpr std::int64_t max_elements = std::int64_t{1} << 50;
 constexpr std::int64_t dynamic_size = INT64_MIN;
 
 /// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
-/// the same as a tensor's shape (x); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes. Others only
+/// the same as a tensor's shape (x); an attribute that may be missing (O);
+/// a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes. Others only
 /// say what this is, or its type has to be: a (L)ocation, an (I)nteger or (F)loating-point type, a (C)omplex one, truth values (N); the
 /// value of an integer (n) or of a float (f), or a (c)onstant tensor; the boun(D)s of dynamic dimensions, as which a
 /// type may have an (e)ncoding. What stands behind one of the lower-case letters n, f, c and e, or a (*), is not read.
@@ -35,6 +36,8 @@ constexpr std::array<Layout, 21> vhlo_attributes = {opaque, "a", "v", "v", "v", 
 constexpr std::array<Layout, 41> vhlo_types = {
     "N",    "TC", "F", "F", "F",    "F", "F", "F", "tt", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
     "AxTe", "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "", "F", "F", "F", "F", "F", "F", "F"};
+constexpr std::array<Layout, 11> shardy_attributes = {"a",  "Sv",   "ai", "vv", "SO",  "a*",
+                                                      "Aaa*", "a", "i",  "a",  "iaa*"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
 constexpr std::array<std::uint8_t, 9> builtin_bits = {0, 64, 0, 16, 16, 32, 64, 80, 128};
@@ -87,6 +90,10 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
       continue;
     }
     const bool is_type = i >= attributes_, is_builtin = dialect == "builtin";
+    if (dialect == "sdy" && !is_type) {
+      const Layout layout = layout_at(shardy_attributes, entry.number());
+      if (layout != opaque) node.is = Class::other, read(node, entry, layout);
+    }
     if (!is_builtin && dialect != vhlo) continue;
     const std::uint64_t kind = entry.number();
     if (!is_type && !is_builtin) node.kind = static_cast<std::uint8_t>(std::min<std::uint64_t>(kind, UINT8_MAX));
@@ -130,6 +137,10 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'd': each("pairs", [&] { attribute(), attribute(); }); break;
       case 'i': each("numbers", [&] { entry.number(); }); break;
       case 'v': entry.number(); break;
+      case 'O':
+        if (const std::uint64_t coded = entry.number(); coded & 1)
+          references_.push_back(static_cast<std::uint32_t>(entry.indexed(coded >> 1, attributes_, "attributes")));
+        break;
       case 'S': node.string = static_cast<std::uint32_t>(entry.index(strings_, "strings")); break;
       case 'B': node.bytes = static_cast<std::int64_t>(entry.bytes(entry.number()).size()); break;
       case 'L': node.is = Class::location; break;
