@@ -42,7 +42,7 @@ void add_tree(const schema::PyTreeDef& node, std::string& out) {
     for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
       if (i > 0) out += ", ";
       if (node.kind() == schema::PyTreeDefKind::dict)
-        out += "'" + node.children_names()->Get(i)->str() + "': ";
+        out += std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ": ";
       add_tree(*node.children()->Get(i), out);
     }
     out += close;

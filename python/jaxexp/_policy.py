@@ -223,8 +223,8 @@ class _Check:
             sizes = math.prod(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes)
             limit("max_devices", max(sizes, *(i + 1 for i in mesh.device_ids), 0), "devices in a mesh", self.where)
         for groups in ("replica_groups", "source_target_pairs"):
-            if groups in attributes and _jax.ir.DenseIntElementsAttr.isinstance(attributes[groups]):
-                named = max(_jax.ir.DenseIntElementsAttr(attributes[groups]), default=-1) + 1
+            if groups in attributes and isinstance(attributes[groups], _jax.ir.DenseIntElementsAttr):
+                named = max(attributes[groups], default=-1) + 1  # otherwise they name axes of a mesh, which is counted
                 limit("max_devices", named, f"devices in {name} in its function @{function}", self.where)
 
     def _arrays(self, operation: Any, function: str) -> None:
