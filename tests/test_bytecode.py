@@ -106,7 +106,9 @@ def entry(kind: int, *fields: int | bytes) -> bytes:
 UNKNOWN_LOCATION = entry(15)
 
 
-def bytecode(vhlo: list[bytes] = (), types: list[bytes] = (), code: bytes = number(0), more_attributes: int = 0) -> bytes:
+def bytecode(
+    vhlo: list[bytes] = (), types: list[bytes] = (), code: bytes = number(0), more_attributes: int = 0
+) -> bytes:
     """A module with an unknown location, and these attributes and types of VHLO."""
     attributes = [UNKNOWN_LOCATION, *vhlo]
     groups = [(0, attributes[:1]), *([(1, vhlo)] if vhlo else [])]
@@ -173,7 +175,9 @@ HARMFUL = {
     "an operation that is not there": bytecode(code=number(2) + number(9)),
     "a location that is not there": bytecode(code=number(2) + number(0) + bytes([0]) + number(9)),
     "results without end": bytecode(code=number(2) + number(0) + bytes([2]) + number(0) + number(1 << 60)),
-    "an operand that is not there": bytecode(code=number(2) + number(0) + bytes([4]) + number(0) + number(1) + number(0)),
+    "an operand that is not there": bytecode(
+        code=number(2) + number(0) + bytes([4]) + number(0) + number(1) + number(0)
+    ),
     "values that nothing defines": bytecode(
         code=number(2) + number(0) + bytes([16]) + number(0) + number(2) + number(1) + number(3) + number(0) + bytes(3)
     ),

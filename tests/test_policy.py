@@ -1,8 +1,11 @@
-"""Policies: what they find in modules, whatever an artifact says of itself; and modules that are not their signature's."""
+"""Policies: what they find in modules, whatever artifacts say of themselves; and modules of another signature."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -44,7 +47,7 @@ def main(body: str, more: str = "", attributes: str = "", result: str = "%arg0")
     }}"""
 
 
-CALL = 'stablehlo.custom_call @{}(%arg0) {{{}}} : (tensor<2xf32>) -> tensor<2xf32>'
+CALL = "stablehlo.custom_call @{}(%arg0) {{{}}} : (tensor<2xf32>) -> tensor<2xf32>"
 
 
 def call(target: str, attributes: str = "") -> str:
@@ -226,11 +229,14 @@ def test_an_artifact_for_any_platform() -> None:
 
 DEVICES = {
     "a mesh": main("", 'sdy.mesh @mesh = <["x"=4, "y"=2]>'),
-    "device ids": main("", 'sdy.mesh @mesh = <[], device_ids=[7]>'),
-    "the module's attributes": main("", attributes="attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 2 : i32}"),
+    "device ids": main("", "sdy.mesh @mesh = <[], device_ids=[7]>"),
+    "the module's attributes": main(
+        "", attributes="attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 2 : i32}"
+    ),
     "groups": main(
         """%x = "stablehlo.all_gather"(%arg0) {all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<
-        handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>} : (tensor<2xf32>) -> tensor<16xf32>
+        handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>}
+        : (tensor<2xf32>) -> tensor<16xf32>
         %y = stablehlo.slice %x [0:2] : (tensor<16xf32>) -> tensor<2xf32>""",
         result="%y",
     ),
@@ -289,7 +295,14 @@ def test_sizes(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"custom_calls": "mine"}, {"effects": (1,)}, {"platforms": "cpu"}, {"max_devices": "8"}, {"max_devices": -1}, {"max_results": True}],
+    [
+        {"custom_calls": "mine"},
+        {"effects": (1,)},
+        {"platforms": "cpu"},
+        {"max_devices": "8"},
+        {"max_devices": -1},
+        {"max_results": True},
+    ],
     ids=str,
 )
 def test_policies_that_make_no_sense(fields) -> None:
@@ -327,16 +340,22 @@ def test_a_module_that_is_damaged() -> None:
         with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
             jaxexp.deserialize(blob, policy=jaxexp.Policy())
         loaded = jaxexp.deserialize(blob)
-        for use in (lambda: loaded.call(np.ones(2, f32)), loaded.mlir_module):
-            with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
-                use()
+        with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+            loaded.call(np.ones(2, f32))
+        with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+            loaded.mlir_module()
 
 
 # --- modules of other functions -------------------------------------------------------------------------------------
 
-TWO = "func.func public @main(%arg0: tensor<2xf32>, %arg1: tensor<2xf32>) -> tensor<2xf32> { return %arg0 : tensor<2xf32> }"
+TWO = """func.func public @main(%arg0: tensor<2xf32>, %arg1: tensor<2xf32>) -> tensor<2xf32> {
+  return %arg0 : tensor<2xf32>
+}"""
 OTHERS = {
-    "no main": ("func.func public @other(%arg0: tensor<2xf32>) -> tensor<2xf32> { return %arg0 : tensor<2xf32> }", "main"),
+    "no main": (
+        "func.func public @other(%arg0: tensor<2xf32>) -> tensor<2xf32> { return %arg0 : tensor<2xf32> }",
+        "main",
+    ),
     "one argument more": (TWO, "1 arguments"),
     "none": ("func.func public @main() { return }", "1 arguments"),
     "one result more": (
@@ -344,9 +363,18 @@ OTHERS = {
         "{ return %arg0, %arg0 : tensor<2xf32>, tensor<2xf32> }",
         "1 results",
     ),
-    "another size": ("func.func public @main(%arg0: tensor<3xf32>) -> tensor<3xf32> { return %arg0 : tensor<3xf32> }", "in_avals"),
-    "another rank": ("func.func public @main(%arg0: tensor<2x1xf32>) -> tensor<2x1xf32> { return %arg0 : tensor<2x1xf32> }", "in_avals"),
-    "another dtype": ("func.func public @main(%arg0: tensor<2xi32>) -> tensor<2xi32> { return %arg0 : tensor<2xi32> }", "in_avals"),
+    "another size": (
+        "func.func public @main(%arg0: tensor<3xf32>) -> tensor<3xf32> { return %arg0 : tensor<3xf32> }",
+        "in_avals",
+    ),
+    "another rank": (
+        "func.func public @main(%arg0: tensor<2x1xf32>) -> tensor<2x1xf32> { return %arg0 : tensor<2x1xf32> }",
+        "in_avals",
+    ),
+    "another dtype": (
+        "func.func public @main(%arg0: tensor<2xi32>) -> tensor<2xi32> { return %arg0 : tensor<2xi32> }",
+        "in_avals",
+    ),
     "another result": (
         "func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xi32> "
         "{ %0 = stablehlo.convert %arg0 : (tensor<2xf32>) -> tensor<2xi32> return %0 : tensor<2xi32> }",
@@ -415,3 +443,24 @@ def test_kept_arguments() -> None:
     wire.write(blob, "module_kept_var_idx", 1)  # its length
     with pytest.raises(jaxexp.DeserializationError, match="1 arguments"):
         jaxexp.deserialize(bytes(blob)).call(np.ones(2, f32), np.ones(2, f32))
+
+
+# --- documentation --------------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_documentation(tmp_path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "policy.md").read_text()
+    (code,) = re.findall(r"<!-- example: policy -->\n```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (promised,) = re.findall(r"\n    (the policy does not allow .*?\n    .*?)\n", page)
+    assert promised.replace("\n    ", " ") in done.stdout
+    assert "float32[4]" in done.stdout.splitlines()[-1]
+
+
+def test_the_documentation_names_all_fields() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "policy.md").read_text()
+    for field in dataclasses.fields(jaxexp.Policy):
+        assert f"`{field.name}`" in page
+        row = next(line for line in page.splitlines() if line.startswith("|") and f"`{field.name}`" in line)
+        assert str(field.default) in row

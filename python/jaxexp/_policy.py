@@ -72,7 +72,7 @@ class Policy:
             if names is None:
                 continue
             if isinstance(names, str) or not all(isinstance(n, str) for n in names):
-                raise ExportTypeError(f"Policy({name}={names!r}): expected a collection of names, such as a tuple, or None")
+                raise ExportTypeError(f"Policy({name}={names!r}): expected a tuple of names, or None")
             object.__setattr__(self, name, tuple(names))
         for field in dataclasses.fields(self):
             if field.name.startswith("max_") and (limit := getattr(self, field.name)) is not None:
@@ -112,7 +112,9 @@ class Policy:
         if limit is None or found <= limit:
             return
         text = f"has {found:,} {what}" if verb is None else f"has {what} {verb} {found:,}"
-        raise PolicyError(field, text, where, f"At most {limit:,} are allowed; to allow it, pass Policy({field}={found})")
+        raise PolicyError(
+            field, text, where, f"At most {limit:,} are allowed; to allow it, pass Policy({field}={found})"
+        )
 
 
 def _chain(exported: Exported) -> Iterator[Exported]:
@@ -201,7 +203,9 @@ class _Check:
         elif target in STABLE_CUSTOM_CALLS:
             return
         elif not _allows(policy.custom_calls, target):
-            self._refuse("custom_calls", f"has the custom call {target!r} {inside}", (*(policy.custom_calls or ()), target))
+            self._refuse(
+                "custom_calls", f"has the custom call {target!r} {inside}", (*(policy.custom_calls or ()), target)
+            )
         attributes = operation.attributes
         has_effect = "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value
         if has_effect and not _allows(policy.effects, target):
