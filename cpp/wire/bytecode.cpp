@@ -12,6 +12,7 @@
 #include "bytecode_cursor.h"
 #include "bytecode_operations.h"
 #include "bytecode_tables.h"
+#include "flat_map.h"
 
 namespace jaxexp::wire {
 namespace {
@@ -79,6 +80,8 @@ class Module {
   struct Scope {
     std::vector<std::uint32_t> uses;  // of each value, those included that are still to be defined
   };
+
+  struct Nothing {};
 
   /// A kind of operation.
   struct Operation {
@@ -187,7 +190,7 @@ class Module {
       else
         check_properties(kind, properties_[at.index(properties_.size(), "properties")]);
     } else if (kind.attributes) {
-      check_dictionary(at, *kind.attributes, dictionary);
+      check_dictionary(at, kind, dictionary);
     }
     std::uint64_t results = 0;
     if (has & has_results) {
@@ -208,16 +211,21 @@ class Module {
   /// Properties of VHLO's operations are their attributes, one after the other.
   void check_properties(const Operation& kind, Cursor properties) const {
     if (!kind.attributes) return;
-    for (const char letter : kind.attributes->kinds) check_attribute(properties, *kind.attributes, letter, attribute(properties));
+    for (const char letter : kind.attributes->kinds)
+      check_attribute(properties, *kind.attributes, letter, attribute(properties));
     if (!properties.at_end()) properties.refuse("more attributes than an operation has");
   }
 
-  void check_dictionary(const Cursor& at, const OperationAttributes& known, std::optional<std::uint64_t> dictionary) const {
+  /// Before there were properties, attributes were in a dictionary, which equal operations share.
+  void check_dictionary(const Cursor& at, const Operation& kind, std::optional<std::uint64_t> dictionary) {
+    const auto number = static_cast<std::uint64_t>(&kind - operations_.data()) + 1;
+    if (!dictionaries_.insert(number << 32 | (dictionary ? *dictionary + 1 : 0)).second) return;
+    const auto entries = dictionary ? tables_->elements(*dictionary) : std::span<const std::uint32_t>();
+    const OperationAttributes& known = *kind.attributes;
     std::string_view names = known.names;
     for (const char letter : known.kinds) {
       const std::string_view name = names.substr(0, names.find(' '));
       names.remove_prefix(std::min(name.size() + 1, names.size()));
-      const auto entries = dictionary ? tables_->elements(*dictionary) : std::span<const std::uint32_t>();
       std::size_t i = 0;
       while (i + 1 < entries.size() && !is_named(entries[i], name)) i += 2;
       if (i + 1 >= entries.size())
@@ -232,10 +240,9 @@ class Module {
   }
 
   void check_attribute(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
-    constexpr char dictionaries = 'D';
-    bool fits = is_kind(letter, tables_->vhlo_kind(attribute));
-    if (letter == dictionaries && fits)
-      for (const std::uint32_t element : tables_->elements(attribute)) fits = fits && is_kind('d', tables_->vhlo_kind(element));
+    constexpr char array_of_dictionaries = 'D';
+    const bool fits = is_kind(letter, tables_->vhlo_kind(attribute)) &&
+                      (letter != array_of_dictionaries || tables_->holds_dictionaries_alone(attribute));
     if (!fits) at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
   }
 
@@ -272,6 +279,7 @@ class Module {
   std::vector<std::string_view> strings_, dialects_;
   std::vector<Operation> operations_;
   std::vector<Cursor> properties_;
+  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
   std::optional<AttributesAndTypes> tables_;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
 };

@@ -14,15 +14,17 @@ constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
 constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
 constexpr std::int64_t max_width = 1 << 16;
 constexpr int max_brackets = 128;
-constexpr std::int64_t max_elements = std::int64_t{1} << 50;
+constexpr std::int64_t max_elements = std::int64_t{1} << 46;
 constexpr std::int64_t dynamic_size = INT64_MIN;
 
 /// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
-/// the same as a tensor's shape (x); an attribute that may be missing (O);
-/// a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes. Others only
-/// say what this is, or its type has to be: a (L)ocation, an (I)nteger or (F)loating-point type, a (C)omplex one, truth values (N); the
-/// value of an integer (n) or of a float (f), or a (c)onstant tensor; the boun(D)s of dynamic dimensions, as which a
-/// type may have an (e)ncoding. What stands behind one of the lower-case letters n, f, c and e, or a (*), is not read.
+/// the same as a tensor's shape (x); an attribute that may be missing (O); a (v)arint, the (W)idth of an integer; a
+/// string's number (S), (B)ytes.
+///
+/// Others say what this is: a (L)ocation; a type of (I)ntegers, (F)loating-point or (C)omplex numbers, truth values
+/// (N); the boun(D)s of dynamic dimensions. Or what is referred to first has to be: the type of an integer (n), of a float
+/// (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of these
+/// four, or behind a (*), is not read.
 using Layout = const char*;
 constexpr Layout opaque = "*";
 
@@ -46,6 +48,7 @@ constexpr std::array<std::uint8_t, 41> vhlo_bits = {1,  0,  16, 16, 32, 64, 8, 8
                                                     8,  8,  0,  2,  2,  0,  19, 8, 8, 4, 6, 6, 8};
 
 constexpr std::string_view vhlo = "vhlo";
+constexpr unsigned vhlo_dictionary = 6;
 
 Layout layout_at(std::span<const Layout> layouts, std::uint64_t kind) {
   return kind < layouts.size() ? layouts[kind] : opaque;
@@ -223,6 +226,7 @@ void AttributesAndTypes::finish(std::size_t at) {
   for (const std::uint32_t i : references) {
     depth = std::max(depth, nodes_[i].depth);
     if (is_vhlo && i >= attributes_ && listed_[i].dialect != vhlo) where_.refuse("a type of another dialect than VHLO");
+    if (nodes_[i].kind != vhlo_dictionary) node.holds_dictionaries_alone = false;
     // Locations share all of their callers, and nobody copies them.
     if (node.is != Class::location) node.expanded += nodes_[i].expanded;
   }

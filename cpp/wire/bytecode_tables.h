@@ -19,6 +19,8 @@ class AttributesAndTypes {
   std::uint64_t attributes() const { return attributes_; }
   /// The number of a kind of VHLO attribute; 0, which is none, for all others.
   unsigned vhlo_kind(std::uint64_t attribute) const { return nodes_[attribute].kind; }
+  /// Whether this is so of an array.
+  bool holds_dictionaries_alone(std::uint64_t attribute) const { return nodes_[attribute].holds_dictionaries_alone; }
   /// What an array or a dictionary holds: in dictionaries, names and values alternate.
   std::span<const std::uint32_t> elements(std::uint64_t attribute) const { return references_of(attribute); }
   /// The number of the string that a builtin string attribute is; `no_string` for all others.
@@ -36,6 +38,7 @@ class AttributesAndTypes {
     Class is = Class::unknown;
     Class needs = Class::unknown;     // of what it refers to first
     std::uint8_t kind = 0;
+    bool holds_dictionaries_alone = true;
     std::uint32_t string = no_string;
     std::int64_t bits = unknown;      // of a number in memory
     std::int64_t elements = unknown;  // of a tensor type of constant shape
