@@ -86,6 +86,7 @@ class Module {
   /// A kind of operation.
   struct Operation {
     bool registered;  // whether its properties are in the section for that
+    bool is_vhlo, is_function;
     const OperationAttributes* attributes;
   };
 
@@ -118,7 +119,8 @@ class Module {
       for (std::uint64_t left = section.count("operations"); left > 0; --left) {
         const std::uint64_t name = section.number();
         const std::string_view text = string(section, version_ >= native_properties ? name >> 1 : name);
-        operations_.push_back({version_ >= native_properties && (name & 1), is_vhlo ? attributes_of(text) : nullptr});
+        operations_.push_back({version_ >= native_properties && (name & 1), is_vhlo, text == "func_v1",
+                               is_vhlo ? attributes_of(text) : nullptr});
       }
     }
   }
@@ -179,6 +181,9 @@ class Module {
 
   void operation(Cursor& at, Scope& scope, Region& region) {
     const Operation& kind = operations_[at.index(operations_.size(), "operations")];
+    // At the top of a module are functions, and other dialects' operations; there are functions nowhere else.
+    constexpr unsigned top = 1;
+    if (kind.is_vhlo && kind.is_function != (region.depth == top)) at.refuse("a function, or another operation, astray");
     const unsigned has = at.byte();
     attribute(at);  // the location
     std::optional<std::uint64_t> dictionary;
