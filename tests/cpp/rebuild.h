@@ -1,0 +1,15 @@
+// An artifact written again from what a reader sees of it, field by field, with the codec's own writer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "exported_generated.h"
+
+namespace jaxexp::tests {
+
+/// Modules longer than `longest_module` are cut.
+std::vector<std::uint8_t> rebuild(const wire::schema::Exported& root, std::size_t longest_module = SIZE_MAX);
+
+}  // namespace jaxexp::tests
