@@ -99,6 +99,16 @@ nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuff
   });
 }
 
+namespace {
+
+/// Whether a Python int is one that arrays may have as a dimension.
+bool is_size(const nb::object& number) {
+  int overflow = 0;
+  return PyLong_AsLongLongAndOverflow(number.ptr(), &overflow) >= 0 && overflow == 0;
+}
+
+}  // namespace
+
 nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path& where) {
   constexpr std::size_t always_fits = std::numeric_limits<std::int64_t>::digits10;
   const char* const end = text.c_str() + text.size();
@@ -110,7 +120,11 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     const nb::object parsed = jax_.parse_shape(nb::make_tuple(string(text)), scope_);
     if (!PyTuple_Check(parsed.ptr()) || PyTuple_GET_SIZE(parsed.ptr()) != 1)
       throw wire::Error(where, "one dimension", "'" + wire::shortened(text.string_view()) + "'");
-    return nb::borrow(PyTuple_GET_ITEM(parsed.ptr(), 0));
+    const nb::object dimension = nb::borrow(PyTuple_GET_ITEM(parsed.ptr(), 0));
+    if (PyLong_Check(dimension.ptr()) && !is_size(dimension))
+      throw wire::Error(where, "a dimension of 0 to " + std::to_string(std::numeric_limits<std::int64_t>::max()),
+                        "'" + wire::shortened(text.string_view()) + "'");
+    return dimension;
   });
 }
 
