@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import random
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 import corpus  # noqa: F401  (registers the node types and effects that the artifacts use)
 import jaxexp
@@ -145,12 +149,16 @@ def touch(exported: jaxexp.Exported) -> None:
     repr(exported)
 
 
+@functools.cache
 def sources(largest: int = 20_000) -> list[bytes]:
-    """Artifacts to begin with: one of each distinct kind of case from the goldens, of releases far apart."""
+    """Artifacts to begin with: goldens of releases far apart, and one that has what they lack."""
     folders = ["jax-0.4.23", "jax-0.5.3", "jax-0.9.0.1", "jax-0.10.0", "*_jaxexp-*"]
     files = [file for folder in folders for path in sorted(GOLDEN.glob(folder)) for file in sorted(path.glob("*.bin"))]
     blobs = [file.read_bytes() for file in files if file.stat().st_size <= largest]
-    return [blob for blob in blobs if b"corpus.Pt" not in blob]  # a type of test_golden.py's own
+    blobs = [blob for blob in blobs if b"corpus.Pt" not in blob]  # a type of test_golden.py's own
+    checks = [jaxexp.DisabledSafetyCheck.platform(), jaxexp.DisabledSafetyCheck.custom_call("some_target")]
+    unchecked = jaxexp.export(jax.jit(jnp.sin), disabled_checks=checks)(jax.ShapeDtypeStruct((3, 4), jnp.float32))
+    return [*blobs, bytes(unchecked.serialize(vjp_order=2))]
 
 
 def run(blobs: list[bytes], seed: int, count: int) -> collections.Counter[str]:
