@@ -1,6 +1,8 @@
 // jaxexp._native: what Python sees of the codec.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
 #include "convert/artifact.h"
@@ -25,12 +27,20 @@ NB_MODULE(_native, m) {
   nb::class_<Form>(m, "Form", "Which slots an artifact fills; by default, those that today's readers know.")
       .def(nb::init<>())
       .def(nb::init<std::uint16_t, bool, bool>(), "serialization_version"_a, "short_device_count"_a, "hlo_shardings"_a);
-  m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a = Form(),
-        nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form = ...) -> bytearray"),
-        "The bytes of a function and its VJPs, in this order.");
-  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a, "form"_a = Form(),
-        nb::sig("def encode_parts(chain: collections.abc.Sequence[object], jax_version: str, form: Form = ...) -> "
-                "list[bytes | memoryview]"),
+  nb::class_<wire::Notes>(m, "Notes", "What a trailer says that is not told from the functions.")
+      .def(
+          "__init__",
+          [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata) {
+            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}};
+          },
+          "writer"_a, "metadata"_a, nb::sig("def __init__(self, writer: str, metadata: dict[str, str]) -> None"));
+  m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
+        nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
+                "notes: Notes | None) -> bytearray"),
+        "The bytes of a function and its VJPs, in this order; with a trailer where there are notes.");
+  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
+        nb::sig("def encode_parts(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
+                "notes: Notes | None) -> list[bytes | memoryview]"),
         "The same bytes in pieces; those of the modules are views, not copies.");
 
   nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")
@@ -48,5 +58,9 @@ NB_MODULE(_native, m) {
       .def_prop_ro("nr_devices", &Artifact::nr_devices)
       .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"))
       .def("facts", &Artifact::facts, nb::sig("def facts(self) -> dict[str, object]"),
-           "What decides who can read it: kinds by their numbers, device counts, how values are listed.");
+           "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
+      .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
+           "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
+      .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
+           "The user's metadata as JSON texts; None where there is none.");
 }

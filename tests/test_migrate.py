@@ -84,7 +84,7 @@ def test_today_s_artifacts_stay_what_they_are(name: str) -> None:
 
 
 def ordered(convention: int) -> bytearray:
-    blob = bytearray(export_with(jaxexp, CASES["ordered_effect"].build()).serialize())
+    blob = bytearray(export_with(jaxexp, CASES["ordered_effect"].build()).serialize(trailer=False))
     wire.write(blob, "calling_convention_version", convention)
     return blob
 

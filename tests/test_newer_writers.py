@@ -19,7 +19,7 @@ NEWER = jax.__version__.replace("0.1", "9.1", 1)  # of the same length
 
 
 def artifact(name: str) -> bytearray:
-    return bytearray(export_with(jaxexp, CASES[name].build()).serialize())
+    return bytearray(export_with(jaxexp, CASES[name].build()).serialize(trailer=False))
 
 
 @pytest.mark.parametrize(

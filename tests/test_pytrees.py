@@ -284,7 +284,7 @@ def hostile(auxdata: bytes, node: str = "jaxexp.dict", children: int = 2) -> byt
         serialize_auxdata=lambda _: auxdata,
         deserialize_auxdata=lambda _: None,
     )
-    blob = bytearray(jaxexp.export(jax.jit(lambda t: 0))([None, Node([arr(1)] * children)]).serialize())
+    blob = bytearray(jaxexp.export(jax.jit(lambda t: 0))([None, Node([arr(1)] * children)]).serialize(trailer=False))
     at, _ = wire.locate(blob, "in_tree.children.0.children.0.children.1.custom_name")
     blob[at : at + 4 + len(node) + 1] = len(node).to_bytes(4, "little") + node.encode() + b"\0"
     return bytes(blob)

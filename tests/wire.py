@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import xxhash
+
 # Each table's fields: slot and type. "T" is a table, "[T]" a vector of tables; scalars have their struct code, "s" is a
 # string, "[code]" a vector of scalars.
 LAYOUT: dict[str, dict[str, tuple[int, str]]] = {
@@ -132,3 +134,27 @@ def add_slot(buffer: bytearray, path: str = "", value_of: int = 0) -> None:
     buffer += bytes(-len(buffer) % 4)
     struct.pack_into("<i", buffer, table, table - len(buffer))
     buffer += struct.pack(f"<{2 + len(entries)}H", 4 + 2 * len(entries), table_size, *entries)
+
+
+# Trailers; schema/trailer.fbs has the layout.
+
+MARK = b"jaxexp\0\1"
+
+
+def has_trailer(buffer: Any) -> bool:
+    return bytes(buffer[4:12]) == MARK
+
+
+def trailer_of(buffer: Any) -> tuple[int, int, int]:
+    """Where its flat buffer starts, where its footer does, and where the first module's length is."""
+    footer = _u32(buffer, 12) - 48
+    metadata_size, content_size = struct.unpack_from("<II", buffer, footer + 16)
+    return footer - content_size, footer, metadata_size
+
+
+def seal(buffer: bytearray) -> bytearray:
+    """Computes the digests of metadata and trailer anew, as somebody who changes an artifact on purpose would."""
+    start, footer, metadata_size = trailer_of(buffer)
+    buffer[footer : footer + 16] = xxhash.xxh3_128_digest(bytes(buffer[:metadata_size]))
+    buffer[footer + 24 : footer + 40] = xxhash.xxh3_128_digest(bytes(buffer[start : footer + 24]))
+    return buffer

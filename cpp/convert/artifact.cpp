@@ -20,15 +20,12 @@ std::shared_ptr<const Buffer> stable(nb::handle owner) {
   return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
 }
 
-const schema::Exported& verified(const Buffer& buffer) {
-  const auto verify_and_check = [&]() -> const schema::Exported& {
-    const schema::Exported& root = wire::verify(buffer.bytes());
-    wire::check(root, buffer.bytes().size());
-    return root;
-  };
-  if (buffer.bytes().size() < worth_releasing_gil) return verify_and_check();
+/// Runs a function; without the GIL, if it has so many bytes to read that others should run meanwhile.
+template <class Function>
+void over(std::size_t size, const Function& function) {
+  if (size < worth_releasing_gil) return function();
   nb::gil_scoped_release release;
-  return verify_and_check();
+  function();
 }
 
 nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
@@ -43,18 +40,45 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire:
 
 }  // namespace
 
-Artifact::Artifact(nb::handle buffer) : buffer_(stable(buffer)), exported_(&verified(*buffer_)), order_(0) {}
+Artifact::Source::Source(nb::handle owner) : buffer(stable(owner)) {
+  const auto bytes = buffer->bytes();
+  over(bytes.size(), [&] {
+    trailer = wire::Trailer::read(bytes);
+    const auto artifact = trailer ? trailer->artifact() : bytes;
+    root = &wire::verify(artifact);
+    wire::check(*root, artifact.size());
+    if (trailer) trailer->check(*root);
+  });
+}
+
+Artifact::Artifact(nb::handle buffer)
+    : source_(std::make_shared<const Source>(buffer)), exported_(source_->root), order_(0) {}
 
 nb::dict Artifact::decode() const {
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
   std::string path;
   for (std::size_t i = 0; i < order_; ++i) path += i == 0 ? "vjp" : ".vjp";
-  return Decoder(*refs, *exported_, buffer_->bytes(), path).exported();
+  const wire::Trailer* const trailer = source_->trailer ? &*source_->trailer : nullptr;
+  return Decoder(*refs, *exported_, source_->buffer->bytes(), path, trailer, order_).exported();
 }
 
-nb::object Artifact::module() const { return buffer_->part(module_bytes()); }
+nb::object Artifact::module() const { return source_->buffer->part(module_bytes()); }
 
 std::span<const std::uint8_t> Artifact::module_bytes() const {
+  const auto bytes = unchecked_module_bytes();
+  const std::uint64_t bit = order_ < 64 ? std::uint64_t{1} << order_ : 0;
+  if (source_->trailer && (source_->checked_modules & bit) == 0) {
+    over(bytes.size(), [&] { source_->trailer->check_module(*exported_, order_); });
+    source_->checked_modules |= bit;
+  }
+  return bytes;
+}
+
+void Artifact::check_module(const wire::Digest& found) const {
+  if (source_->trailer) source_->trailer->check_module(found, order_);
+}
+
+std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
   const auto& module = *exported_->mlir_module_serialized();
   return {module.Data(), module.size()};
 }
@@ -62,7 +86,7 @@ std::span<const std::uint8_t> Artifact::module_bytes() const {
 std::optional<Artifact> Artifact::vjp() const {
   const schema::Exported* vjp = exported_->vjp();
   if (!vjp) return std::nullopt;
-  return Artifact(buffer_, *vjp, order_ + 1);
+  return Artifact(source_, *vjp, order_ + 1);
 }
 
 nb::object Artifact::jax_version() const {
@@ -111,6 +135,41 @@ nb::dict Artifact::facts() const {
   facts["named_shardings"] = named;
   facts["listed"] = listed;
   facts["indexed"] = indexed;
+  return facts;
+}
+
+nb::object Artifact::metadata() const {
+  if (order_ != 0 || !source_->trailer || !source_->trailer->content().metadata()) return nb::none();
+  nb::dict texts;
+  for (const schema::Entry* entry : *source_->trailer->content().metadata()) texts[text(*entry->key())] = text(*entry->value());
+  return texts;
+}
+
+nb::object Artifact::trailer() const {
+  if (!source_->trailer) return nb::none();
+  const schema::Trailer& content = source_->trailer->content();
+  const auto indices = [](const flatbuffers::Vector<std::uint32_t>* indices) {
+    nb::list numbers;
+    for (std::uint32_t i = 0; i < wire::Values::length(indices); ++i) numbers.append(indices->Get(i));
+    return nb::tuple(numbers);
+  };
+  nb::list constraints, functions;
+  for (std::uint32_t i = 0; i < wire::Values::length(content.constraints()); ++i)
+    constraints.append(text(*content.constraints()->Get(i)));
+  for (std::size_t order = 0; order < content.functions()->size(); ++order) {
+    const schema::FunctionNotes& notes = source_->trailer->notes(order);
+    const wire::Digest digest = source_->trailer->module_digest(order);
+    nb::dict function;
+    function["module_size"] = notes.module_size();
+    function["module_digest"] = nb::bytes(digest.data(), digest.size());
+    function["weak_arguments"] = indices(notes.weak_arguments());
+    function["weak_results"] = indices(notes.weak_results());
+    functions.append(function);
+  }
+  nb::dict facts;
+  facts["writer"] = text(*content.writer());
+  facts["constraints"] = nb::tuple(constraints);
+  facts["functions"] = nb::tuple(functions);
   return facts;
 }
 

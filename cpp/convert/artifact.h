@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "convert/buffer.h"
 #include "exported_generated.h"
+#include "wire/trailer.h"
 
 namespace jaxexp {
 
@@ -20,7 +22,11 @@ class Artifact {
 
   nb::dict decode() const;
   nb::object module() const;
+  /// Checked against the trailer's digest, when they are asked for first.
   std::span<const std::uint8_t> module_bytes() const;
+  /// The same, unchecked, and the check: for who computes their digest anyway.
+  std::span<const std::uint8_t> unchecked_module_bytes() const;
+  void check_module(const wire::Digest& found) const;
   std::optional<Artifact> vjp() const;
 
   int serialization_version() const { return exported_->serialization_version(); }
@@ -30,12 +36,24 @@ class Artifact {
   std::uint32_t nr_devices() const;
   nb::tuple platforms() const;
   nb::dict facts() const;
+  nb::object trailer() const;
+  nb::object metadata() const;
 
  private:
-  Artifact(std::shared_ptr<const Buffer> buffer, const wire::schema::Exported& exported, std::size_t order)
-      : buffer_(std::move(buffer)), exported_(&exported), order_(order) {}
+  /// What a function shares with its VJPs.
+  struct Source {
+    explicit Source(nb::handle owner);
 
-  std::shared_ptr<const Buffer> buffer_;  // read-only, so what was verified stays true
+    std::shared_ptr<const Buffer> buffer;  // read-only, so what was verified stays true
+    std::optional<wire::Trailer> trailer;
+    const wire::schema::Exported* root;
+    mutable std::atomic<std::uint64_t> checked_modules{0};  // a bit for each order; the few beyond are checked each time
+  };
+
+  Artifact(std::shared_ptr<const Source> source, const wire::schema::Exported& exported, std::size_t order)
+      : source_(std::move(source)), exported_(&exported), order_(order) {}
+
+  std::shared_ptr<const Source> source_;
   const wire::schema::Exported* exported_;
   std::size_t order_;  // how many VJPs deep
 };

@@ -43,8 +43,21 @@ Offset<wire::String> Encoder::dimension(nb::handle dimension) {
     return writer_.string({digits, static_cast<std::size_t>(end - digits)});
   }
   std::uint32_t& offset = known(dimensions_, dimension);
-  if (offset == 0) offset = string(nb::str(dimension), "a dimension").o;
+  if (offset == 0) {
+    offset = string(nb::str(dimension), "a dimension").o;
+    if (notes_ && !constraints_noted_) note_constraints(dimension);
+  }
   return offset;
+}
+
+/// The dimensions of a function, and of its VJPs, are of one scope, whose constraints the format drops.
+void Encoder::note_constraints(nb::handle dimension) {
+  constraints_noted_ = true;
+  for (nb::handle constraint : tuple_of(jax_.constraints_of(dimension)))
+    notes_->constraints.emplace_back(utf8(constraint, "a constraint"));
+  if (notes_->constraints.size() > wire::max_constraints)
+    refuse("the trailer has room for " + std::to_string(wire::max_constraints) +
+           " constraints on dimension variables, found " + std::to_string(notes_->constraints.size()));
 }
 
 schema::DType Encoder::dtype(nb::handle dtype) {
@@ -90,6 +103,12 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
   return object;
 }
 
+nb::object Decoder::weak_aval(const schema::AbstractValue& table, const nb::object& aval) {
+  const auto [object, is_new] = weak_avals_.insert(position(table));
+  if (is_new) object = jax_.with_weak_type(aval);
+  return object;
+}
+
 nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                           const wire::Path& where) {
   return tuple_of(dimensions, [&](const flatbuffers::String& text, std::uint32_t i) {
@@ -116,7 +135,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
   if (text.size() <= always_fits && text.c_str()[0] != '-' && std::from_chars(text.c_str(), end, size).ptr == end)
     return nb::steal(PyLong_FromLongLong(size));
   return reading(where, "a dimension", [&] {
-    if (!scope_.is_valid()) scope_ = jax_.SymbolicScope();
+    if (!scope_.is_valid()) scope_ = scope();
     const nb::object parsed = jax_.parse_shape(nb::make_tuple(string(text)), scope_);
     if (!PyTuple_Check(parsed.ptr()) || PyTuple_GET_SIZE(parsed.ptr()) != 1)
       throw wire::Error(where, "one dimension", "'" + wire::shortened(text.string_view()) + "'");
@@ -126,6 +145,14 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
                         "'" + wire::shortened(text.string_view()) + "'");
     return dimension;
   });
+}
+
+/// With the constraints that the trailer keeps, so that it bounds dimensions as the original's does.
+nb::object Decoder::scope() {
+  const auto* constraints = trailer_ ? trailer_->content().constraints() : nullptr;
+  if (!constraints) return jax_.SymbolicScope();
+  return reading({nullptr, "trailer.constraints"}, "constraints on dimension variables",
+                 [&] { return jax_.SymbolicScope(strings(constraints)); });
 }
 
 nb::object Decoder::dtype(int kind, const wire::Path& where) {

@@ -13,6 +13,7 @@
 #include "convert/jax_refs.h"
 #include "wire/error.h"
 #include "wire/flat_map.h"
+#include "wire/trailer.h"
 #include "wire/values.h"
 
 namespace jaxexp {
@@ -23,10 +24,16 @@ namespace schema = wire::schema;
 /// string becomes one object, however often the artifact refers to it.
 class Decoder {
  public:
-  /// `path` is empty for the primal, "vjp" for its VJP, and so on.
+  /// `path` is empty for the primal, "vjp" for its VJP, and so on; `order` counts these. `trailer` may be null.
   Decoder(const JaxRefs& jax, const schema::Exported& exported, std::span<const std::uint8_t> buffer,
-          std::string_view path)
-      : jax_(jax), names_(jax.names), exported_(exported), base_(buffer.data()), path_{nullptr, path} {}
+          std::string_view path, const wire::Trailer* trailer, std::size_t order)
+      : jax_(jax),
+        names_(jax.names),
+        exported_(exported),
+        base_(buffer.data()),
+        path_{nullptr, path},
+        trailer_(trailer),
+        notes_(trailer ? &trailer->notes(order) : nullptr) {}
 
   /// The fields of the Exported, by name.
   nb::dict exported();
@@ -51,9 +58,11 @@ class Decoder {
   // aval.cpp
   std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
+  nb::object weak_aval(const schema::AbstractValue& table, const nb::object& aval);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
+  nb::object scope();
   nb::object dtype(int kind, const wire::Path& where);
   // mesh.cpp
   nb::object mesh(const schema::AbstractMesh& mesh, const wire::Path& where);
@@ -71,7 +80,8 @@ class Decoder {
   nb::object safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where);
   // exported.cpp
   std::pair<nb::object, nb::object> values(const wire::Values& values, std::string_view avals_field,
-                                           std::string_view shardings_field);
+                                           std::string_view shardings_field,
+                                           const flatbuffers::Vector<std::uint32_t>* weak);
 
   nb::object string(const flatbuffers::String& text) {
     const auto [object, is_new] = strings_.insert(position(text));
@@ -137,9 +147,11 @@ class Decoder {
   const schema::Exported& exported_;
   const std::uint8_t* base_;
   const wire::Path path_;
+  const wire::Trailer* const trailer_;
+  const schema::FunctionNotes* const notes_;  // of the trailer
   std::string key_;   // of a cache, while it is being put together
   nb::object scope_;  // of symbolic dimensions; made for the first of them
-  Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
+  Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
 };
 
 }  // namespace jaxexp

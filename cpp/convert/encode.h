@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "wire/trailer.h"
+
 namespace jaxexp {
 
 namespace nb = nanobind;
@@ -19,10 +21,11 @@ struct Form {
   bool hlo_shardings = false;                // what readers before 0.9.0 know, beside NamedShardings
 };
 
-/// The artifact as a bytearray, which is allocated once and into which every module is copied once.
-nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& form);
+/// The artifact as a bytearray, which is allocated once and into which every module is copied once. It has a trailer
+/// where there are notes for one.
+nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& form, const wire::Notes* notes);
 
 /// The same bytes as a list of buffers, in which the modules are views of what the chain holds.
-nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Form& form);
+nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Form& form, const wire::Notes* notes);
 
 }  // namespace jaxexp

@@ -11,6 +11,7 @@
 #include "convert/jax_refs.h"
 #include "wire/error.h"
 #include "wire/flat_map.h"
+#include "wire/trailer.h"
 #include "wire/writer.h"
 
 namespace jaxexp {
@@ -25,10 +26,12 @@ using OffsetVector = Offset<wire::Vector<Offset<T>>>;
 
 class Encoder {
  public:
-  Encoder(const JaxRefs& jax, wire::Writer& writer, const Form& form)
-      : jax_(jax), names_(jax.names), writer_(writer), form_(form) {}
+  /// What a trailer says of functions is added to `notes`, where there are any.
+  Encoder(const JaxRefs& jax, wire::Writer& writer, const Form& form, wire::Notes* notes)
+      : jax_(jax), names_(jax.names), writer_(writer), form_(form), notes_(notes) {}
 
-  /// Writes one Exported. `exported_path` is empty for the primal, "vjp" for its VJP, and so on; `vjp` may be null.
+  /// Writes one Exported, innermost VJPs first. `exported_path` is empty for the primal, "vjp" for its VJP, and so on;
+  /// `vjp` may be null.
   Offset<schema::Exported> exported(nb::handle exported, std::string_view exported_path,
                                     std::span<const std::uint8_t> module, std::string_view jax_version,
                                     Offset<schema::Exported> vjp);
@@ -48,6 +51,7 @@ class Encoder {
   // aval.cpp
   Offset<schema::AbstractValue> aval(nb::handle aval);
   Offset<wire::String> dimension(nb::handle dimension);
+  void note_constraints(nb::handle dimension);
   schema::DType dtype(nb::handle dtype);
   // mesh.cpp
   Offset<schema::AbstractMesh> mesh(nb::handle mesh);
@@ -100,6 +104,8 @@ class Encoder {
   const JaxRefs::Names& names_;
   wire::Writer& writer_;
   const Form& form_;
+  wire::Notes* const notes_;
+  bool constraints_noted_ = false;
   wire::Path exported_, where_{&exported_};
 
   /// Distinct tables of one type, in the order of their first use. Numbers count from 1.
@@ -119,6 +125,7 @@ class Encoder {
     Offsets<schema::AbstractValue> avals;
     Offsets<schema::Sharding> shardings;
     std::vector<std::uint32_t> aval_indices, sharding_indices;
+    std::vector<std::uint32_t> weak;  // for the trailer
   };
   Values values(nb::handle avals, const char* avals_field, nb::handle shardings, const char* shardings_field);
   /// Puts beside each NamedSharding the xla.OpSharding that readers before JAX 0.9.0 know alone.

@@ -106,6 +106,7 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   if (form_.short_device_count) table.add_nr_devices_short(static_cast<std::int16_t>(devices));
   const auto offset = table.Finish();
   writer_.module(offset, module);
+  if (notes_) notes_->functions.insert(notes_->functions.begin(), {std::move(in.weak), std::move(out.weak)});
   return offset;
 }
 
@@ -115,6 +116,8 @@ Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::h
   for_each(avals, avals_field, [&](nb::handle aval) {
     values.avals.push_back(this->aval(aval));
     values.aval_indices.push_back(distinct_avals_.number(values.avals.back()) - 1);
+    if (notes_ && nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True)))
+      values.weak.push_back(static_cast<std::uint32_t>(values.avals.size() - 1));
   });
   for_each(shardings, shardings_field, [&](nb::handle sharding) {
     std::uint32_t number = 0;
@@ -142,8 +145,10 @@ void Encoder::add_hlo_shardings(Values& values, nb::handle hlo_shardings, const 
 
 nb::dict Decoder::exported() {
   const schema::Exported& e = exported_;
-  const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings");
-  const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings");
+  const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings",
+                                               notes_ ? notes_->weak_arguments() : nullptr);
+  const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings",
+                                                 notes_ ? notes_->weak_results() : nullptr);
   const auto effects = [&](const auto* effects, std::string_view field) {
     return tuple_of(effects, [&](const schema::Effect& effect, std::uint32_t i) {
       return this->effect(effect, {&path_, field, i});
@@ -173,16 +178,24 @@ nb::dict Decoder::exported() {
 }
 
 std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, std::string_view avals_field,
-                                                  std::string_view shardings_field) {
+                                                  std::string_view shardings_field,
+                                                  const flatbuffers::Vector<std::uint32_t>* weak) {
   const std::uint32_t size = values.size();
   nb::object avals = nb::steal(PyTuple_New(size)), shardings = nb::steal(PyTuple_New(size));
   if (!avals.is_valid() || !shardings.is_valid()) throw nb::python_error();
   Objects sharded_avals, hlo_shardings;  // by the positions of aval and sharding, which are below 2**31
+  constexpr std::uint64_t weak_bit = std::uint64_t{1} << 63;
+  std::uint32_t next_weak = 0;
   for (std::uint32_t i = 0; i < size; ++i) {
     const schema::AbstractValue& table = values.aval(i);
     const wire::Path aval_path{&path_, avals_field, i}, sharding_path{&path_, shardings_field, i};
     nb::object aval = this->aval(table, aval_path), sharding = nb::none();
     std::uint64_t key = position(table) << 32;
+    if (next_weak < wire::Values::length(weak) && weak->Get(next_weak) == i) {
+      aval = weak_aval(table, aval);
+      key |= weak_bit;
+      ++next_weak;
+    }
     if (const auto* named = values.named_sharding(i)) {
       key |= position(*named);
       const std::uint32_t parts = wire::Values::length(named->spec()->partitions());

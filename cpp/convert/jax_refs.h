@@ -16,17 +16,17 @@ namespace nb = nanobind;
 // clang-format off
 // Attributes of the object that bind() is given.
 #define JAXEXP_BOUND(X)                                                                                     \
-  X(ShapedArray) X(with_sharding) X(SymbolicScope) X(parse_shape) X(NamedSharding) X(PartitionSpec)         \
-  X(AbstractMesh) X(AbstractDevice) X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry)         \
-  X(tree_structure) X(custom_node_name) X(build_custom_node) X(effect_name) X(effect_of_name)               \
-  X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
+  X(ShapedArray) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(parse_shape) X(NamedSharding)        \
+  X(PartitionSpec) X(AbstractMesh) X(AbstractDevice) X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef)         \
+  X(tree_registry) X(tree_structure) X(custom_node_name) X(build_custom_node) X(effect_name)                \
+  X(effect_of_name) X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
 
 // Attributes of JAX's objects, keywords of its constructors, and fields of Exported.
 #define JAXEXP_NAMES(X)                                                                                     \
-  X(shape) X(dtype) X(memory_space) X(mesh) X(spec) X(memory_kind) X(abstract_mesh) X(_partitions)          \
-  X(reduced) X(unreduced) X(axis_sizes) X(axis_names) X(axis_types) X(abstract_device) X(device_kind)       \
-  X(num_cores) X(platform) X(num_leaves) X(num_nodes) X(node_data) X(children) X(__getstate__)              \
-  X(__setstate__) X(__new__) X(fun_name) X(in_tree) X(in_avals) X(out_tree) X(out_avals)                    \
+  X(shape) X(dtype) X(weak_type) X(memory_space) X(mesh) X(spec) X(memory_kind) X(abstract_mesh)            \
+  X(_partitions) X(reduced) X(unreduced) X(axis_sizes) X(axis_names) X(axis_types) X(abstract_device)       \
+  X(device_kind) X(num_cores) X(platform) X(num_leaves) X(num_nodes) X(node_data) X(children)               \
+  X(__getstate__) X(__setstate__) X(__new__) X(fun_name) X(in_tree) X(in_avals) X(out_tree) X(out_avals)    \
   X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
   X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
   X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(_module_buffer) X(in_shardings_hlo)     \

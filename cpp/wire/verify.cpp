@@ -20,6 +20,7 @@
 #include "flat_map.h"
 #include "limits.h"
 #include "load.h"
+#include "utf8.h"
 
 namespace jaxexp::wire {
 namespace {
@@ -117,37 +118,6 @@ class Visits {
   std::vector<std::unique_ptr<std::uint8_t[]>> chunks_;  // absent where nothing was visited, as in a large module
   FlatMap<Nothing> others_;
 };
-
-/// Most strings are a few ASCII characters: this looks at each of them without a loop.
-bool is_short_ascii(const std::uint8_t* p, std::size_t size) {
-  if (size > 8) return false;
-  if (size >= 4) return ((load<std::uint32_t>(p) | load<std::uint32_t>(p + size - 4)) & 0x80808080u) == 0;
-  return size == 0 || (p[0] | p[size / 2] | p[size - 1]) < 0x80;
-}
-
-/// UTF-8 as Python's strict decoder has it: shortest forms, no surrogates, nothing above U+10FFFF.
-bool is_utf8(const std::uint8_t* p, const std::uint8_t* end) {
-  while (p < end) {
-    if (end - p >= 8 && (load<std::uint64_t>(p) & 0x8080808080808080u) == 0) {
-      p += 8;
-      continue;
-    }
-    const std::uint8_t lead = *p++;
-    if (lead < 0x80) continue;
-    const int more = lead >= 0xC2 && lead <= 0xDF   ? 1
-                     : (lead & 0xF0) == 0xE0        ? 2
-                     : lead >= 0xF0 && lead <= 0xF4 ? 3
-                                                    : 0;
-    if (more == 0 || end - p < more) return false;
-    const std::uint8_t lowest = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    const std::uint8_t highest = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-    if (*p < lowest || *p > highest) return false;
-    for (int i = 1; i < more; ++i)
-      if ((p[i] & 0xC0) != 0x80) return false;
-    p += more;
-  }
-  return true;
-}
 
 /// Apart from the walk, whose functions stay small without the making of an error's texts.
 [[noreturn]] void refuse(const Path& path, const char* expected, const char* found) {
@@ -281,7 +251,7 @@ class Walk {
     if (!holds(position + offset_size, length + 1) || text[length] != 0)
       refuse(path, "a zero-terminated string inside the buffer", "one that leads out of it or has no end");
     spend(bytes_left_, length, path);
-    if (!is_short_ascii(text, length) && !is_utf8(text, text + length)) refuse(path, "UTF-8", "bytes that are not");
+    if (!is_utf8({text, length})) refuse(path, "UTF-8", "bytes that are not");
   }
 
   /// Of the vector or string at a position: more than a buffer has where not even that is in the buffer.

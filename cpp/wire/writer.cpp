@@ -1,7 +1,11 @@
 // The parts of Writer that are no templates.
 #include "writer.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "limits.h"
+#include "trailer.h"
 
 namespace jaxexp::wire {
 
@@ -10,7 +14,10 @@ void Writer::reserve(std::size_t size) const {
   if (size + fbb_.GetSize() + largest_table >= max_buffer_size) throw TooLarge();
 }
 
-Layout Writer::finish(Offset<schema::Exported> root) {
+Layout Writer::finish(Offset<schema::Exported> root, bool trailed) {
+  // Numbers, because those are aligned, so that nothing comes between them and the root offset.
+  if (trailed)
+    for (std::size_t size = 0; size < head_size; size += sizeof(std::uint32_t)) fbb_.PushElement(std::uint32_t{0});
   fbb_.Finish(root);
   std::uint8_t* const metadata = fbb_.GetBufferPointer();
   Layout layout{{metadata, fbb_.GetSize()}, {}, fbb_.GetSize()};
@@ -25,6 +32,13 @@ Layout Writer::finish(Offset<schema::Exported> root) {
     layout.size = end + padding(end);
   }
   return layout;
+}
+
+void Writer::set_end(std::size_t end) {
+  if (end > std::numeric_limits<std::uint32_t>::max()) throw TooLarge();
+  std::uint8_t* const head = fbb_.GetBufferPointer() + sizeof(flatbuffers::uoffset_t);
+  std::ranges::copy(mark, head);
+  flatbuffers::WriteScalar(head + mark.size(), static_cast<std::uint32_t>(end));
 }
 
 }  // namespace jaxexp::wire

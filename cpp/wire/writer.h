@@ -19,8 +19,8 @@ using String = flatbuffers::String;
 template <class T>
 using Vector = flatbuffers::Vector<T>;
 
-/// An artifact in pieces: metadata, then for each module its length, its bytes, and zeros up to a multiple of four.
-/// The pieces are views of the Writer's memory and of the modules that it was given.
+/// An artifact in pieces: metadata, then for each module its length, its bytes, and zeros up to a multiple of four; the
+/// primal's module comes first. The pieces are views of the Writer's memory and of the modules that it was given.
 struct Layout {
   std::span<const std::uint8_t> metadata;
   std::vector<std::span<const std::uint8_t>> modules;
@@ -72,8 +72,11 @@ class Writer {
   }
 
   /// Modules follow in the order opposite to that of the `module` calls: owners are written innermost first.
-  /// Throws TooLarge.
-  Layout finish(Offset<schema::Exported> root);
+  /// `trailed` makes room for the head of an artifact that has a trailer. Throws TooLarge.
+  Layout finish(Offset<schema::Exported> root, bool trailed);
+
+  /// Fills the head of a finished artifact: with its trailer, it is so many bytes.
+  void set_end(std::size_t end);
 
   struct TooLarge : std::exception {
     const char* what() const noexcept override { return "the artifact would be 2 GiB or more, beyond the format"; }

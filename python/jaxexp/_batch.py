@@ -7,14 +7,13 @@ checked against the signature wherever it is used; one that does not fit is as g
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from . import _jax
+from . import _bytecode, _jax
 from ._errors import ExportError, ExportTypeError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def declared(exported: Exported) -> BatchDim | None:
     # Modules are large, and few have the attribute: its name is searched for before anything is parsed.
     if not _jax.any_symbolic(exported.in_avals):
         return None
-    if not re.search(re.escape(_NAME).encode(), exported._module_buffer):
+    if not _bytecode.may_name(exported._module_buffer, _NAME):
         return None
     name, constraints = _jax.module_string_attributes(exported.mlir_module_serialized, _NAME, _CONSTRAINTS)
     if name is None:

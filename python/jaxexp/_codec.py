@@ -9,12 +9,12 @@ import os
 import secrets
 import stat
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import _jax, _native, _registry, _retarget, _sharding
+from . import __version__, _jax, _metadata, _native, _registry, _retarget, _sharding
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError, UnsupportedArtifactError, UnsupportedSerializationError
 
@@ -22,23 +22,58 @@ if TYPE_CHECKING:
     from ._exported import Exported
 
 
-def serialize(exported: Exported, vjp_order: int, compatibility: str | None) -> bytearray:
-    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility))
+# What most artifacts are written with.
+_TODAY = _native.Form()
+_WRITER = f"jaxexp {__version__}"
+_NOTES = _native.Notes(_WRITER, {})
 
 
-def save(exported: Exported, path: str | os.PathLike[str], vjp_order: int, compatibility: str | None) -> None:
-    _replace_file(path, _native.encode_parts(*_encoder_arguments(exported, vjp_order, compatibility)))
+def serialize(
+    exported: Exported, vjp_order: int, compatibility: str | None, trailer: bool, metadata: Mapping[str, Any] | None
+) -> bytearray:
+    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility, trailer, metadata))
 
 
-def _encoder_arguments(exported: Exported, vjp_order: int, compatibility: str | None) -> tuple[Any, ...]:
+def save(
+    exported: Exported,
+    path: str | os.PathLike[str],
+    vjp_order: int,
+    compatibility: str | None,
+    trailer: bool,
+    metadata: Mapping[str, Any] | None,
+) -> None:
+    arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata)
+    _replace_file(path, _native.encode_parts(*arguments))
+
+
+def _encoder_arguments(
+    exported: Exported, vjp_order: int, compatibility: str | None, trailer: bool, metadata: Mapping[str, Any] | None
+) -> tuple[Any, ...]:
     _bind()
     chain = _chain(exported, vjp_order)
+    notes = _notes(exported, metadata) if trailer else _no_notes(exported, metadata)
     if compatibility is None:
         compatibility = exported.__dict__.get("_compatibility")  # asked for by name, an absent one takes longer
     if compatibility is None:
-        return chain, jax.__version__
+        return chain, jax.__version__, _TODAY, notes
     reader, chain = _retarget.for_choice(chain, compatibility)
-    return chain, jax.__version__, reader.form
+    return chain, jax.__version__, reader.form, notes
+
+
+def _notes(exported: Exported, metadata: Mapping[str, Any] | None) -> _native.Notes:
+    """What a trailer says of the whole artifact. A function that was loaded keeps its metadata, unless there is new."""
+    if metadata is None:
+        metadata = exported.__dict__.get("_metadata")
+        if not metadata:
+            return _NOTES
+    return _native.Notes(_WRITER, _metadata.to_json(metadata))
+
+
+def _no_notes(exported: Exported, metadata: Mapping[str, Any] | None) -> None:
+    if metadata is not None:
+        raise ExportError(
+            f"{_described(exported)} cannot be serialized with metadata and trailer=False: metadata is in the trailer"
+        )
 
 
 def read(buffer: Any) -> _native.Artifact:
@@ -109,7 +144,9 @@ def _bind() -> None:
         types.SimpleNamespace(
             ShapedArray=_jax.ShapedArray,
             with_sharding=_jax.with_sharding,
+            with_weak_type=lambda aval: aval.update(weak_type=True),
             SymbolicScope=_jax.SymbolicScope,
+            constraints_of=_jax.constraints_of,
             parse_shape=_parse_shape,
             NamedSharding=_jax.NamedSharding,
             PartitionSpec=_jax.PartitionSpec,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _batch, _call, _codec, _jax, _sharding, _specialize
+from . import _batch, _call, _codec, _jax, _metadata, _sharding, _specialize
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError
 
@@ -123,6 +124,8 @@ class Exported:
         attributes = artifact.decode()
         vjp = artifact.vjp()
         attributes["_artifact"] = artifact
+        if (texts := artifact.metadata()) is not None:
+            attributes["_metadata"] = _metadata.from_json(texts)
         attributes["_get_vjp"] = None if vjp is None else _LoadedVjp(vjp)
         exported = cls.__new__(cls)
         object.__setattr__(exported, "__dict__", attributes)
@@ -150,6 +153,14 @@ class Exported:
         A VJP has it too if every differentiable argument of the function has that dimension.
         """
         return None if self._batch is None else self._batch.name
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the user said of the artifact that this was loaded from: the `metadata` that `serialize` was given.
+
+        `serialize` and `save` write it again unless they are given another.
+        """
+        return types.MappingProxyType(self._metadata)
 
     @property
     def _has_named_shardings(self) -> bool:
@@ -288,10 +299,17 @@ class Exported:
         """
         specialized = _specialize.specialize(self, args_specs, kwargs_specs)
         if specialized is not self:
-            specialized.__dict__["_compatibility"] = self._compatibility
+            specialized.__dict__.update(_compatibility=self._compatibility, _metadata=self._metadata)
         return specialized
 
-    def serialize(self, vjp_order: int = 0, compatibility: str | None = None) -> bytearray:
+    def serialize(
+        self,
+        vjp_order: int = 0,
+        compatibility: str | None = None,
+        *,
+        trailer: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> bytearray:
         """The function as bytes that `deserialize`, here and in `jax.export`, turns back.
 
         Args:
@@ -301,16 +319,31 @@ class Exported:
                 weeks back from the installed release such as ``"12w"``, or ``"max"`` for the oldest release that can
                 be told of this function. By default what the function was exported with; and where that is nothing,
                 today's layout and the StableHLO of four weeks ago, as with `jax.export`.
+            trailer: whether to put behind what `jax.export` reads what it has no place for: digests, by which any
+                damage is noticed when the function is loaded, or its module first used; the constraints of symbolic
+                dimensions; weak types; `metadata`.
+            metadata: what else is to be known of the artifact: strings and what JSON can say. It is the `metadata` of
+                the loaded function, and in `inspect`. By default what the function was loaded with, if it was.
 
         Raises:
             ExportError: `vjp_order` is no count of VJPs, no VJP of that order is available, or something in the
                 signature has no serialized form, such as a pytree node type that is not registered; `compatibility`
                 is no release and no span, or names a release that knows nothing of something in the function, such as
-                a dtype, an operation or a custom call: the message says of what, and which release is the first to.
+                a dtype, an operation or a custom call: the message says of what, and which release is the first to;
+                `metadata` is not JSON, or given without a trailer.
+            DeserializationError: the function was loaded, and its module is not what was written.
         """
-        return _codec.serialize(self, vjp_order, compatibility)
+        return _codec.serialize(self, vjp_order, compatibility, trailer, metadata)
 
-    def save(self, path: str | os.PathLike[str], *, vjp_order: int = 0, compatibility: str | None = None) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        vjp_order: int = 0,
+        compatibility: str | None = None,
+        trailer: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
 
         The bytes go to a temporary file in the same folder that replaces `path` when it is complete, so that a
@@ -320,12 +353,14 @@ class Exported:
             path: the file; an existing one is replaced.
             vjp_order: as in `serialize`.
             compatibility: as in `serialize`.
+            trailer: as in `serialize`.
+            metadata: as in `serialize`.
 
         Raises:
             ExportError: as in `serialize`.
             OSError: the file cannot be written; one that was there before is untouched.
         """
-        _codec.save(self, path, vjp_order, compatibility)
+        _codec.save(self, path, vjp_order, compatibility, trailer, metadata)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and what is built on them.
@@ -430,6 +465,7 @@ _DERIVED: dict[str, Callable[[Exported], Any]] = {
     "_batch": _batch.declared,
     # What the function was exported with: for whom `serialize` writes unless told otherwise.
     "_compatibility": lambda exported: None,
+    "_metadata": lambda exported: {},
     # For messages: the function that this one is a VJP of, and of which order.
     "_origin": lambda exported: (exported.fun_name, 0),
     "_vjp": _derive_vjp,

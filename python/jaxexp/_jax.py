@@ -218,9 +218,13 @@ def dim_vars(dimension: Any) -> set[str]:
 def explicit_constraints(avals: Sequence[Any]) -> tuple[str, ...]:
     """The constraints that the symbolic scope of abstract values was made with, as text."""
     dims = (dim for aval in avals for dim in aval.shape if is_symbolic_dim(dim))
-    return tuple(
-        constraint.debug_str for dim in itertools.islice(dims, 1) for constraint in dim.scope._explicit_constraints
-    )
+    return next(map(constraints_of, dims), ())
+
+
+def constraints_of(dimension: Any) -> tuple[str, ...]:
+    """The constraints that the scope of a symbolic dimension was made with, as text."""
+    # JAX adds what follows from some of them; in a scope that is made from that it would follow once more.
+    return tuple(dict.fromkeys(constraint.debug_str for constraint in dimension.scope._explicit_constraints))
 
 
 def in_scope(shape: Sequence[Any], scope: Any) -> tuple[Any, ...]:
@@ -267,8 +271,7 @@ def platforms_of(computation: Any) -> tuple[str, ...]:
 def serialize_module(module: Any) -> bytes:
     """The module as a StableHLO portable artifact, readable by every consumer of the last four weeks."""
     target = hlo.get_version_from_compatibility_requirement(_stablehlo_four_weeks)
-    serialized: bytes = _serialize_portable_artifact(module, target, xla_bridge.get_backend().serialize_with_sdy)
-    return serialized
+    return serialize_module_for(module, target)
 
 
 def deserialize_module(serialized: bytes, context: Any) -> Any:
@@ -525,12 +528,17 @@ def target_of(custom_call: Any) -> str:
     return name
 
 
+def has_shardy_attributes(module: Any) -> bool:
+    """Whether a module has its Shardy parts as frontend attributes, as modules once were serialized."""
+    attributes = module.operation.attributes
+    return "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in ir.DictAttr(
+        attributes["mhlo.frontend_attributes"]
+    )
+
+
 def import_shardy_attributes(module: Any) -> None:
     """Turns what some plugins make of Shardy's dialect, frontend attributes, back into the dialect, in place."""
-    attributes = module.operation.attributes
-    if "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in ir.DictAttr(
-        attributes["mhlo.frontend_attributes"]
-    ):
+    if has_shardy_attributes(module):
         run_passes(module, "xla-sdy-round-trip-import-shardy-attrs", "sdy-lift-inlined-meshes")
 
 

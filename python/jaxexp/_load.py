@@ -11,9 +11,9 @@ from typing import Any
 from ._errors import DeserializationError
 from ._exported import Exported, read_exported
 
-# The first page of a large file may be mapped as a huge page, of which the metadata needs a few kB. The module behind
-# this many bytes may lie in huge pages: a call reads all of it.
-_HEAD = 1 << 18
+# The pages of a large file may be mapped as huge pages, of which metadata and trailer need a few kB. The module,
+# between this many bytes at either end, may lie in huge pages: a call reads all of it.
+_END = 1 << 18
 
 
 def deserialize(blob: Any) -> Exported:
@@ -68,6 +68,9 @@ def load(path: str | os.PathLike[str]) -> Exported:
 
 def _in_small_pages(mapped: mmap.mmap) -> None:
     """Keeps the resident memory of a file whose module nobody has read yet in proportion to its metadata."""
-    if sys.platform == "linux" and len(mapped) > _HEAD:
+    size = len(mapped)
+    if sys.platform == "linux" and size > 2 * _END:
         with contextlib.suppress(OSError):  # a kernel without huge pages
-            mapped.madvise(mmap.MADV_NOHUGEPAGE, 0, _HEAD)
+            mapped.madvise(mmap.MADV_NOHUGEPAGE, 0, _END)
+            last = (size - _END) // mmap.PAGESIZE * mmap.PAGESIZE  # the trailer is there
+            mapped.madvise(mmap.MADV_NOHUGEPAGE, last, size - last)

@@ -44,17 +44,11 @@ def migrate(
     old = read_exported(buffer)
     order = _vjp_order(old)
     current = _up_to_date(old)
-    # Without a release to write for, serialize is asked for what it does by default.
-    blob = current.serialize(order) if to is None else _written_for(current, order, to)
+    blob = current.serialize(order, to, metadata=old.metadata)
     migrated = read_exported(bytes(blob))
     _check_signatures(old, migrated, order, named_shardings=to is None)
     if inputs is not None:
         _check_results(old, migrated, *inputs)
-    return blob
-
-
-def _written_for(exported: Any, order: int, to: str) -> bytearray:
-    blob: bytearray = exported.serialize(vjp_order=order, compatibility=to)
     return blob
 
 

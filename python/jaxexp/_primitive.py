@@ -211,12 +211,8 @@ _MESH_SYMBOLS = ("mesh", "empty_mesh", "single_device_0", "maximal_mesh_0")
 
 def _prepare_shardy(callee: Any, exported: Exported) -> None:
     """Brings the shardings inside a module into the form that the module around it has: Shardy, with named meshes."""
-    ir = _jax.ir
-    attributes, symbols = callee.operation.attributes, ir.SymbolTable(callee.operation)
-    # Modules were once serialized with their Shardy parts as frontend attributes.
-    as_attributes = "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in ir.DictAttr(
-        attributes["mhlo.frontend_attributes"]
-    )
+    symbols = _jax.ir.SymbolTable(callee.operation)
+    as_attributes = _jax.has_shardy_attributes(callee)
     has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)
     if (has_mesh or as_attributes) and not _jax.shardy_flag.value:
         raise ExportError(

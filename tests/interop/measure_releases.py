@@ -8,35 +8,30 @@ has answered unless `--keep` names a folder for them.
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from wheels import Wheels, number, pypi, upload_date
+from wheels import Wheels, exporters, number, parser, upload_date
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
-    parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
-    parser.add_argument("releases", nargs="*")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("releases", nargs="*")
+    options = arguments.parse_args()
 
-    folder = options.keep or Path(tempfile.mkdtemp())
-    wheels = Wheels(folder, dict(entry.split("=", 1) for entry in options.python))
-    releases = options.releases or [release for release in pypi("jax") if number(release) >= (0, 4, 22)]
+    wheels = Wheels.chosen(options)
+    releases = options.releases or exporters()
     try:
         for release in sorted(releases, key=number):
             print(row(release, wheels.run(release, HERE / "probe_release.py")), flush=True)
             if not options.keep:
-                shutil.rmtree(folder / release)
+                shutil.rmtree(wheels.folder / release)
     finally:
         if not options.keep:
-            shutil.rmtree(folder)
+            shutil.rmtree(wheels.folder)
 
 
 def row(release: str, facts: dict[str, Any]) -> str:

@@ -7,14 +7,12 @@ Prints, for each release of JAX since 0.4.22, the names in its jaxlib that the r
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import re
 import shutil
-import tempfile
 from pathlib import Path
 
-from wheels import Wheels, number, pypi
+from wheels import Wheels, exporters, parser
 
 
 def names(folder: Path) -> set[str]:
@@ -27,21 +25,17 @@ def names(folder: Path) -> set[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
-    parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
 
-    folder = options.keep or Path(tempfile.mkdtemp())
-    wheels = Wheels(folder, dict(entry.split("=", 1) for entry in options.python))
+    wheels = Wheels.chosen(options)
     known: set[str] = set()
-    for release in sorted((r for r in pypi("jax") if number(r) >= (0, 4, 22)), key=number):
+    for release in exporters():
         wheels.environment(release)
-        found = names(folder / release)
+        found = names(wheels.folder / release)
         print(release, *sorted(found - known) if known else [f"{len(found)} names"], flush=True)
         known |= found
         if not options.keep:
-            shutil.rmtree(folder / release)
+            shutil.rmtree(wheels.folder / release)
 
 
 if __name__ == "__main__":

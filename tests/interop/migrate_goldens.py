@@ -8,7 +8,6 @@ why each of the others could not be written or read; it fails where one was writ
 
 from __future__ import annotations
 
-import argparse
 import collections
 import shutil
 import sys
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import conftest  # noqa: F401  (eight devices, before JAX is there)
 
 # isort: split
-from wheels import Wheels
+from wheels import Wheels, parser
 
 import jaxexp
 from test_golden import ARTIFACTS, RELEASES, blob_of
@@ -30,17 +29,14 @@ TARGETS = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
-    parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
-    parser.add_argument("releases", nargs="*", default=TARGETS)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("releases", nargs="*", default=TARGETS)
+    options = arguments.parse_args()
 
     failed = False
+    wheels = Wheels.chosen(options)
+    wheels.folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        pythons = dict(entry.split("=", 1) for entry in options.python)
-        wheels = Wheels(options.keep or Path(scratch) / "wheels", pythons)
-        wheels.folder.mkdir(exist_ok=True)
         for target in options.releases:
             folder = Path(scratch) / f"for-{target}"
             refused = migrate_all(target, folder)
@@ -52,6 +48,8 @@ def main() -> None:
             failed |= bool(counts)
             if not options.keep:
                 shutil.rmtree(wheels.folder / target)
+    if not options.keep:
+        shutil.rmtree(wheels.folder)
     sys.exit(failed)
 
 

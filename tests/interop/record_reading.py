@@ -8,13 +8,11 @@ they are asked a second time, with the flag that lets them read expired versions
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
-from wheels import Wheels, number, pypi
+from wheels import Wheels, exporters, number, parser
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
@@ -22,15 +20,12 @@ RECORD = GOLDEN / "readers.json"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
-    parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
-    parser.add_argument("releases", nargs="*")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("releases", nargs="*")
+    options = arguments.parse_args()
 
-    folder = options.keep or Path(tempfile.mkdtemp())
-    wheels = Wheels(folder, dict(entry.split("=", 1) for entry in options.python))
-    releases = options.releases or [release for release in pypi("jax") if number(release) >= (0, 4, 22)]
+    wheels = Wheels.chosen(options)
+    releases = options.releases or exporters()
     folders = list(map(str, sorted(GOLDEN.glob("jax-*"))))
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"readers": {}}
     readers = record["readers"]
@@ -48,7 +43,7 @@ def main() -> None:
         }
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         if not options.keep:
-            shutil.rmtree(folder / release)
+            shutil.rmtree(wheels.folder / release)
 
 
 def failures(outcomes: dict[str, str]) -> dict[str, list[str]]:

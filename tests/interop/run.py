@@ -51,7 +51,7 @@ def writer(folder: Path) -> str:
     pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     subprocess.run([*pip, f"jax=={WRITER_JAX}", f"jaxlib=={WRITER_JAX}"], check=True)
     subprocess.run([*pip, "--no-deps", "--force-reinstall", ROOT], check=True)
-    subprocess.run([*pip, "xxhash", "flatbuffers"], check=True)
+    subprocess.run([*pip, "flatbuffers"], check=True)
     return os.fspath(python)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
 import re
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +45,19 @@ def python_of(release: str) -> str:
     return "3.11" if number(release) < (0, 11) else "3.13"
 
 
+def parser(description: str) -> argparse.ArgumentParser:
+    """The command line of a script that asks released wheels; `Wheels.chosen` takes what it parses."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
+    parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
+    return parser
+
+
+def exporters() -> list[str]:
+    """Every release that has an exporter, oldest first."""
+    return sorted((release for release in pypi("jax") if number(release) >= (0, 4, 22)), key=number)
+
+
 class Wheels:
     """Installs releases under a folder, and keeps them until somebody deletes it.
 
@@ -54,6 +69,12 @@ class Wheels:
     def __init__(self, folder: Path, pythons: Mapping[str, str]) -> None:
         self.folder = folder
         self.pythons = pythons
+
+    @classmethod
+    def chosen(cls, options: argparse.Namespace) -> Wheels:
+        """Those that a command line asks for; without `--keep`, in a new folder."""
+        folder = options.keep or Path(tempfile.mkdtemp())
+        return cls(folder, dict(entry.split("=", 1) for entry in options.python))
 
     def _install(self, target: Path, python: str, *arguments: str) -> Path:
         if not target.exists():

@@ -1,0 +1,91 @@
+// What jaxexp keeps behind an artifact: digests, and what the format has no place for. schema/trailer.fbs has the layout.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "digest.h"
+#include "exported_generated.h"
+#include "trailer_generated.h"
+
+namespace jaxexp::wire {
+
+/// Stands behind the root offset of an artifact with a trailer, and at its end. Nothing that jax.export writes there
+/// looks like it.
+inline constexpr std::array<std::uint8_t, 8> mark = {'j', 'a', 'x', 'e', 'x', 'p', 0, 1};
+
+/// What stands between the root offset and the tables of an artifact with a trailer: the mark, and the artifact's size.
+inline constexpr std::size_t head_size = mark.size() + sizeof(std::uint32_t);
+
+/// A function has a few; each is an inequality that JAX has to reason with.
+inline constexpr std::size_t max_constraints = 1024;
+
+/// The trailer of an artifact that was read.
+class Trailer {
+ public:
+  /// Checks everything but the modules' digests. Nothing is returned where the artifact has no trailer. Throws Error.
+  static std::optional<Trailer> read(std::span<const std::uint8_t> buffer);
+
+  /// Where the Exported is. No offset in it leads further.
+  std::span<const std::uint8_t> artifact() const { return artifact_; }
+  const schema::Trailer& content() const { return *content_; }
+  const schema::FunctionNotes& notes(std::size_t order) const {
+    return *content_->functions()->Get(static_cast<std::uint32_t>(order));
+  }
+
+  /// Whether modules are where they were when the trailer was written, and what is said of each function fits it.
+  /// The artifact has to be verified and checked. Throws Error.
+  void check(const schema::Exported& root) const;
+
+  Digest module_digest(std::size_t order) const;
+
+  /// Throws Error where the module of a function is not the one that was written.
+  void check_module(const schema::Exported& exported, std::size_t order) const;
+  void check_module(const Digest& found, std::size_t order) const;
+
+ private:
+  std::span<const std::uint8_t> artifact_;
+  std::size_t metadata_size_ = 0;
+  const schema::Trailer* content_ = nullptr;
+};
+
+/// What a trailer is made from, besides digests.
+struct Notes {
+  struct Function {
+    std::vector<std::uint32_t> weak_arguments, weak_results;
+  };
+
+  std::string writer;
+  std::vector<std::pair<std::string, std::string>> metadata;  // by ascending key; values are JSON
+  std::vector<std::string> constraints = {};
+  std::vector<Function> functions = {};
+};
+
+/// A trailer that is laid out, so that its size is known, before the digests are.
+class TrailerWriter {
+ public:
+  /// `modules` are those of the functions, in their order. Throws Writer::TooLarge.
+  TrailerWriter(const Notes& notes, std::span<const std::span<const std::uint8_t>> modules);
+
+  std::size_t size() const { return fbb_.GetSize() + footer_size; }
+
+  void set_module_digest(std::size_t order, const Digest& digest);
+
+  /// Returns the bytes. `metadata` are those in front of the first module, the head included.
+  std::span<const std::uint8_t> finish(std::span<const std::uint8_t> metadata);
+
+  static constexpr std::size_t footer_size = 2 * sizeof(Digest) + 2 * sizeof(std::uint32_t) + mark.size();
+
+ private:
+  flatbuffers::FlatBufferBuilder fbb_;
+  std::vector<std::uint8_t> bytes_;
+};
+
+}  // namespace jaxexp::wire
