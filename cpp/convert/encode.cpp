@@ -92,7 +92,7 @@ class Encoded {
     writer_.set_end(this->size());
   }
 
-  std::size_t size() const { return layout_.size + (trailer_ ? trailer_->size() : 0); }
+  std::size_t size() const { return layout_.size + trailer_size(); }
   std::size_t functions() const { return layout_.modules.size(); }
   std::span<const std::uint8_t> metadata() const { return layout_.metadata; }
   std::span<const std::uint8_t> module(std::size_t order) const { return layout_.modules[order]; }
@@ -115,10 +115,9 @@ class Encoded {
     }
   }
 
-  /// Empty where there is none.
-  std::span<const std::uint8_t> trailer() {
-    if (!trailer_) return {};
-    return trailer_->finish(layout_.metadata);
+  std::size_t trailer_size() const { return trailer_ ? trailer_->size() : 0; }
+  void copy_trailer(std::uint8_t* target) const {
+    if (trailer_) trailer_->finish(layout_.metadata, target);
   }
 
  private:
@@ -148,8 +147,7 @@ nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& 
   const nb::object result = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.size())));
   if (!result.is_valid()) throw nb::python_error();
   auto* target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
-  const auto add = [&](std::span<const std::uint8_t> bytes) { target = std::ranges::copy(bytes, target).out; };
-  add(encoded.metadata());
+  target = std::ranges::copy(encoded.metadata(), target).out;
   for (std::size_t order = 0; order < encoded.functions(); ++order) {
     const std::size_t size = encoded.module(order).size();
     flatbuffers::WriteScalar(target, static_cast<flatbuffers::uoffset_t>(size));
@@ -157,7 +155,7 @@ nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& 
     encoded.copy_module(order, target);
     target = std::fill_n(target + size, wire::padding(size), std::uint8_t{0});
   }
-  add(encoded.trailer());
+  encoded.copy_trailer(target);
   return result;
 }
 
@@ -178,7 +176,9 @@ nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Fo
     parts.append(encoded.module_view(order));
     between.assign(wire::padding(size), '\0');
   }
-  add(encoded.trailer());
+  const std::size_t end = between.size();
+  between.resize(end + encoded.trailer_size());
+  encoded.copy_trailer(reinterpret_cast<std::uint8_t*>(between.data()) + end);
   if (!between.empty()) parts.append(nb::bytes(between.data(), between.size()));
   return parts;
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "error.h"
 #include "limits.h"
@@ -209,21 +208,20 @@ void TrailerWriter::set_module_digest(std::size_t order, const Digest& digest) {
   std::memcpy(const_cast<std::uint8_t*>(place), digest.data(), digest.size());  // in the builder's own memory
 }
 
-std::span<const std::uint8_t> TrailerWriter::finish(std::span<const std::uint8_t> metadata) {
-  bytes_.reserve(size());
-  bytes_.assign(fbb_.GetBufferPointer(), fbb_.GetBufferPointer() + fbb_.GetSize());
+std::uint8_t* TrailerWriter::finish(std::span<const std::uint8_t> metadata, std::uint8_t* target) const {
+  const std::uint8_t* const start = target;
+  const auto add = [&](const auto& bytes) { target = std::ranges::copy(bytes, target).out; };
   const auto number = [&](std::size_t value) {
-    std::uint8_t bytes[sizeof(std::uint32_t)];
-    flatbuffers::WriteScalar(bytes, static_cast<std::uint32_t>(value));
-    bytes_.insert(bytes_.end(), std::begin(bytes), std::end(bytes));
+    flatbuffers::WriteScalar(target, static_cast<std::uint32_t>(value));
+    target += sizeof(std::uint32_t);
   };
-  const auto add = [&](const auto& bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); };
+  add(std::span(fbb_.GetBufferPointer(), fbb_.GetSize()));
   add(digest(metadata));
   number(metadata.size());
   number(fbb_.GetSize());
-  add(digest(bytes_));
+  add(digest({start, target}));
   add(mark);
-  return bytes_;
+  return target;
 }
 
 }  // namespace jaxexp::wire

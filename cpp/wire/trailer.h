@@ -78,14 +78,14 @@ class TrailerWriter {
 
   void set_module_digest(std::size_t order, const Digest& digest);
 
-  /// Returns the bytes. `metadata` are those in front of the first module, the head included.
-  std::span<const std::uint8_t> finish(std::span<const std::uint8_t> metadata);
+  /// Writes `size()` bytes and returns the place behind them. `metadata` are the bytes in front of the first module, the
+  /// head included.
+  std::uint8_t* finish(std::span<const std::uint8_t> metadata, std::uint8_t* target) const;
 
   static constexpr std::size_t footer_size = 2 * sizeof(Digest) + 2 * sizeof(std::uint32_t) + mark.size();
 
  private:
   flatbuffers::FlatBufferBuilder fbb_;
-  std::vector<std::uint8_t> bytes_;
 };
 
 }  // namespace jaxexp::wire

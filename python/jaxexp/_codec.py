@@ -51,7 +51,7 @@ def _encoder_arguments(
 ) -> tuple[Any, ...]:
     _bind()
     chain = _chain(exported, vjp_order)
-    notes = _notes(exported, metadata) if trailer else _no_notes(exported, metadata)
+    notes = _notes(exported, trailer, metadata)
     if compatibility is None:
         compatibility = exported.__dict__.get("_compatibility")  # asked for by name, an absent one takes longer
     if compatibility is None:
@@ -60,20 +60,19 @@ def _encoder_arguments(
     return chain, jax.__version__, reader.form, notes
 
 
-def _notes(exported: Exported, metadata: Mapping[str, Any] | None) -> _native.Notes:
+def _notes(exported: Exported, trailer: bool, metadata: Mapping[str, Any] | None) -> _native.Notes | None:
     """What a trailer says of the whole artifact. A function that was loaded keeps its metadata, unless there is new."""
+    if not trailer:
+        if metadata is None:
+            return None
+        raise ExportError(
+            f"{_described(exported)} cannot be serialized with metadata and trailer=False: metadata is in the trailer"
+        )
     if metadata is None:
         metadata = exported.__dict__.get("_metadata")
         if not metadata:
             return _NOTES
     return _native.Notes(_WRITER, _metadata.to_json(metadata))
-
-
-def _no_notes(exported: Exported, metadata: Mapping[str, Any] | None) -> None:
-    if metadata is not None:
-        raise ExportError(
-            f"{_described(exported)} cannot be serialized with metadata and trailer=False: metadata is in the trailer"
-        )
 
 
 def read(buffer: Any) -> _native.Artifact:

@@ -1,14 +1,16 @@
 """Writes golden artifacts of jaxexp's own format into tests/golden/DATE_jaxexp-VERSION_jax-VERSION/.
 
-    PYTHONPATH=tests python tests/golden/make_own.py
+    PYTHONPATH=tests python tests/golden/make_own.py [--label LABEL] [CASE ...]
 
 Run it when something new can be written, or when something is written in another way on purpose; folders of earlier
-versions stay. NAME.bin is the artifact, NAME.npz holds the flat arguments ("in_0", ...) and the results of the function
-itself ("out_0", ...). cases.json has the order of derivatives and the length of each artifact.
+versions stay. A label goes behind the date, where a day has several folders. NAME.bin is the artifact, NAME.npz holds the
+flat arguments ("in_0", ...) and the results of the function itself ("out_0", ...). cases.json has the order of
+derivatives and the length of each artifact.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import sys
@@ -52,6 +54,13 @@ def declared_batch() -> Any:
     return Program(fun, (arr(3, 4),), specs=(spec((b, n)),)), {"batch_dim": "b"}
 
 
+def weak_types() -> Any:
+    """Types that give way in promotion, among arguments and results."""
+    fun = jax.jit(lambda x, y: (x * 2, x + y, 3.0))
+    weak = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
+    return Program(fun, (2.0, arr(3)), specs=(weak, spec((3,)))), {}
+
+
 def constants() -> Any:
     """Arrays that the function closes over."""
     table = arr(16, 16, seed=4)
@@ -59,7 +68,7 @@ def constants() -> Any:
 
 
 def write(folder: Path, name: str, exported: Any, program: Any, order: int) -> dict[str, int]:
-    blob = exported.serialize(vjp_order=order)
+    blob = exported.serialize(vjp_order=order, metadata={"case": name, "digits": [1, 2.5, None]})
     (folder / f"{name}.bin").write_bytes(blob)
     arrays = {f"in_{i}": plain(x) for i, x in enumerate(jax.tree.leaves((program.args, program.kwargs)))}
     results = program.live(*program.args, **program.kwargs)
@@ -79,17 +88,25 @@ def plain(leaf: Any) -> np.ndarray:
 
 
 def main() -> None:
-    today = datetime.date.today().isoformat()
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--label", default="")
+    arguments.add_argument("cases", nargs="*")
+    options = arguments.parse_args()
+    today = datetime.date.today().isoformat() + options.label
     folder = Path(__file__).parent / f"{today}_jaxexp-{jaxexp.__version__}_jax-{jax.__version__}"
     folder.mkdir(exist_ok=True)
     cases = {}
     for name, order in FROM_CORPUS.items():
+        if options.cases and name not in options.cases:
+            continue
         with CASES[name].context():
             program = CASES[name].build()
             cases[name] = write(folder, name, export_with(jaxexp, program), program, order)
-    for build in (other_keys, declared_batch, constants):
-        program, options = build()
-        exported = jaxexp.export(program.fun, **options)(*program.specs, **program.kwspecs)
+    for build in (other_keys, declared_batch, weak_types, constants):
+        if options.cases and build.__name__ not in options.cases:
+            continue
+        program, how = build()
+        exported = jaxexp.export(program.fun, **how)(*program.specs, **program.kwspecs)
         cases[build.__name__] = write(folder, build.__name__, exported, program, 1)
     for name in cases:
         cases[name]["x64"] = name in CASES and CASES[name].x64
