@@ -1,9 +1,11 @@
-// make_seeds FOLDER FILE...: writes each artifact again with modules of a few bytes, which a fuzzer has no use for.
+// make_seeds FOLDER FILE...: writes each artifact again with modules of a few bytes, which a fuzzer has no use for,
+// once without a trailer and once with one.
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
 #include <vector>
 
 #include "rebuild.h"
@@ -17,20 +19,26 @@ int main(int argc, char** argv) try {
   const std::filesystem::path folder = argv[1];
   std::filesystem::create_directories(folder);
   int written = 0;
+  const auto write = [&](const std::vector<std::uint8_t>& bytes) {
+    if (bytes.size() > 1 << 16) return;
+    const std::string text(bytes.begin(), bytes.end());
+    std::ofstream(folder / ("seed_" + std::to_string(written++)), std::ios::binary) << text;
+  };
   for (int i = 2; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
     const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
-    std::vector<std::uint8_t> bytes(text.begin(), text.end());
+    const std::vector<std::uint8_t> bytes(text.begin(), text.end());
     try {
       const auto& root = wire::verify(bytes);
       wire::check(root, bytes.size());
-      bytes = tests::rebuild(root, 8);
+      write(tests::rebuild(root, 8));
+      wire::Notes notes{"seed", {{"key", "[1, null]"}, {"other", "\"\""}}, {"mod(b, 8) == 0"}, {}};
+      for (const auto* e = &root; e; e = e->vjp()) notes.functions.push_back({{}, {}});
+      notes.functions[0].weak_results = {0};
+      write(tests::rebuild(root, 8, &notes));
     } catch (const wire::Error&) {
-      // A hostile file is a seed as it is.
+      write(bytes);  // a hostile file is a seed as it is
     }
-    if (bytes.size() > 1 << 16) continue;
-    const auto path = folder / ("seed_" + std::to_string(written++));
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
   std::printf("%d seeds\n", written);
 } catch (const std::exception& error) {

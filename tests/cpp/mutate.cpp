@@ -9,10 +9,14 @@
 #include <vector>
 
 #include "exported_generated.h"
+#include "seal.h"
+#include "trailer_generated.h"
+#include "wire/trailer.h"
 
 namespace jaxexp::tests {
 namespace {
 
+using Bytes = std::vector<std::uint8_t>;
 using flatbuffers::TypeCode;
 using flatbuffers::TypeTable;
 
@@ -45,10 +49,14 @@ struct Place {
   std::uint8_t element = 0;  // the width of a vector's elements
 };
 
+bool is_struct(const TypeTable& type, const TypeCode& code) {
+  return type.type_refs[code.sequence_ref]()->st == flatbuffers::ST_STRUCT;
+}
+
 class Parts {
  public:
-  explicit Parts(std::span<const std::uint8_t> bytes) : bytes_(bytes) {
-    add_offset({Place::Kind::offset, 4, 0, wire::schema::ExportedTypeTable()});
+  Parts(std::span<const std::uint8_t> bytes, const TypeTable* root) : bytes_(bytes) {
+    add_offset({Place::Kind::offset, 4, 0, root});
     while (!tables_.empty() && visited_.size() < most_tables) {
       const auto [at, type] = tables_.back();
       tables_.pop_back();
@@ -123,6 +131,7 @@ class Parts {
       const TypeCode& code = type.type_codes[slot];
       const bool of_tables = code.base_type == flatbuffers::ET_SEQUENCE;
       const bool of_strings = code.base_type == flatbuffers::ET_STRING;
+      if (of_tables && is_struct(type, code)) continue;  // a digest
       if (of_tables || of_strings || code.is_repeating) {
         const TypeTable* inner = of_tables ? type.type_refs[code.sequence_ref]() : nullptr;
         add_offset({Place::Kind::offset, 4, static_cast<std::uint32_t>(at + offset), inner, code.is_repeating != 0,
@@ -140,8 +149,8 @@ class Parts {
 
 class Mutation {
  public:
-  Mutation(std::uint8_t* data, std::size_t size, std::size_t max_size, Random& random)
-      : data_(data), size_(size), max_size_(max_size), random_(random), parts_({data, size}) {}
+  Mutation(std::uint8_t* data, std::size_t size, std::size_t max_size, Random& random, const TypeTable* root)
+      : data_(data), size_(size), max_size_(max_size), random_(random), parts_({data, size}, root) {}
 
   std::size_t operator()() {
     if (parts_.places.empty()) return size_;
@@ -274,6 +283,7 @@ class Mutation {
       const TypeCode& code = type.type_codes[slot];
       const bool of_tables = code.base_type == flatbuffers::ET_SEQUENCE;
       const bool of_strings = code.base_type == flatbuffers::ET_STRING;
+      if (of_tables && is_struct(type, code)) continue;
       if (offset == 0 || offset + 4 > inline_size || !(of_tables || of_strings || code.is_repeating)) continue;
       const std::size_t target = table + offset + load<std::uint32_t>(table + offset);
       const TypeTable* inner = of_tables ? type.type_refs[code.sequence_ref]() : nullptr;
@@ -360,12 +370,44 @@ class Mutation {
   Parts parts_;
 };
 
+/// Changes one of the two flat buffers of an artifact with a trailer; the footer's sizes follow.
+std::size_t mutate_with_trailer(std::uint8_t* data, std::size_t size, std::size_t max_size, Random& random) {
+  constexpr std::size_t footer = wire::TrailerWriter::footer_size;
+  Bytes bytes(data, data + size);
+  const Sizes sizes = sizes_of(bytes);
+  const auto at = [&](std::size_t place) { return bytes.begin() + static_cast<std::ptrdiff_t>(place); };
+  Bytes artifact(bytes.begin(), at(size - footer - sizes.content)), content(at(size - footer - sizes.content), at(size - footer));
+  std::size_t metadata = sizes.metadata;
+  const std::size_t room = max_size - std::min(max_size, size);
+  const auto change = [&](Bytes& part, const TypeTable* root) {
+    const std::size_t before = part.size();
+    part.resize(before + room);
+    part.resize(Mutation(part.data(), before, before + room, random, root)());
+    part.resize((part.size() + 3) / 4 * 4);
+  };
+  switch (random.below(5)) {
+    case 0: metadata = 4 * random.below(size / 4 + 1); break;
+    case 1:
+    case 2: change(content, wire::schema::TrailerTypeTable()); break;
+    default: change(artifact, wire::schema::ExportedTypeTable()); break;
+  }
+  artifact.insert(artifact.end(), content.begin(), content.end());
+  artifact.resize(artifact.size() + footer);
+  seal(artifact, std::min(metadata, artifact.size()), content.size());
+  if (artifact.size() > max_size) return size;
+  std::ranges::copy(artifact, data);
+  return artifact.size();
+}
+
 }  // namespace
 
 std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t max_size, std::uint64_t seed) {
   Random random(seed);
+  const bool has_trailer = size >= 4 + wire::head_size + wire::TrailerWriter::footer_size &&
+                           std::equal(wire::mark.begin(), wire::mark.end(), data + 4);
   for (std::size_t changes = 1 + random.below(3); changes > 0; --changes)
-    size = Mutation(data, size, max_size, random)();
+    size = has_trailer ? mutate_with_trailer(data, size, max_size, random)
+                       : Mutation(data, size, max_size, random, wire::schema::ExportedTypeTable())();
   return size;
 }
 

@@ -2,6 +2,7 @@
 #include "rebuild.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "wire/flat_map.h"
 #include "wire/writer.h"
@@ -15,16 +16,26 @@ class Rebuild {
  public:
   explicit Rebuild(std::size_t longest_module) : longest_module_(longest_module), writer_(1024) {}
 
-  std::vector<std::uint8_t> operator()(const schema::Exported& root) {
-    const wire::Layout layout = writer_.finish(exported(root));
+  std::vector<std::uint8_t> operator()(const schema::Exported& root, const wire::Notes* notes) {
+    const wire::Layout layout = writer_.finish(exported(root), notes != nullptr);
+    std::optional<wire::TrailerWriter> trailer;
+    if (notes) {
+      trailer.emplace(*notes, layout.modules);
+      writer_.set_end(layout.size + trailer->size());
+      for (std::size_t i = 0; i < layout.modules.size(); ++i)
+        trailer->set_module_digest(i, wire::digest(layout.modules[i]));
+    }
     std::vector<std::uint8_t> bytes(layout.metadata.begin(), layout.metadata.end());
-    bytes.reserve(layout.size);
     for (const auto module : layout.modules) {
       std::uint8_t length[4];
       flatbuffers::WriteScalar(length, static_cast<flatbuffers::uoffset_t>(module.size()));
       bytes.insert(bytes.end(), length, length + sizeof length);
       bytes.insert(bytes.end(), module.begin(), module.end());
       bytes.resize(bytes.size() + wire::padding(module.size()));
+    }
+    if (trailer) {
+      bytes.resize(layout.size + trailer->size());
+      trailer->finish(layout.metadata, bytes.data() + layout.size);
     }
     return bytes;
   }
@@ -242,8 +253,8 @@ class Rebuild {
 
 }  // namespace
 
-std::vector<std::uint8_t> rebuild(const schema::Exported& root, std::size_t longest_module) {
-  return Rebuild(longest_module)(root);
+std::vector<std::uint8_t> rebuild(const schema::Exported& root, std::size_t longest_module, const wire::Notes* notes) {
+  return Rebuild(longest_module)(root, notes);
 }
 
 }  // namespace jaxexp::tests

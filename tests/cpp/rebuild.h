@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "exported_generated.h"
+#include "wire/trailer.h"
 
 namespace jaxexp::tests {
 
-/// Modules longer than `longest_module` are cut.
-std::vector<std::uint8_t> rebuild(const wire::schema::Exported& root, std::size_t longest_module = SIZE_MAX);
+/// Modules longer than `longest_module` are cut. A trailer says what `notes` says.
+std::vector<std::uint8_t> rebuild(const wire::schema::Exported& root, std::size_t longest_module = SIZE_MAX,
+                                  const wire::Notes* notes = nullptr);
 
 }  // namespace jaxexp::tests
