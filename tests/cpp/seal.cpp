@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "exported_generated.h"
 #include "trailer_generated.h"
@@ -29,14 +30,17 @@ std::size_t get(const std::vector<std::uint8_t>& bytes, std::size_t at) {
 void seal_modules(std::vector<std::uint8_t>& bytes, std::size_t at, std::size_t end, std::size_t content_size) {
   flatbuffers::Verifier verifier(bytes.data() + end, content_size);
   if (content_size < 8 || !wire::schema::VerifyTrailerBuffer(verifier)) return;
+  // All places before any digest: in a damaged trailer a digest may lie over another table.
+  std::vector<std::pair<std::size_t, wire::Digest>> digests;
   for (const auto* notes : *wire::schema::GetTrailer(bytes.data() + end)->functions()) {
-    if (at + 4 > end || get(bytes, at) > end - at - 4) return;
+    if (at + 4 > end || get(bytes, at) > end - at - 4) break;
     const std::size_t size = get(bytes, at);
-    const wire::Digest digest = wire::digest({bytes.data() + at + 4, size});
-    const std::size_t place = static_cast<std::size_t>(notes->module_digest()->bytes()->Data() - bytes.data());
-    std::ranges::copy(digest, bytes.begin() + static_cast<std::ptrdiff_t>(place));
+    const auto place = static_cast<std::size_t>(notes->module_digest()->bytes()->Data() - bytes.data());
+    digests.emplace_back(place, wire::digest({bytes.data() + at + 4, size}));
     at += 4 + (size + 3) / 4 * 4;
   }
+  for (const auto& [place, digest] : digests)
+    std::ranges::copy(digest, bytes.begin() + static_cast<std::ptrdiff_t>(place));
 }
 
 }  // namespace
