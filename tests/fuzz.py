@@ -1,6 +1,6 @@
 """Runs the fuzz targets of tests/cpp, and the Python decoder's, for some seconds: what `make fuzz` does.
 
-    python tests/fuzz.py SECONDS [--keep FOLDER] [TARGET...]
+python tests/fuzz.py SECONDS [--keep FOLDER] [TARGET...]
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
     try:
         programs = native.build(libfuzzer=True)
         print("libFuzzer, AddressSanitizer and UBSan", flush=True)
-    except native.Unavailable as missing:
+    except native.UnavailableError as missing:
         programs = native.build()
         print(f"{missing}: our own driver, AddressSanitizer and UBSan", flush=True)
     seeds = keep / "seeds"

@@ -1,7 +1,7 @@
 """Saves two artifacts over one file again and again in child processes that are killed: test_kill.py starts this.
 
-    kill_worker.py FOLDER OLD NEW moments COUNT SEED    at random moments, by another process
-    kill_worker.py FOLDER OLD NEW steps                 in front of each step that the system is asked for
+kill_worker.py FOLDER OLD NEW moments COUNT SEED    at random moments, by another process
+kill_worker.py FOLDER OLD NEW steps                 in front of each step that the system is asked for
 """
 
 import collections
@@ -88,10 +88,9 @@ def save_until(step: int, exported: jaxexp.Exported, path: str) -> None:
     steps = itertools.count(1)
 
     def on_event(event: str, args: tuple[object, ...]) -> None:
-        if event == "open" or event.startswith("os."):
-            if next(steps) == step:
-                os.write(1, f"{event}\n".encode())
-                os.kill(os.getpid(), signal.SIGKILL)
+        if (event == "open" or event.startswith("os.")) and next(steps) == step:
+            os.write(1, f"{event}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(on_event)
     exported.save(path)

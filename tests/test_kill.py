@@ -33,8 +33,9 @@ def run_worker(tmp_path: Path, subprocess_env) -> Callable[..., list[str]]:
             dataclasses.replace(function, mlir_module_serialized=module).save(tmp_path / name)
         folder = tmp_path / "saved"
         folder.mkdir()
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", WORKER, folder, tmp_path / "old", tmp_path / "new"]
-        done = subprocess.run([*command, *arguments], env=subprocess_env(), capture_output=True, text=True, timeout=300)
+        python = [sys.executable, "-W", "ignore::DeprecationWarning"]
+        command = [*python, WORKER, folder, tmp_path / "old", tmp_path / "new", *arguments]
+        done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
