@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+SECONDS ?= 60
 DEMO_DIR ?= build/demo
 
 BIN := $(VENV)/bin
@@ -23,7 +24,7 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __
 CHECKED := python tests bench demo noxfile.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench matrix interop lint format clean
+.PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
 
 help:  ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -37,6 +38,13 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
+
+# With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
+fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, SECONDS=n over all targets (TARGETS="verify decoder" for some)
+	@$(BIN)/python tests/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
+
+sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some)
+	@$(BIN)/python tests/sanitize.py $(STEPS)
 
 # A partial run is not for docs/benchmarks.md.
 bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute, docs/ stays; BENCH_ARGS=... likewise)

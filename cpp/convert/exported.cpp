@@ -198,6 +198,10 @@ std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, st
     }
     if (const auto* named = values.named_sharding(i)) {
       key |= position(*named);
+      const std::uint32_t parts = wire::Values::length(named->spec()->partitions());
+      if (const std::uint32_t rank = wire::Values::length(table.shape()); parts > rank)
+        throw wire::Error(sharding_path, "a sharding that fits the aval, which has " + std::to_string(rank) + " dimensions",
+                          "one of " + std::to_string(parts));
       sharding = named_sharding(*named, sharding_path);
     } else if (const auto* proto = values.hlo_sharding(i)) {
       key |= position(*proto);

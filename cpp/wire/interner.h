@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,7 +20,7 @@ class Interner {
     if (4 * (used_ + 1) > 3 * slots_.size()) grow();
     const std::uint32_t hash = hash_of(kind, key);
     Slot& slot = find(hash, [&](const Slot& slot) {
-      return slot.kind == kind && slot.size == key.size() && std::memcmp(keys_.data() + slot.start, key.data(), key.size()) == 0;
+      return slot.kind == kind && std::string_view(keys_.data() + slot.start, slot.size) == key;  // memcmp takes no null
     });
     if (slot.hash != 0) return {slot.offset, false};
     slot = {hash, 0, static_cast<std::uint32_t>(keys_.size()), static_cast<std::uint32_t>(key.size()), kind};

@@ -102,7 +102,7 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer) {
   if (!std::equal(mark.begin(), mark.end(), footer + mark_at)) no_trailer();
   const std::size_t metadata_size = load<std::uint32_t>(footer + metadata_size_at);
   const std::size_t content_size = load<std::uint32_t>(footer + content_size_at);
-  if (content_size > end - footer_size - start || content_size % 4 != 0) no_trailer();
+  if (content_size > end - footer_size - start || content_size % 4 != 0 || end % 4 != 0) no_trailer();
   const std::size_t content_start = end - footer_size - content_size;
   if (metadata_size < start || metadata_size > content_start || content_start >= max_buffer_size) no_trailer();
   check_digest(buffer.subspan(content_start, content_size + trailer_digest_at), load_digest(footer + trailer_digest_at),

@@ -185,7 +185,10 @@ def from_proto(proto: bytes, aval: Any) -> Any:
         sizes, names = _axes(hlo)
         # Nothing was Explicit in the days of these artifacts.
         mesh = _jax.AbstractMesh(sizes, names, (_jax.AxisType.Auto,) * len(sizes))
-        return _on_mesh_of_hlo(hlo, mesh, memory_kind)
+        sharding = _on_mesh_of_hlo(hlo, mesh, memory_kind)
+        if len(sharding.spec) > aval.ndim:
+            raise ValueError(f"a sharding of {len(sharding.spec)} dimensions for {aval}")
+        return sharding
     except Exception as error:
         raise DeserializationError("", "an HLO sharding that a mesh can express", f"{error}") from error
 

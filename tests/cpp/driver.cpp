@@ -1,0 +1,154 @@
+// Runs a fuzz target where there is no libFuzzer: replays a corpus, then changes what it holds, guided by coverage.
+//
+//   TARGET [-runs=N] [-max_total_time=SECONDS] [-max_len=N] [-seed=N] [-artifact_prefix=PATH] [FILE or FOLDER]...
+//
+// The options have libFuzzer's names. Without -runs and -max_total_time it replays the corpus alone. The codec is
+// compiled with -fsanitize-coverage=trace-pc; trace.cpp counts where it comes by.
+#include <sanitizer/common_interface_defs.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mutate.h"
+#include "target.h"
+#include "trace.h"
+
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+using jaxexp::tests::trace;
+
+std::array<std::uint8_t, jaxexp::tests::Trace::size> seen;  // of each place: a bit for each magnitude of hits that any run had
+
+const std::uint8_t* current_data = nullptr;
+std::size_t current_size = 0;
+std::string artifact_prefix = "./";
+
+/// Writes the input at hand to a file, wherever the program is: only system calls.
+void save_current() {
+  if (!current_data) return;
+  static char path[4096];
+  std::snprintf(path, sizeof path, "%scrash-%d", artifact_prefix.c_str(), static_cast<int>(getpid()));
+  if (FILE* const file = std::fopen(path, "wb")) {
+    std::fwrite(current_data, 1, current_size, file);
+    std::fclose(file);
+    std::fprintf(stderr, "the input is in %s (%zu bytes)\n", path, current_size);
+  }
+  current_data = nullptr;
+}
+
+void on_signal(int signal) {
+  std::fprintf(stderr, signal == SIGALRM ? "a run took more than a minute\n" : "the target aborted\n");
+  save_current();
+  _exit(1);
+}
+
+/// The bit for a number of hits: 1, 2, 3, 4 to 7, 8 to 15, and so on.
+std::uint8_t magnitude(std::uint8_t count) {
+  if (count <= 3) return static_cast<std::uint8_t>(1u << (count - 1));
+  return static_cast<std::uint8_t>(1u << std::min<int>(std::bit_width(count), 7));
+}
+
+/// Runs the target on a copy that ends where its memory ends. Whether it did anything new.
+bool run(const Bytes& input) {
+  const std::unique_ptr<std::uint8_t[]> copy(new std::uint8_t[input.size()]);
+  if (!input.empty()) std::memcpy(copy.get(), input.data(), input.size());
+  current_data = copy.get();
+  current_size = input.size();
+  alarm(60);
+  LLVMFuzzerTestOneInput(copy.get(), input.size());
+  current_data = nullptr;
+  bool is_new = false;
+  for (; trace.count > 0; --trace.count) {
+    const std::uint16_t place = trace.places[trace.count - 1];
+    const std::uint8_t bit = magnitude(trace.hits[place]);
+    is_new = is_new || (seen[place] & bit) == 0;
+    seen[place] |= bit;
+    trace.hits[place] = 0;
+  }
+  return is_new;
+}
+
+Bytes bytes_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return {text.begin(), text.end()};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::uint64_t runs = 0, seconds = 0, seed = 1, max_len = 4096;
+  std::vector<std::filesystem::path> files;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const auto number = [&](std::string_view name, std::uint64_t& value) {
+      if (!argument.starts_with(name)) return false;
+      value = std::strtoull(argv[i] + name.size(), nullptr, 10);
+      return true;
+    };
+    if (number("-runs=", runs) || number("-max_total_time=", seconds) || number("-seed=", seed) || number("-max_len=", max_len))
+      continue;
+    if (argument.starts_with("-artifact_prefix=")) {
+      artifact_prefix = argument.substr(std::strlen("-artifact_prefix="));
+    } else if (argument.starts_with("-")) {
+      std::fprintf(stderr, "unknown option %s\n", argv[i]);
+      return 2;
+    } else if (std::filesystem::is_directory(argument)) {
+      for (const auto& entry : std::filesystem::directory_iterator(argument)) files.push_back(entry.path());
+    } else {
+      files.emplace_back(argument);
+    }
+  }
+  // Folders are listed in any order; what is run should depend on the seed alone.
+  std::ranges::sort(files);
+  __sanitizer_set_death_callback(save_current);
+  for (const int signal : {SIGABRT, SIGALRM}) ::signal(signal, on_signal);
+
+  std::vector<Bytes> corpus;
+  std::uint64_t done = 0;
+  for (const auto& file : files) {
+    Bytes bytes = bytes_of(file);
+    ++done;
+    if (run(bytes) && bytes.size() <= max_len) corpus.push_back(std::move(bytes));
+  }
+  if (corpus.empty()) corpus.emplace_back();
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::uint64_t random = seed;
+  const auto more = [&] {
+    if (runs != 0) return done < runs;
+    return seconds != 0 && (done % 256 != 0 || static_cast<std::uint64_t>(elapsed()) < seconds);
+  };
+  Bytes input(max_len);
+  while (more()) {
+    const Bytes& parent = corpus[jaxexp::tests::next_random(random) % corpus.size()];
+    input.resize(max_len);
+    std::ranges::copy(parent, input.begin());
+    const std::uint64_t choice = jaxexp::tests::next_random(random);
+    const auto mutate = choice % 4 == 0 ? jaxexp::tests::mutate_bytes : jaxexp::tests::mutate;
+    input.resize(mutate(input.data(), parent.size(), max_len, choice));
+    ++done;
+    if (run(input)) corpus.push_back(input);
+  }
+  const auto edges = std::ranges::count_if(seen, [](std::uint8_t bits) { return bits != 0; });
+  std::printf("Done %llu runs in %lld second(s), cov: %lld, corpus: %zu\n", static_cast<unsigned long long>(done),
+              static_cast<long long>(elapsed()), static_cast<long long>(edges), corpus.size());
+}

@@ -1,0 +1,100 @@
+// Fuzz target: an artifact with a trailer, read as the codec reads it: as it is, and with digests that are right.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rebuild.h"
+#include "seal.h"
+#include "target.h"
+#include "view.h"
+#include "wire/check.h"
+#include "wire/error.h"
+#include "wire/trailer.h"
+#include "wire/values.h"
+#include "wire/verify.h"
+
+namespace {
+
+using namespace jaxexp;
+using Bytes = std::vector<std::uint8_t>;
+
+wire::Notes notes_of(const wire::schema::Trailer& trailer) {
+  wire::Notes notes{trailer.writer()->str(), {}, {}, {}};
+  if (trailer.constraints())
+    for (const auto* constraint : *trailer.constraints()) notes.constraints.push_back(constraint->str());
+  if (trailer.metadata())
+    for (const auto* entry : *trailer.metadata()) notes.metadata.emplace_back(entry->key()->str(), entry->value()->str());
+  for (const auto* function : *trailer.functions()) {
+    const auto indices = [](const flatbuffers::Vector<std::uint32_t>* numbers) {
+      return numbers ? std::vector<std::uint32_t>(numbers->begin(), numbers->end()) : std::vector<std::uint32_t>();
+    };
+    notes.functions.push_back({indices(function->weak_arguments()), indices(function->weak_results())});
+  }
+  return notes;
+}
+
+bool same(const wire::Notes& a, const wire::Notes& b) {
+  return a.writer == b.writer && a.metadata == b.metadata && a.constraints == b.constraints &&
+         std::ranges::equal(a.functions, b.functions, [](const auto& f, const auto& g) {
+           return f.weak_arguments == g.weak_arguments && f.weak_results == g.weak_results;
+         });
+}
+
+/// What a trailer says, where all of the artifact can be read.
+std::optional<wire::Notes> read(const Bytes& bytes) {
+  try {
+    const auto trailer = wire::Trailer::read(bytes);
+    if (!trailer) return std::nullopt;
+    const auto artifact = trailer->artifact();
+    tests::require(artifact.data() == bytes.data() && artifact.size() < bytes.size(), "the artifact is in front");
+    const auto& root = wire::verify(artifact);
+    wire::check(root, artifact.size());
+    trailer->check(root);
+    std::size_t order = 0;
+    for (const auto* e = &root; e; e = e->vjp(), ++order) trailer->check_module(*e, order);
+    const wire::Notes notes = notes_of(trailer->content());
+    tests::require(notes.functions.size() == order, "there are notes on each function");
+    for (const std::string& text : notes.constraints) tests::require(tests::is_utf8(text), "constraints are UTF-8");
+    for (const auto& [key, value] : notes.metadata)
+      tests::require(tests::is_utf8(key) && tests::is_utf8(value), "metadata are UTF-8");
+    tests::require(std::ranges::is_sorted(notes.metadata), "metadata are in order");
+
+    // Written again, they say the same, wherever the content is within the limits of any buffer.
+    const tests::Content content = tests::view(root);
+    if (content.tables < 1u << 16 && content.elements < 1u << 18 && content.bytes < 1u << 24) {
+      const Bytes written = tests::rebuild(root, SIZE_MAX, &notes);
+      const auto again = wire::Trailer::read(written);
+      tests::require(again.has_value(), "what was written has a trailer");
+      const auto& rebuilt = wire::verify(again->artifact());
+      wire::check(rebuilt, again->artifact().size());
+      again->check(rebuilt);
+      again->check_module(rebuilt, 0);
+      tests::require(tests::view(rebuilt).digest == content.digest, "what was written says the same");
+      tests::require(same(notes_of(again->content()), notes), "and so does its trailer");
+    }
+    return notes;
+  } catch (const wire::Error& error) {
+    tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
+    for (const std::string& text : {error.path, error.expected, error.found})
+      tests::require(text.size() < 1000 && tests::is_utf8(text), "an error's texts are short and can be shown");
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Bytes bytes(data, data + size);
+  bytes.shrink_to_fit();
+  read(bytes);
+  const auto [metadata, content] = tests::sizes_of(bytes);
+  if (!tests::seal(bytes, metadata, content)) return 0;
+  const auto notes = read(bytes);
+  if (!notes) return 0;
+  // Sealed and read: then each bit counts.
+  const std::size_t bit = (metadata * 31 + content * 17 + size) % (8 * bytes.size());
+  bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+  tests::require(!read(bytes), "a changed bit is noticed");
+  return 0;
+}
