@@ -183,7 +183,8 @@ class Module {
     const Operation& kind = operations_[at.index(operations_.size(), "operations")];
     // At the top of a module are functions, and other dialects' operations; there are functions nowhere else.
     constexpr unsigned top = 1;
-    if (kind.is_vhlo && kind.is_function != (region.depth == top)) at.refuse("a function, or another operation, astray");
+    if (kind.is_vhlo && kind.is_function != (region.depth == top))
+      at.refuse("a function, or another operation, where it cannot be,");
     const unsigned has = at.byte();
     attribute(at);  // the location
     std::optional<std::uint64_t> dictionary;

@@ -22,8 +22,8 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 /// string's number (S), (B)ytes.
 ///
 /// Others say what this is: a (L)ocation; a type of (I)ntegers, (F)loating-point or (C)omplex numbers, truth values
-/// (N); the boun(D)s of dynamic dimensions. Or what is referred to first has to be: the type of an integer (n), of a float
-/// (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of these
+/// (N); the boun(D)s of dynamic dimensions. Or what is referred to first has to be: the type of an integer (n), of a
+/// float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of these
 /// four, or behind a (*), is not read.
 using Layout = const char*;
 constexpr Layout opaque = "*";
