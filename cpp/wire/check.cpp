@@ -39,7 +39,6 @@ class Check {
     // A sharding that a VJP shares with its primal has to make sense among the VJP's own meshes as well.
     named_shardings_ = {};
     shardings_ = {};
-    same_shardings_ = {};
     required(e.function_name(), path, "function_name");
     required(e.mlir_module_serialized(), path, "mlir_module_serialized");
     if (e.serialization_version() == 0) throw Error({&path, "serialization_version"}, "a version from 1", "0");
@@ -162,9 +161,10 @@ class Check {
     for (std::uint32_t i = 0; i < listed; ++i) {
       const Path p{path.parent, path.name, i};
       const schema::AbstractValue &one = *v.avals->Get(i), &other = v.aval(i);
-      if (&one == &other) continue;
+      // What says the same as an aval that was checked needs no check of its own.
+      if (&one == &other || same_aval(one, other, p)) continue;
       aval(one, p);
-      if (!same_aval(one, other, p)) refuse_copy(p, "the aval that its index stands for");
+      refuse_copy(p, "the aval that its index stands for");
     }
   }
 
@@ -175,12 +175,14 @@ class Check {
     for (std::uint32_t i = 0; i < listed; ++i) {
       const Path p{path.parent, path.name, i};
       // An xla.OpSharding without a NamedSharding is older than the indices.
-      const auto* one = v.shardings->Get(i)->named_sharding();
+      const schema::Sharding& copy = *v.shardings->Get(i);
+      const auto* one = copy.named_sharding();
       const auto* other = v.named_sharding(i);
       if (one == other) continue;
-      sharding(*v.shardings->Get(i), e, p);
-      if (!one || !other || !same_sharding(*one, *other, e, p))
-        refuse_copy(p, "the sharding that its index stands for");
+      const bool is_same = one && other && same_sharding(*one, *other, p);
+      if (is_same && copy.kind() <= schema::ShardingKind::named_sharding && copy.kind() >= schema::ShardingKind{}) continue;
+      sharding(copy, e, p);
+      if (!is_same) refuse_copy(p, "the sharding that its index stands for");
     }
   }
 
@@ -442,34 +444,44 @@ class Check {
   // Whether tables that have passed the checks of their own say the same.
 
   bool same_aval(const schema::AbstractValue& a, const schema::AbstractValue& b, const Path& path) {
-    return &a == &b || (a.dtype() == b.dtype() && a.memory_space() == b.memory_space() && same_shape(a, b, path));
+    return &a == &b || (a.kind() == b.kind() && a.dtype() == b.dtype() && a.memory_space() == b.memory_space() &&
+                        same_shape(a, b, path));
   }
 
   bool same_shape(const schema::AbstractValue& a, const schema::AbstractValue& b, const Path& path) {
     return same_strings(a.shape(), b.shape(), path);
   }
 
-  bool same_sharding(const schema::NamedSharding& a, const schema::NamedSharding& b, const schema::Exported& e,
-                     const Path& path) {
-    if (!first_pair(same_shardings_, a, b)) return true;
-    const auto mesh_of = [&](const schema::NamedSharding& s) {
-      const auto* meshes = e.unique_abstract_meshes();
-      return Values::length(meshes) > 0 ? meshes->Get(s.abstract_mesh_idx()) : s.mesh();
-    };
-    return same_mesh(*mesh_of(a), *mesh_of(b), path) && same_spec(*a.spec(), *b.spec(), path) &&
-           same_string(a.memory_kind(), b.memory_kind(), path);
+  /// Whether a copy is alike in every field; both name their mesh by index, if the artifact lists its meshes.
+  bool same_sharding(const schema::NamedSharding& copy, const schema::NamedSharding& checked, const Path& path) {
+    const schema::AbstractMesh *one = copy.mesh(), *other = checked.mesh();
+    return copy.abstract_mesh_idx() == checked.abstract_mesh_idx() && copy.spec() &&
+           (one == other || (one && other && same_mesh(*one, *other, path))) &&
+           same_spec(*copy.spec(), *checked.spec(), path) && same_string(copy.memory_kind(), checked.memory_kind(), path);
   }
 
-  bool same_mesh(const schema::AbstractMesh& a, const schema::AbstractMesh& b, const Path& path) {
-    if (&a == &b || !first_pair(same_meshes_, a, b)) return true;
-    if (!same_strings(a.axis_names(), b.axis_names(), path)) return false;
-    for (std::uint32_t i = 0; i < Values::length(a.axis_names()); ++i)
-      if (a.axis_sizes()->Get(i) != b.axis_sizes()->Get(i) || a.axis_types()->Get(i) != b.axis_types()->Get(i)) return false;
-    const schema::AbstractDevice *one = a.abstract_device(), *other = b.abstract_device();
+  /// Of these two, only the second need have passed the check of meshes.
+  bool same_mesh(const schema::AbstractMesh& copy, const schema::AbstractMesh& checked, const Path& path) {
+    if (&copy == &checked) return true;
+    if (!same_numbers(copy.axis_sizes(), checked.axis_sizes(), path) ||
+        !same_numbers(copy.axis_types(), checked.axis_types(), path) ||
+        !same_strings(copy.axis_names(), checked.axis_names(), path))
+      return false;
+    const schema::AbstractDevice *one = copy.abstract_device(), *other = checked.abstract_device();
     if (one == other) return true;
     return one && other && one->num_cores() == other->num_cores() &&
            same_string(one->device_kind(), other->device_kind(), path) &&
            same_string(one->platform(), other->platform(), path);
+  }
+
+  template <class Numbers>
+  bool same_numbers(const Numbers* a, const Numbers* b, const Path& path) {
+    const std::uint32_t size = Values::length(a);
+    if (a == b || size != Values::length(b)) return a == b;
+    spend(1 + size, path);
+    for (std::uint32_t i = 0; i < size; ++i)
+      if (a->Get(i) != b->Get(i)) return false;
+    return true;
   }
 
   bool same_spec(const schema::PartitionSpec& a, const schema::PartitionSpec& b, const Path& path) {
@@ -528,7 +540,7 @@ class Check {
   FlatMap<Tree> trees_;
   FlatMap<std::uint64_t> meshes_;  // how many devices each is of
   Seen avals_, symbolic_avals_, dimensions_, named_shardings_, shardings_;
-  Seen specs_of_meshes_, same_shardings_, same_meshes_;  // pairs
+  Seen specs_of_meshes_;  // pairs
 };
 
 }  // namespace
