@@ -77,7 +77,8 @@ def test_parts_of_an_artifact() -> None:
         assert decoder_fuzz.look_at(again) == "read"
         ours, theirs = jaxexp.deserialize(again), jaxexp.deserialize(blob)
         assert str(ours.in_tree) == str(theirs.in_tree)
-        assert [str(aval) for aval in ours.in_avals] == [str(aval) for aval in theirs.in_avals]
+        # Weak types are in the trailer, which stays behind.
+        assert [str(aval) for aval in ours.in_avals] == [str(aval).lstrip("~") for aval in theirs.in_avals]
         assert ours.mlir_module_serialized == theirs.mlir_module_serialized
 
 
