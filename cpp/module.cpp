@@ -6,6 +6,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include "convert/artifact.h"
+#include "convert/check_bytecode.h"
 #include "convert/encode.h"
 #include "convert/errors.h"
 #include "convert/jax_refs.h"
@@ -62,5 +63,10 @@ NB_MODULE(_native, m) {
       .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
            "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
-           "The user's metadata as JSON texts; None where there is none.");
+           "The user's metadata as JSON texts; None where there is none.")
+      .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
+           "What it says, as plain Python objects; needs no `bind`. Its module is not compared with a digest.");
+  m.def("check_bytecode", &check_bytecode, "module"_a,
+        nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
+        "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");
 }

@@ -619,11 +619,13 @@ def test_error_inside_the_vjp() -> None:
 
 
 def test_unknown_dtype_inside_the_vjp() -> None:
-    """Dtypes may be registered at any time, so this one may show as late as the VJP is asked for."""
+    """What the dtype is may be known as late as somebody asks; that the primal has another one is known at once."""
     blob = jax_blob("sin", vjp_order=1)
-    wire.write(blob, "vjp.unique_avals.0.dtype", 99)
+    for values in ("unique_avals", "in_avals", "out_avals"):
+        for i in range(wire.length(blob, f"vjp.{values}")):
+            wire.write(blob, f"vjp.{values}.{i}.dtype", 99)
     with pytest.raises(jaxexp.DeserializationError) as error:
-        jaxexp.deserialize(bytes(blob)).vjp()
+        jaxexp.deserialize(bytes(blob))
     assert error.value.path.startswith("vjp.")
     assert "99" in error.value.found
 

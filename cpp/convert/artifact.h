@@ -36,6 +36,8 @@ class Artifact {
   std::uint32_t nr_devices() const;
   nb::tuple platforms() const;
   nb::dict facts() const;
+  /// What it says, for people (describe.cpp).
+  nb::dict describe() const;
   nb::object trailer() const;
   nb::object metadata() const;
 

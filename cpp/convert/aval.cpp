@@ -1,11 +1,16 @@
 // AbstractValue <-> jax.core.ShapedArray: shape, dtype and memory space. Shardings are kept beside the avals.
+#include <nanobind/stl/string_view.h>
+
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "convert/decoder.h"
 #include "convert/encoder.h"
 #include "convert/errors.h"
+#include "wire/dimension.h"
 #include "wire/generation.h"
 
 namespace jaxexp {
@@ -37,16 +42,21 @@ Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
 Offset<wire::String> Encoder::dimension(nb::handle dimension) {
   if (PyLong_CheckExact(dimension.ptr())) {
     char digits[24];
-    const long long value = PyLong_AsLongLong(dimension.ptr());
-    if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+    const auto value = integer(dimension, 0, std::numeric_limits<std::int64_t>::max(), "a dimension");
     const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
     return writer_.string({digits, static_cast<std::size_t>(end - digits)});
   }
   std::uint32_t& offset = known(dimensions_, dimension);
-  if (offset == 0) {
-    offset = string(nb::str(dimension), "a dimension").o;
-    if (notes_ && !constraints_noted_) note_constraints(dimension);
+  if (offset != 0) return offset;
+  const nb::str printed(dimension);
+  const std::string_view text = utf8(printed, "a dimension");
+  try {
+    wire::check_dimension(text, {});
+  } catch (const wire::Error& error) {
+    refuse("the format holds " + error.expected + ", found " + error.found);
   }
+  offset = writer_.string(text).o;
+  if (notes_ && !constraints_noted_) note_constraints(dimension);
   return offset;
 }
 
@@ -81,7 +91,7 @@ std::string_view Decoder::aval_key(const schema::AbstractValue& aval) {
   key_.assign({static_cast<char>(kind), static_cast<char>(aval.memory_space())});
   for (std::uint32_t i = 0; i < wire::Values::length(aval.shape()); ++i) {
     const std::string_view text = aval.shape()->Get(i)->string_view();
-    if (!std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; })) return {};
+    if (!wire::is_size(text)) return {};
     (key_ += text) += ',';
   }
   return key_;
@@ -129,28 +139,87 @@ bool is_size(const nb::object& number) {
 }  // namespace
 
 nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path& where) {
-  constexpr std::size_t always_fits = std::numeric_limits<std::int64_t>::digits10;
-  const char* const end = text.c_str() + text.size();
-  std::int64_t size = 0;
-  if (text.size() <= always_fits && text.c_str()[0] != '-' && std::from_chars(text.c_str(), end, size).ptr == end)
+  const std::string_view printed = text.string_view();
+  if (wire::is_size(printed)) {
+    std::int64_t size = 0;
+    std::from_chars(printed.data(), printed.data() + printed.size(), size);
     return nb::steal(PyLong_FromLongLong(size));
-  return reading(where, "a dimension", [&] {
+  }
+  const wire::Expression expression = wire::parse_dimension(printed, where);
+  const nb::object symbolic = reading(where, "a dimension", [&] {
     if (!scope_.is_valid()) scope_ = scope();
-    const nb::object parsed = jax_.parse_shape(nb::make_tuple(string(text)), scope_);
-    if (!PyTuple_Check(parsed.ptr()) || PyTuple_GET_SIZE(parsed.ptr()) != 1)
-      throw wire::Error(where, "one dimension", "'" + wire::shortened(text.string_view()) + "'");
-    const nb::object dimension = nb::borrow(PyTuple_GET_ITEM(parsed.ptr(), 0));
-    if (PyLong_Check(dimension.ptr()) && !is_size(dimension))
-      throw wire::Error(where, "a dimension of 0 to " + std::to_string(std::numeric_limits<std::int64_t>::max()),
-                        "'" + wire::shortened(text.string_view()) + "'");
-    return dimension;
+    return sum(expression, where);
   });
+  if (PyLong_Check(symbolic.ptr()) && !is_size(symbolic))
+    throw wire::Error(where, "a dimension of 0 to " + std::to_string(std::numeric_limits<std::int64_t>::max()),
+                      "'" + wire::shortened(printed) + "'");
+  // Releases print one expression in several ways, and what JAX made of it here has to be that expression.
+  const nb::str printed_again(symbolic);
+  const std::string_view again = nb::cast<std::string_view>(printed_again);
+  const auto is_same = [&] {
+    try {
+      return wire::canonical(expression) == wire::canonical(wire::parse_dimension(again, {}));
+    } catch (const wire::Error&) {
+      return false;
+    }
+  };
+  if (again != printed && !is_same())
+    throw wire::Error(where, "a dimension that prints as '" + wire::shortened(again) + "', as JAX reads it",
+                      "'" + wire::shortened(printed) + "'");
+  return symbolic;
+}
+
+nb::object Decoder::sum(const wire::Expression& expression, const wire::Path& where) {
+  std::vector<nb::object> terms;
+  for (const wire::Term& term : expression.terms) terms.push_back(product(term, where));
+  return reduce(std::move(terms), PyNumber_Add);
+}
+
+nb::object Decoder::product(const wire::Term& term, const wire::Path& where) {
+  std::vector<nb::object> factors;
+  for (const wire::Factor& factor : term.factors) factors.push_back(power(factor, where));
+  const nb::object coefficient = nb::steal(PyLong_FromLongLong(term.coefficient));
+  if (factors.empty()) return coefficient;
+  nb::object product = reduce(std::move(factors), PyNumber_Multiply);
+  return term.coefficient == 1 ? product : reduce({std::move(product), coefficient}, PyNumber_Multiply);
+}
+
+nb::object Decoder::power(const wire::Factor& factor, const wire::Path& where) {
+  nb::object base;
+  if (factor.operation == wire::Operation::none) {
+    const nb::str name(factor.name.data(), factor.name.size());
+    if (PyUnicode_IsIdentifier(name.ptr()) != 1)
+      throw wire::Error(where, "a dimension variable with the name of a Python variable",
+                        "'" + wire::shortened(factor.name) + "'");
+    base = jax_.dimension_variable(name, scope_);
+  } else if (factor.operation == wire::Operation::non_negative) {
+    base = jax_.dimension_operation("max", sum(factor.operands[0], where), 0, scope_);
+  } else {
+    base = jax_.dimension_operation(factor.name, sum(factor.operands[0], where), sum(factor.operands[1], where), scope_);
+  }
+  if (factor.exponent == 1) return base;
+  return reduce({std::move(base), nb::int_(factor.exponent)},
+                [](PyObject* b, PyObject* exponent) { return PyNumber_Power(b, exponent, Py_None); });
+}
+
+/// Halves first: JAX merges sorted terms, so that adding one after the other would take quadratic time.
+nb::object Decoder::reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*)) {
+  for (std::size_t step = 1; step < operands.size(); step *= 2) {
+    for (std::size_t i = 0; i + step < operands.size(); i += 2 * step) {
+      operands[i] = nb::steal(operation(operands[i].ptr(), operands[i + step].ptr()));
+      if (!operands[i].is_valid()) throw nb::python_error();
+    }
+  }
+  return operands.front();
 }
 
 /// With the constraints that the trailer keeps, so that it bounds dimensions as the original's does.
 nb::object Decoder::scope() {
   const auto* constraints = trailer_ ? trailer_->content().constraints() : nullptr;
   if (!constraints) return jax_.SymbolicScope();
+  std::vector<std::string_view> texts;
+  for (const flatbuffers::String* text : *constraints) texts.push_back(text->string_view());
+  wire::check_constraints(texts, {nullptr, "trailer.constraints"});
   return reading({nullptr, "trailer.constraints"}, "constraints on dimension variables",
                  [&] { return jax_.SymbolicScope(strings(constraints)); });
 }

@@ -8,9 +8,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "convert/errors.h"
 #include "convert/jax_refs.h"
+#include "wire/dimension.h"
 #include "wire/error.h"
 #include "wire/flat_map.h"
 #include "wire/trailer.h"
@@ -62,6 +64,10 @@ class Decoder {
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
+  nb::object sum(const wire::Expression& expression, const wire::Path& where);
+  nb::object product(const wire::Term& term, const wire::Path& where);
+  nb::object power(const wire::Factor& factor, const wire::Path& where);
+  static nb::object reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*));
   nb::object scope();
   nb::object dtype(int kind, const wire::Path& where);
   // mesh.cpp

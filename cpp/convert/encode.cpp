@@ -10,6 +10,7 @@
 #include "convert/buffer.h"
 #include "convert/encoder.h"
 #include "convert/errors.h"
+#include "wire/check.h"
 #include "wire/limits.h"
 
 namespace jaxexp {
@@ -87,6 +88,12 @@ class Encoded {
       exported = encoder.exported(object, here, modules_.back().bytes(), jax_version, exported);
     }
     layout_ = writer_.finish(exported, notes != nullptr);
+    // What the reader refuses is not written. The check reads no module, and those are not there yet.
+    try {
+      wire::check(*flatbuffers::GetRoot<schema::Exported>(layout_.metadata.data()), layout_.size);
+    } catch (const wire::Error& error) {
+      throw NotSerializable({nullptr, error.path}, "the format holds " + error.expected + ", found " + error.found);
+    }
     if (!notes) return;
     trailer_.emplace(all_notes, layout_.modules);
     writer_.set_end(this->size());

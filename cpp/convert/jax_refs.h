@@ -16,9 +16,10 @@ namespace nb = nanobind;
 // clang-format off
 // Attributes of the object that bind() is given.
 #define JAXEXP_BOUND(X)                                                                                     \
-  X(ShapedArray) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(parse_shape) X(NamedSharding)        \
-  X(PartitionSpec) X(AbstractMesh) X(AbstractDevice) X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef)         \
-  X(tree_registry) X(tree_structure) X(custom_node_name) X(build_custom_node) X(effect_name)                \
+  X(ShapedArray) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
+  X(dimension_operation) X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
+  X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry) X(tree_structure) X(custom_node_name)     \
+  X(build_custom_node) X(effect_name)                                                                       \
   X(effect_of_name) X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
 
 // Attributes of JAX's objects, keywords of its constructors, and fields of Exported.

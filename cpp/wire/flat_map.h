@@ -21,17 +21,25 @@ class FlatMap {
     return {slot.value, is_new};
   }
 
+  bool contains(std::uint64_t key) const {
+    if (slots_.empty()) return false;
+    return slots_[place(key)].key == key;
+  }
+  bool empty() const { return used_ == 0; }
+
  private:
   struct Slot {
     std::uint64_t key = 0;
     [[no_unique_address]] Value value{};
   };
 
-  Slot& find(std::uint64_t key) {
+  Slot& find(std::uint64_t key) { return slots_[place(key)]; }
+
+  std::size_t place(std::uint64_t key) const {
     const std::size_t mask = slots_.size() - 1;
     std::size_t i = (key * 0x9E3779B97F4A7C15u) >> 32;
     while (slots_[i & mask].key != 0 && slots_[i & mask].key != key) ++i;
-    return slots_[i & mask];
+    return i & mask;
   }
 
   void grow() {

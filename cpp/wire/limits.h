@@ -19,6 +19,25 @@ inline constexpr std::size_t max_table_depth = max_tree_depth + max_vjp_order + 
 /// summed over all tables may be this large; a writer whose trees are within `max_tree_nodes` stays far below it.
 constexpr std::size_t max_vector_elements(std::size_t buffer_size) { return (1u << 18) + 8 * buffer_size; }
 
+/// How much comparing tables of one artifact may take, in steps of about a word: lists that say one thing twice, VJPs
+/// and their primals, specs and the axes of their meshes. What shares its tables, or says each thing once, stays below.
+constexpr std::uint64_t max_comparisons(std::size_t buffer_size) { return (1u << 18) + 8 * std::uint64_t{buffer_size}; }
+
+/// A mesh may have this many axes: one of each size that a device count can be divided by, and plenty of size one.
+inline constexpr std::size_t max_mesh_axes = 256;
+
+/// An expression as a dimension: convolutions nest an operation a layer, and flattening multiplies sums out.
+inline constexpr std::size_t max_dimension_length = std::size_t{1} << 14;
+inline constexpr std::size_t max_dimension_depth = 64;
+inline constexpr std::int64_t max_dimension_exponent = 63;  // a larger power of 2 is no 64-bit number any more
+
+/// JAX simplifies constraints, in time that is exponential in the maxima and minima of them all.
+inline constexpr std::size_t max_constraint_length = 1024;
+inline constexpr std::size_t max_constraint_extrema = 12;
+
+/// Conventions of main functions that ever were, and some to come: a reader knows which of them it can call.
+inline constexpr std::uint32_t oldest_calling_convention = 6, newest_calling_convention = 99;
+
 /// Equal subtrees are written once, so that a few bytes can describe a tree that fills the memory. A tree may have
 /// this many nodes. Every leaf takes 16 bytes elsewhere (an aval and a sharding, by offset and by index), so trees
 /// whose nodes are within `shared_tree_nodes` are always below it.

@@ -13,6 +13,7 @@ from ._convention import NEWEST_VERSION as maximum_supported_calling_convention_
 from ._convention import OLDEST_VERSION as minimum_supported_calling_convention_version
 from ._errors import DeserializationError as DeserializationError
 from ._errors import ExportError as ExportError
+from ._errors import PolicyError as PolicyError
 from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ._export import default_export_platform as default_export_platform
     from ._export import export as export
     from ._exported import Exported as Exported
+    from ._inspect import Inspection as Inspection
+    from ._inspect import inspect as inspect
     from ._install import install as install
     from ._install import uninstall as uninstall
     from ._jax import SymbolicScope as SymbolicScope
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from ._load import deserialize as deserialize
     from ._load import load as load
     from ._migrate import migrate as migrate
+    from ._policy import Policy as Policy
     from ._registry import register_namedtuple_serialization as register_namedtuple_serialization
     from ._registry import register_pytree_node_serialization as register_pytree_node_serialization
 
@@ -46,11 +50,14 @@ _HOME = {
     "Compatibility": "_compatibility",
     "DisabledSafetyCheck": "_disabled_check",
     "Exported": "_exported",
+    "Inspection": "_inspect",
+    "Policy": "_policy",
     "SymbolicScope": "_jax",
     "compatibility": "_compatibility",
     "default_export_platform": "_export",
     "deserialize": "_load",
     "export": "_export",
+    "inspect": "_inspect",
     "install": "_install",
     "is_symbolic_dim": "_jax",
     "load": "_load",
@@ -69,6 +76,9 @@ __all__ = [
     "DisabledSafetyCheck",
     "ExportError",
     "Exported",
+    "Inspection",
+    "Policy",
+    "PolicyError",
     "SerializationError",
     "SymbolicScope",
     "UnsupportedError",
@@ -76,6 +86,7 @@ __all__ = [
     "default_export_platform",
     "deserialize",
     "export",
+    "inspect",
     "install",
     "is_symbolic_dim",
     "load",

@@ -146,7 +146,8 @@ def _bind() -> None:
             with_weak_type=lambda aval: aval.update(weak_type=True),
             SymbolicScope=_jax.SymbolicScope,
             constraints_of=_jax.constraints_of,
-            parse_shape=_parse_shape,
+            dimension_variable=_jax.dimension_variable,
+            dimension_operation=_jax.dimension_operation,
             NamedSharding=_jax.NamedSharding,
             PartitionSpec=_jax.PartitionSpec,
             AbstractMesh=_jax.AbstractMesh,
@@ -170,13 +171,6 @@ def _bind() -> None:
             proto_of_sharding=_jax.proto_of_hlo_sharding,
         )
     )
-
-
-def _parse_shape(dims: tuple[str, ...], scope: Any) -> tuple[Any, ...]:
-    shape = tuple(_jax.symbolic_shape(",".join(dims), scope=scope))
-    if len(shape) != len(dims):
-        raise ValueError(f"{len(dims)} dimensions that parse as {len(shape)}")
-    return shape
 
 
 def _effect_name(effect: Any) -> str:

@@ -54,3 +54,26 @@ class DeserializationError(ExportError):
 
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
+
+
+class PolicyError(ExportError):
+    """An artifact that contains what the caller's `Policy` does not allow.
+
+    Attributes:
+        field: the field of the policy that would allow it, such as ``"custom_calls"``.
+        found: what is in the artifact.
+        where: in which function of the artifact, or in which part of it.
+        file: the file that `load` was reading, or None.
+    """
+
+    def __init__(self, field: str, found: str, where: str, advice: str) -> None:
+        super().__init__(field, found, where, advice)
+        self.field = field
+        self.found = found
+        self.where = where
+        self.advice = advice
+        self.file: str | None = None
+
+    def __str__(self) -> str:
+        file = "" if self.file is None else f" {self.file!r}"
+        return f"the policy does not allow the artifact{file}: {self.where} {self.found}. {self.advice}"

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from . import _stablehlo
-from ._errors import UnsupportedArtifactError
+from . import _native, _stablehlo
+from ._errors import DeserializationError, UnsupportedArtifactError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -122,6 +122,8 @@ try:
     solve_dim_vars = shape_poly.solve_dim_vars
     describe_argument = shape_poly.pretty_print_dimension_descriptor
     describe_key_path = shape_poly.args_kwargs_path_to_str
+    _dimension_of_variable = shape_poly._DimExpr._from_var
+    _dimension_of_operation = shape_poly._DimExpr._from_operation
     is_constant_dim = core.is_constant_dim
     evaluate_shape = core.evaluate_shape
 
@@ -148,6 +150,7 @@ try:
     func_op = _func.FuncOp
     return_op = _func.ReturnOp
     aval_to_ir_type = mlir.aval_to_ir_type
+    dtype_to_ir_type = mlir.dtype_to_ir_type
     dump_module_to_file = mlir.dump_module_to_file
     initialize_lapack = linalg.initialize_lapack
     ir_constant = mlir.ir_constant
@@ -215,6 +218,20 @@ def dim_vars(dimension: Any) -> set[str]:
     return names
 
 
+def dimension_variable(name: str, scope: Any) -> Any:
+    """The symbolic dimension that is one variable."""
+    return _dimension_of_variable(name, scope)
+
+
+def dimension_operation(operation: str, left: Any, right: Any, scope: Any) -> Any:
+    """The symbolic dimension floordiv, mod, max or min of two others, as it is.
+
+    JAX's parser first tries to prove that one side of a maximum is never the larger one, which takes time that is
+    exponential in their nesting: for a printed dimension, the proof has failed already.
+    """
+    return _dimension_of_operation(operation, left, right, scope=scope)
+
+
 def explicit_constraints(avals: Sequence[Any]) -> tuple[str, ...]:
     """The constraints that the symbolic scope of abstract values was made with, as text."""
     dims = (dim for aval in avals for dim in aval.shape if is_symbolic_dim(dim))
@@ -279,11 +296,18 @@ def deserialize_module(serialized: bytes, context: Any) -> Any:
 
     Raises:
         UnsupportedArtifactError: the module is for a newer StableHLO than the installed jaxlib knows.
+        DeserializationError: the bytes are no module.
     """
+    _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = newest_stablehlo()
     too_new = _stablehlo.why_too_new(serialized, newest)
     if too_new is None:
-        return _deserialize_portable_artifact(serialized, context)
+        try:
+            return _deserialize_portable_artifact(serialized, context)
+        except Exception as error:  # of several types, RuntimeErrors and ValueErrors among them
+            raise DeserializationError(
+                _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
+            ) from error
     found, certain = too_new
     cause: Exception | None = None
     if not certain:  # a module for a newer version that makes no use of it
@@ -292,8 +316,16 @@ def deserialize_module(serialized: bytes, context: Any) -> Any:
         except Exception as error:
             cause = error
     raise UnsupportedArtifactError(
-        "mlir_module_serialized", f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", found
+        _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", found
     ) from cause
+
+
+_MODULE = "mlir_module_serialized"
+
+
+def _first_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)
 
 
 def argument_attributes(module: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _bytecode, _from_gspmd, _jax
+from . import _bytecode, _from_gspmd, _jax, _signature
 from ._errors import ExportError
 
 if TYPE_CHECKING:
@@ -36,9 +36,11 @@ def parse(exported: Exported, context: Any) -> Any:
         context: the MLIR context to parse it in, which is entered.
 
     Raises:
+        DeserializationError: the bytes are no module, or not one of a function with this signature.
         ExportError: the module calls a routine in a way that has no counterpart today.
     """
     module = _with_shardings_of_today(exported, context)
+    _signature.check(exported, module)
     serialized = exported.mlir_module_serialized
     if _bytecode.may_name(serialized, "lapack_", "blas_"):
         for target, operation in _jax.custom_calls(module):

@@ -33,7 +33,7 @@ def check(exported: Exported, module: Any, module_context: Any) -> None:
     if not _bytecode.may_name(exported.mlir_module_serialized, "custom_call"):
         return
     targets = {target for target, _ in _jax.custom_calls(module)}
-    callbacks = {target for target in targets if _PYTHON_CALLBACK.fullmatch(target)}
+    callbacks = {target for target in targets if is_callback(target)}
     missing: set[str] = set()
     if not module_context.lowering_parameters.for_export:
         missing = {t for t in targets - callbacks if any(_is_missing(t, p) for p in module_context.platforms)}
@@ -66,6 +66,12 @@ def _origin(targets: set[str]) -> str:
 
 # The targets of host callbacks in all releases; their operands or attributes are addresses in the exporting process.
 _PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callback")
+
+
+def is_callback(target: str) -> bool:
+    """Whether a custom call calls back to Python."""
+    return _PYTHON_CALLBACK.fullmatch(target) is not None
+
 
 # Custom calls that are no calls when the program runs: the compiler takes them apart.
 _OF_COMPILER = re.compile(

@@ -3,8 +3,8 @@
     PYTHONPATH=tests python tests/golden/make_own.py [--label LABEL] [CASE ...]
 
 Run it when something new can be written, or when something is written in another way on purpose; folders of earlier
-versions stay. A label goes behind the date, where a day has several folders. NAME.bin is the artifact, NAME.npz holds the
-flat arguments ("in_0", ...) and the results of the function itself ("out_0", ...). cases.json has the order of
+versions stay. A label goes behind the date, where a day has several folders. NAME.bin is the artifact, NAME.npz holds
+the flat arguments ("in_0", ...) and the results of the function itself ("out_0", ...). cases.json has the order of
 derivatives and the length of each artifact.
 """
 

@@ -1,0 +1,16 @@
+// The check of a module's bytes, for Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "convert/buffer.h"
+#include "wire/bytecode.h"
+
+namespace jaxexp {
+
+inline void check_bytecode(nb::handle module) {
+  const Buffer buffer(module);
+  wire::check_bytecode(buffer.bytes(), {nullptr, "mlir_module_serialized"});
+}
+
+}  // namespace jaxexp

@@ -1,0 +1,94 @@
+// Serialized functions of jax.export and jaxexp, read from C++ without Python and without FlatBuffers' headers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace jaxexp {
+
+/// All that is thrown about bytes that are no artifact, or a damaged one.
+class DeserializationError : public std::runtime_error {
+ public:
+  DeserializationError(std::string path, std::string expected, std::string found);
+
+  /// Where in the artifact, such as "in_avals[3].shape[0]" or "vjp.in_tree.children[1]"; empty where it is the whole.
+  const std::string& path() const noexcept { return path_; }
+  const std::string& expected() const noexcept { return expected_; }
+  const std::string& found() const noexcept { return found_; }
+
+ private:
+  std::string path_, expected_, found_;
+};
+
+struct MeshAxis {
+  std::string_view name;
+  std::uint32_t size;
+};
+
+/// How an argument or a result is divided among devices.
+struct Sharding {
+  std::vector<MeshAxis> mesh;
+  std::vector<std::vector<std::string_view>> partitions;  // for each dimension the mesh axes that divide it
+  std::optional<std::string_view> memory_kind;
+
+  /// As in "{data: 4, model: 2} (data, None)".
+  std::string str() const;
+};
+
+/// An argument or a result.
+struct Value {
+  /// As JAX names it, such as "float32"; "dtype 40" for one that was registered by its number.
+  std::string dtype;
+  std::vector<std::string_view> shape;  // integers, or expressions of dimension variables
+  std::optional<Sharding> sharding;
+  /// The xla.OpSharding that artifacts from before JAX 0.9 have instead.
+  std::span<const std::uint8_t> op_sharding;
+
+  /// As in "float32[b, 4]".
+  std::string str() const;
+};
+
+/// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of either
+/// is in use.
+class Artifact {
+ public:
+  /// Verifies and checks all of the buffer but the modules' digests. Takes time and memory in proportion to its size,
+  /// whatever is in it. Bytes behind the artifact are ignored. Throws DeserializationError.
+  explicit Artifact(std::span<const std::uint8_t> buffer);
+
+  std::string_view function_name() const;
+  std::vector<std::string_view> platforms() const;
+  std::uint32_t nr_devices() const;
+  std::vector<Value> arguments() const;
+  std::vector<Value> results() const;
+  std::vector<std::uint32_t> kept_arguments() const;  // indices of those that the module's main function takes
+  std::vector<std::string_view> ordered_effects() const;
+  std::vector<std::string_view> unordered_effects() const;
+  unsigned calling_convention_version() const;
+
+  std::string_view writer() const;                      // releases of JAX, such as "0.8.2 to 0.9.0.1"
+  std::optional<std::string_view> jax_version() const;  // the release itself, since 0.11.1
+  bool has_trailer() const;
+
+  /// The StableHLO module, as MLIR bytecode. Checks its digest where the artifact has a trailer, the first time.
+  /// Throws DeserializationError.
+  std::span<const std::uint8_t> module() const;
+
+  std::optional<Artifact> vjp() const;
+
+ private:
+  struct State;
+  Artifact(std::shared_ptr<const State> state, std::size_t order);
+
+  std::shared_ptr<const State> state_;
+  std::size_t order_ = 0;  // how many VJPs deep
+};
+
+}  // namespace jaxexp

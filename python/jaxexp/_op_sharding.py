@@ -1,0 +1,86 @@
+"""An HloSharding as text, from the bytes of its xla.OpSharding, without XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+# Fields of the message, and its types of shardings, by number (xla_data.proto in OpenXLA).
+_TYPE, _TILE_DIMS, _TILE_DEVICES, _TUPLE, _REPLICATE_LAST = 1, 3, 4, 5, 6
+_LAST_TILE_DIMS, _IOTA_DIMS, _IOTA_TRANSPOSED = 8, 9, 10
+_REPLICATED, _MAXIMAL, _TUPLE_TYPE, _OTHER, _MANUAL = range(5)
+_SUBGROUPS = {_REPLICATED: "replicated", _MAXIMAL: "maximal", _MANUAL: "manual"}
+
+
+def text(proto: bytes) -> str:
+    """The sharding as XLA prints it, such as ``{devices=[2,1]<=[2]}``; how long it is where it is damaged."""
+    try:
+        return _text(proto)
+    except (IndexError, ValueError, KeyError):
+        return f"an HloSharding of {len(proto)} bytes that cannot be read"
+
+
+def _text(proto: bytes) -> str:
+    numbers: dict[int, list[int]] = {}
+    parts: list[bytes] = []
+    for field, value in _fields(proto):
+        if field == _TUPLE and isinstance(value, bytes):
+            parts.append(value)
+        elif isinstance(value, bytes):
+            numbers.setdefault(field, []).extend(_packed(value))
+        else:
+            numbers.setdefault(field, []).append(value)
+    kind = numbers.get(_TYPE, [_REPLICATED])[-1]
+    if kind == _TUPLE_TYPE:
+        return f"{{{', '.join(map(_text, parts))}}}"
+    devices = numbers.get(_TILE_DEVICES, [])
+    if kind != _OTHER:
+        return f"{{maximal device={devices[0]}}}" if kind == _MAXIMAL else f"{{{_SUBGROUPS[kind]}}}"
+    tiled = f"devices=[{_joined(numbers.get(_TILE_DIMS, []))}]"
+    if iota := numbers.get(_IOTA_DIMS):
+        order = numbers.get(_IOTA_TRANSPOSED, [])
+        tiled += f"<=[{_joined(iota)}]" + (f"T({_joined(order)})" if order != sorted(order) else "")
+    else:
+        tiled += _joined(devices)
+    if numbers.get(_REPLICATE_LAST, [0])[-1]:
+        tiled += " last_tile_dim_replicate"
+    elif last := numbers.get(_LAST_TILE_DIMS):
+        tiled += f" last_tile_dims={{{', '.join(_SUBGROUPS[dim] for dim in last)}}}"
+    return f"{{{tiled}}}"
+
+
+def _joined(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message in Protocol Buffers' encoding: numbers, and bytes."""
+    at = 0
+    while at < len(message):
+        key, at = _number(message, at)
+        value, at = _number(message, at)
+        if key & 7 == 0:
+            yield key >> 3, value
+        elif key & 7 == 2:
+            if value > len(message) - at:
+                raise ValueError("a field that is longer than the message")
+            yield key >> 3, message[at : at + value]
+            at += value
+        else:
+            raise ValueError("a field of another type")
+
+
+def _packed(data: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(data):
+        value, at = _number(data, at)
+        yield value
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
