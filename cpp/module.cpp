@@ -51,6 +51,8 @@ NB_MODULE(_native, m) {
            "The fields of the Exported, except its module.")
       .def("module", &Artifact::module, nb::sig("def module(self) -> memoryview"),
            "The bytes of the StableHLO module: a read-only view into the buffer.")
+      .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
+           "The same bytes, without a comparison with their digest.")
       .def("vjp", &Artifact::vjp, "The VJP that was serialized with it.")
       .def_prop_ro("serialization_version", &Artifact::serialization_version)
       .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))

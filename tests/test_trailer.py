@@ -136,13 +136,15 @@ def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
         "save": lambda: loaded.save(tmp_path / "f", vjp_order=1),
         "save without a trailer": lambda: loaded.save(tmp_path / "f", vjp_order=1, trailer=False),
         "to jax.export": lambda: loaded.to_jax().vjp().mlir_module_serialized,
-        "equality": lambda: loaded.vjp() == jaxexp.deserialize(bytes(blob)).vjp(),
     }
     for use in uses.values():
         with pytest.raises(DeserializationError, match="damaged; get another copy") as error:
             use()
         assert error.value.path == "vjp.mlir_module_serialized"
     assert not (tmp_path / "f").exists()
+    # Comparisons say whether two are alike, damaged or not: JAX compares functions whenever it likes.
+    assert loaded != jaxexp.deserialize(bytes(blob))
+    assert hash(loaded) == hash(jaxexp.deserialize(bytes(blob)))
     with pytest.raises(DeserializationError, match=r"vjp\.mlir_module_serialized"):
         jaxexp.migrate(damaged(blob, wire.locate(blob, "vjp.mlir_module_serialized")[0] + 100))
 

@@ -64,6 +64,8 @@ nb::dict Artifact::decode() const {
 
 nb::object Artifact::module() const { return source_->buffer->part(module_bytes()); }
 
+nb::object Artifact::unchecked_module() const { return source_->buffer->part(unchecked_module_bytes()); }
+
 std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto bytes = unchecked_module_bytes();
   const std::uint64_t bit = order_ < 64 ? std::uint64_t{1} << order_ : 0;

@@ -24,6 +24,7 @@ class Artifact {
   nb::object module() const;
   /// Checked against the trailer's digest, when they are asked for first.
   std::span<const std::uint8_t> module_bytes() const;
+  nb::object unchecked_module() const;
   /// The same, unchecked, and the check: for who computes their digest anyway.
   std::span<const std::uint8_t> unchecked_module_bytes() const;
   void check_module(const wire::Digest& found) const;

@@ -147,6 +147,14 @@ class Exported:
         return view
 
     @property
+    def _module_as_it_is(self) -> bytes | memoryview:
+        """The module for comparisons, which tell whether two are alike and not whether they are damaged."""
+        if "mlir_module_serialized" in self.__dict__:
+            return self.mlir_module_serialized
+        view: memoryview = self.__dict__["_artifact"].unchecked_module()
+        return view
+
+    @property
     def batch_dim(self) -> str | None:
         """The dimension variable that `export` was told is a batch, None where there is none.
 
@@ -194,7 +202,7 @@ class Exported:
         return (
             hash(self) == hash(other)
             and self._signature() == other._signature()
-            and self._module_buffer == other._module_buffer
+            and self._module_as_it_is == other._module_as_it_is
             and self._get_vjp == other._get_vjp
         )
 
@@ -454,7 +462,7 @@ def _derive_vjp(exported: Exported) -> Exported:
 
 def _derive_hash(exported: Exported) -> int:
     # The module takes part by its length: walking it would cost more than the calls that need the hash.
-    return hash((exported._signature(), len(exported._module_buffer)))
+    return hash((exported._signature(), len(exported._module_as_it_is)))
 
 
 _DERIVED: dict[str, Callable[[Exported], Any]] = {
