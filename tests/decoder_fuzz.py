@@ -119,7 +119,12 @@ def look_at(blob: bytes) -> str:
     for function in chain:
         touch(function)
     order = len(chain) - 1
-    written = bytes(exported.serialize(vjp_order=order))
+    try:
+        written = bytes(exported.serialize(vjp_order=order))
+    except jaxexp.SerializationError as error:
+        # A directive of 2023 that is read, and that no reader of today knows.
+        assert "shape_assertions" in str(error), repr(error)
+        return "read"
     again = jaxexp.deserialize(written)
     assert bytes(again.serialize(vjp_order=order)) == written, "what is written from it reads as something else"
     return "read"

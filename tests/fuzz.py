@@ -29,9 +29,14 @@ def seed_files() -> list[Path]:
 
 
 def make_seeds(programs: Path, folder: Path) -> int:
-    """Fills a folder with them, with shortened modules; how many there are."""
-    command = [str(programs / "make_seeds"), str(folder), *map(str, seed_files())]
+    """Fills a folder's folders of artifacts (with shortened modules), modules and dimensions; how many files there are."""
+    parts = [str(folder / name) for name in ("artifacts", "modules", "dimensions")]
+    command = [str(programs / "make_seeds"), *parts, *map(str, seed_files())]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
+
+
+def seeds_of(target: str, folder: Path) -> Path:
+    return folder / {"fuzz_bytecode": "modules", "fuzz_dimension": "dimensions"}.get(target, "artifacts")
 
 
 def targets(programs: Path) -> list[str]:
@@ -58,7 +63,7 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
             command = [sys.executable, str(TESTS / "decoder_fuzz.py"), str(share)]
         else:
             limits = [f"-max_total_time={share}", "-max_len=4096", f"-artifact_prefix={keep}/{name}-"]
-            command = [str(programs / name), *limits, str(corpus), str(seeds)]
+            command = [str(programs / name), *limits, str(corpus), str(seeds_of(name, seeds))]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
         runs, took = (DONE.findall(done.stdout) or [("0", "0")])[-1]
@@ -76,7 +81,7 @@ def main() -> int:
     parser.add_argument("seconds", type=int, help="over all targets")
     parser.add_argument("--keep", type=Path, help="where corpora and crashes stay (default: a folder that goes away)")
     parser.add_argument("targets", nargs="*", help="such as verify, view, write, decoder (default: all)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.keep:
         return fuzz(arguments.seconds, arguments.keep, arguments.targets)
     with tempfile.TemporaryDirectory() as folder:

@@ -27,9 +27,12 @@ SUITE = [
     "test_threads.py", "test_trailer.py",
 ]  # fmt: skip
 
-# Everything that a round made is gone or reachable when the check runs; the interpreter is still up.
+# Everything that a round made is gone or reachable when the check runs; the interpreter is still up. With an argument
+# it loses something on purpose.
 LEAKS = """
 import ctypes, gc, sys
+lost = ctypes.CDLL(None).malloc(12345) if len(sys.argv) > 1 else 0
+del lost
 import jax
 import jaxexp
 from corpus import CASES, export_with
@@ -100,7 +103,12 @@ def leaks(compiler: str) -> int:
     suppressions = f"suppressions={TESTS / 'cpp' / 'lsan.supp'}:print_suppressions=0"
     devices = "--xla_force_host_platform_device_count=8"
     extra = {"ASAN_OPTIONS": options, "LSAN_OPTIONS": suppressions, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices}
-    return subprocess.run([sys.executable, "-c", LEAKS], env=environment(compiler, **extra)).returncode
+    command = [sys.executable, "-c", LEAKS]
+    control = subprocess.run([*command, "lose"], env=environment(compiler, **extra), capture_output=True, text=True)
+    if control.returncode != 1 or "12345 byte" not in control.stderr:
+        print(f"LeakSanitizer does not notice what is lost on purpose:\n{control.stderr[-3000:]}")
+        return 1
+    return subprocess.run(command, env=environment(compiler, **extra)).returncode
 
 
 def threads() -> int:

@@ -403,6 +403,7 @@ std::size_t mutate_with_trailer(std::uint8_t* data, std::size_t size, std::size_
 
 std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t max_size, std::uint64_t seed) {
   Random random(seed);
+  if (size < 16 || std::equal(data, data + 4, "ML\xEFR")) return mutate_bytes(data, size, max_size, seed);
   const bool has_trailer = size >= 4 + wire::head_size + wire::TrailerWriter::footer_size &&
                            std::equal(wire::mark.begin(), wire::mark.end(), data + 4);
   for (std::size_t changes = 1 + random.below(3); changes > 0; --changes)
