@@ -29,7 +29,7 @@ def seed_files() -> list[Path]:
 
 
 def make_seeds(programs: Path, folder: Path) -> int:
-    """Fills a folder's folders of artifacts (with shortened modules), modules and dimensions; how many files there are."""
+    """Fills folders of artifacts (with shortened modules), of modules and of dimensions; returns how many files."""
     parts = [str(folder / name) for name in ("artifacts", "modules", "dimensions")]
     command = [str(programs / "make_seeds"), *parts, *map(str, seed_files())]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])

@@ -266,7 +266,7 @@ def test_a_failing_cell_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
     assert results.cell("export", "tiny").subject is not None
 
     assert run.main([*chosen, *asked]) == 0
-    assert Results.load(path).cell("metadata size", "tiny").ratio > 1
+    assert Results.load(path).cell("metadata size", "tiny").ratio > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's high-water mark of memory is Linux's")
