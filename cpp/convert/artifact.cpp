@@ -2,10 +2,8 @@
 #include "convert/artifact.h"
 
 #include "convert/decoder.h"
-#include "wire/check.h"
 #include "wire/generation.h"
 #include "wire/values.h"
-#include "wire/verify.h"
 
 namespace jaxexp {
 namespace {
@@ -18,14 +16,6 @@ std::shared_ptr<const Buffer> stable(nb::handle owner) {
   const auto bytes = buffer->bytes();
   if (!buffer->writable() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0) return buffer;
   return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
-}
-
-/// Runs a function; without the GIL, if it has so many bytes to read that others should run meanwhile.
-template <class Function>
-void over(std::size_t size, const Function& function) {
-  if (size < worth_releasing_gil) return function();
-  nb::gil_scoped_release release;
-  function();
 }
 
 nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
@@ -41,24 +31,17 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire:
 }  // namespace
 
 Artifact::Source::Source(nb::handle owner) : buffer(stable(owner)) {
-  const auto bytes = buffer->bytes();
-  over(bytes.size(), [&] {
-    trailer = wire::Trailer::read(bytes);
-    const auto artifact = trailer ? trailer->artifact() : bytes;
-    root = &wire::verify(artifact);
-    wire::check(*root, artifact.size());
-    if (trailer) trailer->check(*root);
-  });
+  over(buffer->bytes().size(), [&] { opened.emplace(buffer->bytes()); });
 }
 
 Artifact::Artifact(nb::handle buffer)
-    : source_(std::make_shared<const Source>(buffer)), exported_(source_->root), order_(0) {}
+    : source_(std::make_shared<const Source>(buffer)), exported_(&source_->opened->root()), order_(0) {}
 
 nb::dict Artifact::decode() const {
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
   std::string path;
   for (std::size_t i = 0; i < order_; ++i) path += i == 0 ? "vjp" : ".vjp";
-  const wire::Trailer* const trailer = source_->trailer ? &*source_->trailer : nullptr;
+  const wire::Trailer* const trailer = source_->opened->trailer() ? &*source_->opened->trailer() : nullptr;
   return Decoder(*refs, *exported_, source_->buffer->bytes(), path, trailer, order_).exported();
 }
 
@@ -68,16 +51,13 @@ nb::object Artifact::unchecked_module() const { return source_->buffer->part(unc
 
 std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto bytes = unchecked_module_bytes();
-  const std::uint64_t bit = order_ < 64 ? std::uint64_t{1} << order_ : 0;
-  if (source_->trailer && (source_->checked_modules & bit) == 0) {
-    over(bytes.size(), [&] { source_->trailer->check_module(*exported_, order_); });
-    source_->checked_modules |= bit;
-  }
+  const wire::Opened& opened = *source_->opened;
+  if (!opened.is_module_checked(order_)) over(bytes.size(), [&] { opened.check_module(*exported_, order_); });
   return bytes;
 }
 
 void Artifact::check_module(const wire::Digest& found) const {
-  if (source_->trailer) source_->trailer->check_module(found, order_);
+  if (source_->opened->trailer()) source_->opened->trailer()->check_module(found, order_);
 }
 
 std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
@@ -141,15 +121,15 @@ nb::dict Artifact::facts() const {
 }
 
 nb::object Artifact::metadata() const {
-  if (order_ != 0 || !source_->trailer || !source_->trailer->content().metadata()) return nb::none();
+  if (order_ != 0 || !source_->opened->trailer() || !source_->opened->trailer()->content().metadata()) return nb::none();
   nb::dict texts;
-  for (const schema::Entry* entry : *source_->trailer->content().metadata()) texts[text(*entry->key())] = text(*entry->value());
+  for (const schema::Entry* entry : *source_->opened->trailer()->content().metadata()) texts[text(*entry->key())] = text(*entry->value());
   return texts;
 }
 
 nb::object Artifact::trailer() const {
-  if (!source_->trailer) return nb::none();
-  const schema::Trailer& content = source_->trailer->content();
+  if (!source_->opened->trailer()) return nb::none();
+  const schema::Trailer& content = source_->opened->trailer()->content();
   const auto indices = [](const flatbuffers::Vector<std::uint32_t>* indices) {
     nb::list numbers;
     for (std::uint32_t i = 0; i < wire::Values::length(indices); ++i) numbers.append(indices->Get(i));
@@ -159,8 +139,8 @@ nb::object Artifact::trailer() const {
   for (std::uint32_t i = 0; i < wire::Values::length(content.constraints()); ++i)
     constraints.append(text(*content.constraints()->Get(i)));
   for (std::size_t order = 0; order < content.functions()->size(); ++order) {
-    const schema::FunctionNotes& notes = source_->trailer->notes(order);
-    const wire::Digest digest = source_->trailer->module_digest(order);
+    const schema::FunctionNotes& notes = source_->opened->trailer()->notes(order);
+    const wire::Digest digest = source_->opened->trailer()->module_digest(order);
     nb::dict function;
     function["module_size"] = notes.module_size();
     function["module_digest"] = nb::bytes(digest.data(), digest.size());

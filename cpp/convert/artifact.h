@@ -3,7 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,7 +10,7 @@
 
 #include "convert/buffer.h"
 #include "exported_generated.h"
-#include "wire/trailer.h"
+#include "wire/opened.h"
 
 namespace jaxexp {
 
@@ -48,9 +47,7 @@ class Artifact {
     explicit Source(nb::handle owner);
 
     std::shared_ptr<const Buffer> buffer;  // read-only, so what was verified stays true
-    std::optional<wire::Trailer> trailer;
-    const wire::schema::Exported* root;
-    mutable std::atomic<std::uint64_t> checked_modules{0};  // a bit for each order; the few beyond are checked each time
+    std::optional<wire::Opened> opened;
   };
 
   Artifact(std::shared_ptr<const Source> source, const wire::schema::Exported& exported, std::size_t order)

@@ -128,16 +128,6 @@ nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuff
   });
 }
 
-namespace {
-
-/// Whether a Python int is one that arrays may have as a dimension.
-bool is_size(const nb::object& number) {
-  int overflow = 0;
-  return PyLong_AsLongLongAndOverflow(number.ptr(), &overflow) >= 0 && overflow == 0;
-}
-
-}  // namespace
-
 nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path& where) {
   const std::string_view printed = text.string_view();
   if (wire::is_size(printed)) {
@@ -150,9 +140,6 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     if (!scope_.is_valid()) scope_ = scope();
     return sum(expression, where);
   });
-  if (PyLong_Check(symbolic.ptr()) && !is_size(symbolic))
-    throw wire::Error(where, "a dimension of 0 to " + std::to_string(std::numeric_limits<std::int64_t>::max()),
-                      "'" + wire::shortened(printed) + "'");
   // Releases print one expression in several ways, and what JAX made of it here has to be that expression.
   const nb::str printed_again(symbolic);
   const std::string_view again = nb::cast<std::string_view>(printed_again);

@@ -13,6 +13,14 @@ namespace nb = nanobind;
 /// Below this many bytes, letting other threads run costs more than it gives them.
 inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
 
+/// Runs a function; without the GIL, if it has so many bytes to read that others should run meanwhile.
+template <class Function>
+auto over(std::size_t size, const Function& function) {
+  if (size < worth_releasing_gil) return function();
+  nb::gil_scoped_release release;
+  return function();
+}
+
 /// Holds a Py_buffer, which keeps its owner from moving or freeing it.
 class Buffer {
  public:

@@ -75,13 +75,10 @@ nb::tuple mesh(const schema::AbstractMesh& mesh) {
 /// xla.OpSharding where that is all that is known; None where the sharding is unspecified.
 nb::object sharding(const schema::Exported& e, const wire::Values& values, std::uint32_t i) {
   if (const auto* named = values.named_sharding(i)) {
-    const auto* meshes = e.unique_abstract_meshes();
-    const schema::AbstractMesh& on =
-        wire::Values::length(meshes) > 0 ? *meshes->Get(named->abstract_mesh_idx()) : *named->mesh();
     const auto axes = [](const schema::PartitionSpecOneAxis& axis) { return texts(axis.axes()); };
     const nb::object memory =
         named->memory_kind() ? text(named->memory_kind()->string_view()) : nb::object(nb::none());
-    return nb::make_tuple(mesh(on), each(named->spec()->partitions(), axes), memory);
+    return nb::make_tuple(mesh(wire::mesh_of(*named, e)), each(named->spec()->partitions(), axes), memory);
   }
   if (const auto* proto = values.hlo_sharding(i)) return nb::bytes(proto->data(), proto->size());
   return nb::none();

@@ -57,14 +57,6 @@ class Module {
   std::span<const std::uint8_t> bytes_;
 };
 
-/// Runs a function; without the GIL, if it has so many bytes to read that others should run meanwhile.
-template <class Function>
-auto over(std::span<const std::uint8_t> bytes, const Function& function) {
-  if (bytes.size() < worth_releasing_gil) return function();
-  nb::gil_scoped_release release;
-  return function();
-}
-
 /// A chain that is laid out, with all that its pieces are views of.
 class Encoded {
  public:
@@ -109,16 +101,16 @@ class Encoded {
   void digest_module(std::size_t order) {
     const auto bytes = module(order);
     if (trailer_)
-      set_digest(order, over(bytes, [&] { return wire::digest(bytes); }));
+      set_digest(order, over(bytes.size(), [&] { return wire::digest(bytes); }));
     else
       owner(order).check();
   }
   void copy_module(std::size_t order, std::uint8_t* target) {
     const auto bytes = module(order);
     if (trailer_) {
-      set_digest(order, over(bytes, [&] { return wire::copy_and_digest(target, bytes); }));
+      set_digest(order, over(bytes.size(), [&] { return wire::copy_and_digest(target, bytes); }));
     } else if (owner(order).check(); !bytes.empty()) {
-      over(bytes, [&] { return std::memcpy(target, bytes.data(), bytes.size()); });
+      over(bytes.size(), [&] { return std::memcpy(target, bytes.data(), bytes.size()); });
     }
   }
 

@@ -2,16 +2,13 @@
 #include "jaxexp/artifact.h"
 
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
-#include "check.h"
 #include "error.h"
 #include "generation.h"
-#include "trailer.h"
+#include "opened.h"
 #include "values.h"
-#include "verify.h"
 
 namespace jaxexp {
 namespace {
@@ -52,8 +49,7 @@ std::string joined(const std::vector<std::string_view>& parts) {
 }
 
 Sharding sharding(const wire::schema::Exported& e, const wire::schema::NamedSharding& named) {
-  const auto* meshes = e.unique_abstract_meshes();
-  const auto& mesh = Values::length(meshes) > 0 ? *meshes->Get(named.abstract_mesh_idx()) : *named.mesh();
+  const auto& mesh = wire::mesh_of(named, e);
   Sharding result;
   for (std::uint32_t i = 0; i < Values::length(mesh.axis_names()); ++i)
     result.mesh.push_back({mesh.axis_names()->Get(i)->string_view(), mesh.axis_sizes()->Get(i)});
@@ -112,20 +108,15 @@ struct Artifact::State {
       std::memcpy(aligned.get(), buffer.data(), buffer.size());
       buffer = {reinterpret_cast<const std::uint8_t*>(aligned.get()), buffer.size()};
     }
-    trailer = wire::Trailer::read(buffer);
-    const auto artifact = trailer ? trailer->artifact() : buffer;
-    const wire::schema::Exported& root = wire::verify(artifact);
-    wire::check(root, artifact.size());
-    if (trailer) trailer->check(root);
-    for (const auto* e = &root; e; e = e->vjp()) functions.push_back(e);
+    opened.emplace(buffer);
+    for (const auto* e = &opened->root(); e; e = e->vjp()) functions.push_back(e);
   }
 
   const wire::schema::Exported& function(std::size_t order) const { return *functions[order]; }
 
   std::unique_ptr<std::uint32_t[]> aligned;
-  std::optional<wire::Trailer> trailer;
+  std::optional<wire::Opened> opened;
   std::vector<const wire::schema::Exported*> functions;  // the primal, its VJP, the VJP's VJP, ...
-  mutable std::atomic<std::uint64_t> checked_modules = 0;  // a bit for each of the first 64
 };
 
 Artifact::Artifact(std::span<const std::uint8_t> buffer)
@@ -172,15 +163,11 @@ std::optional<std::string_view> Artifact::jax_version() const {
   return version ? std::optional(version->string_view()) : std::nullopt;
 }
 
-bool Artifact::has_trailer() const { return state_->trailer.has_value(); }
+bool Artifact::has_trailer() const { return state_->opened->trailer().has_value(); }
 
 std::span<const std::uint8_t> Artifact::module() const {
   const auto& e = state_->function(order_);
-  const std::uint64_t bit = order_ < 64 ? std::uint64_t{1} << order_ : 0;
-  if (state_->trailer && (state_->checked_modules & bit) == 0) {
-    translating([&] { state_->trailer->check_module(e, order_); });
-    state_->checked_modules |= bit;
-  }
+  translating([&] { state_->opened->check_module(e, order_); });
   const auto& bytes = *e.mlir_module_serialized();
   return {bytes.Data(), bytes.size()};
 }

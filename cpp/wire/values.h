@@ -58,6 +58,12 @@ struct Values {
   const NamedShardings* unique_named_shardings;
 };
 
+/// Newer artifacts list their meshes, and a sharding has an index. The artifact has to be checked.
+inline const schema::AbstractMesh& mesh_of(const schema::NamedSharding& sharding, const schema::Exported& e) {
+  const auto* meshes = e.unique_abstract_meshes();
+  return Values::length(meshes) > 0 ? *meshes->Get(sharding.abstract_mesh_idx()) : *sharding.mesh();
+}
+
 /// 0 where an artifact has none, or a negative one.
 inline std::uint32_t device_count(const schema::Exported& e) {
   if (e.nr_devices() != 0) return e.nr_devices();
