@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "wire/crew.h"
+#include "wire/error.h"
 #include "wire/verify_member.h"
 
 namespace jaxexp {
 namespace {
 
 using namespace nb::literals;
+namespace schema = wire::schema;
 
 /// Of the alignment that the numbers in an index have.
 nb::object aligned(nb::handle index) {
@@ -151,6 +153,17 @@ nb::list IndexView::extents(const nb::list& numbers) const {
   return extents;
 }
 
+nb::list IndexView::zip_extents(const nb::list& numbers) const {
+  nb::list extents;
+  for (nb::handle given : numbers) {
+    const auto number = nb::cast<std::uint32_t>(given);
+    const schema::Place& place = *index_.member(number).place();
+    extents.append(nb::make_tuple(place.position() - place.header(), std::uint64_t{place.header()} + place.size(),
+                                  extent(number)[2], place.shared()));
+  }
+  return extents;
+}
+
 nb::list IndexView::own_metadata(const nb::list& numbers) const {
   nb::list found;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -228,6 +241,10 @@ void define_archive(nb::module_& m) {
       .def("extents", &IndexView::extents, "numbers"_a,
            nb::sig("def extents(self, numbers: list[int]) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]"),
            "`extent` of several members.")
+      .def("zip_extents", &IndexView::zip_extents, "numbers"_a,
+           nb::sig("def zip_extents(self, numbers: list[int]) "
+                   "-> list[tuple[int, int, tuple[tuple[int, int], ...], bool]]"),
+           "The same from their headers in the ZIP file on, and whether the bytes are another member's.")
       .def("own_metadata", &IndexView::own_metadata, "numbers"_a,
            nb::sig("def own_metadata(self, numbers: list[int]) -> list[tuple[int, str]]"),
            "For members with metadata that were given to the archive: the place in the list, and the JSON text.")

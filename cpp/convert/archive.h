@@ -27,6 +27,7 @@ class IndexView {
   nb::tuple extent(std::uint32_t number) const;
   nb::list find_all(const nb::list& names) const;
   nb::list extents(const nb::list& numbers) const;
+  nb::list zip_extents(const nb::list& numbers) const;
   nb::list own_metadata(const nb::list& numbers) const;
   nb::list verify(const nb::list& numbers, const nb::list& parts, std::size_t workers) const;
   void check() const;

@@ -9,6 +9,7 @@ import struct
 INDEX_NAME = ".jaxexp/index"
 APART_FOLDER = ".jaxexp/apart/"
 
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pointer:
     """Where an index is in the file, where its root is in the index, and the root's digest: the ZIP file's comment."""
