@@ -30,6 +30,9 @@ class Source(Protocol):
     def read(self, position: int, size: int) -> Any:
         """A buffer with a range. It is as long as was asked for, which has to be within `size`."""
 
+    def copy(self, position: int, size: int) -> bytes:
+        """The same as bytes of their own; of a mapped file they take less time than touching its pages."""
+
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Buffers with several ranges, given by position and size."""
 
@@ -61,14 +64,22 @@ class _Mapped:
     def __init__(self, path: str) -> None:
         self.name = os.fsdecode(path)
         self.address = os.path.abspath(self.name), dict[str, Any]()
-        with open(path, "rb") as file:
-            self.size = os.fstat(file.fileno()).st_size
-            mapped: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+        try:
+            self.size = os.fstat(self._file.fileno()).st_size
+            mapped: Any = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
+        except BaseException:
+            self._file.close()
+            raise
         self._mapped = mapped
         self.whole = memoryview(mapped)
 
     def read(self, position: int, size: int) -> memoryview:
         return self.whole[position : position + size]
+
+    def copy(self, position: int, size: int) -> bytes:
+        self._file.seek(position)  # while the archive is opened, by one thread
+        return self._file.read(size)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         return [self.read(*r) for r in ranges]
@@ -78,6 +89,7 @@ class _Mapped:
         return found
 
     def close(self) -> None:
+        self._file.close()
         # The mapping ends when nobody has a view into it any more, such as a function that was loaded from it.
         self.whole = memoryview(b"")
         self._mapped = b""
@@ -93,6 +105,9 @@ class _Ranges:
 
     def read(self, position: int, size: int) -> bytes:
         raise NotImplementedError
+
+    def copy(self, position: int, size: int) -> bytes:
+        return self.read(position, size)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(*r) for r in ranges]
