@@ -8,16 +8,6 @@
 namespace jaxexp {
 namespace {
 
-/// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
-/// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
-/// FlatBuffers are written.
-std::shared_ptr<const Buffer> stable(nb::handle owner) {
-  auto buffer = std::make_shared<const Buffer>(owner);
-  const auto bytes = buffer->bytes();
-  if (!buffer->writable() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0) return buffer;
-  return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
-}
-
 nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
 
 /// Adds the names of a tree's custom nodes. Trees share subtrees, so each is looked at once.
@@ -30,19 +20,26 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire:
 
 }  // namespace
 
-Artifact::Source::Source(nb::handle owner) : buffer(stable(owner)) {
-  over(buffer->bytes().size(), [&] { opened.emplace(buffer->bytes()); });
+Artifact::Source::Source(nb::handle owner) : buffer(Buffer::stable(owner)), bytes(buffer->bytes()) {
+  over(bytes.size(), [&] { opened.emplace(bytes); });
 }
 
-Artifact::Artifact(nb::handle buffer)
-    : source_(std::make_shared<const Source>(buffer)), exported_(&source_->opened->root()), order_(0) {}
+Artifact::Artifact(nb::handle buffer) : Artifact(std::make_shared<const Source>(buffer)) {}
 
 nb::dict Artifact::decode() const {
+  bool shareable = false;
+  return decode_shared(shareable);
+}
+
+nb::dict Artifact::decode_shared(bool& shareable) const {
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
   std::string path;
   for (std::size_t i = 0; i < order_; ++i) path += i == 0 ? "vjp" : ".vjp";
   const wire::Trailer* const trailer = source_->opened->trailer() ? &*source_->opened->trailer() : nullptr;
-  return Decoder(*refs, *exported_, source_->buffer->bytes(), path, trailer, order_).exported();
+  Decoder decoder(*refs, *exported_, source_->bytes, path, trailer, order_);
+  nb::dict fields = decoder.exported();
+  shareable = decoder.is_shareable();
+  return fields;
 }
 
 nb::object Artifact::module() const { return source_->buffer->part(module_bytes()); }

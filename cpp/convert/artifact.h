@@ -41,14 +41,24 @@ class Artifact {
   nb::object trailer() const;
   nb::object metadata() const;
 
- private:
   /// What a function shares with its VJPs.
   struct Source {
+    Source() = default;
     explicit Source(nb::handle owner);
 
     std::shared_ptr<const Buffer> buffer;  // read-only, so what was verified stays true
+    std::span<const std::uint8_t> bytes;   // of the buffer; what is behind the artifact included
     std::optional<wire::Opened> opened;
   };
+  /// Of a source whose members are all there.
+  explicit Artifact(std::shared_ptr<const Source> source)
+      : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {}
+
+  /// The fields of the Exported; sets `shareable` to whether every artifact of the same metadata, weak types included,
+  /// may have the same objects.
+  nb::dict decode_shared(bool& shareable) const;
+
+ private:
 
   Artifact(std::shared_ptr<const Source> source, const wire::schema::Exported& exported, std::size_t order)
       : source_(std::move(source)), exported_(&exported), order_(order) {}

@@ -135,6 +135,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     std::from_chars(printed.data(), printed.data() + printed.size(), size);
     return nb::steal(PyLong_FromLongLong(size));
   }
+  shareable_ = false;
   const wire::Expression expression = wire::parse_dimension(printed, where);
   const nb::object symbolic = reading(where, "a dimension", [&] {
     if (!scope_.is_valid()) scope_ = scope();

@@ -9,6 +9,7 @@
 
 #include "exported_generated.h"
 #include "trailer.h"
+#include "verify.h"
 
 namespace jaxexp::wire {
 
@@ -16,10 +17,19 @@ namespace jaxexp::wire {
 class Opened {
  public:
   /// Throws Error.
-  explicit Opened(std::span<const std::uint8_t> buffer);
+  explicit Opened(std::span<const std::uint8_t> buffer) : Opened(buffer, Trailer::read(buffer)) {}
+
+  /// The same with a trailer that was read already.
+  Opened(std::span<const std::uint8_t> buffer, std::optional<Trailer> trailer);
+
+  /// Of an artifact whose tables are known to pass the checks. Throws Error where the trailer does not fit them.
+  Opened(const Trailer& trailer, const schema::Exported& root);
 
   const schema::Exported& root() const { return *root_; }
   const std::optional<Trailer>& trailer() const { return trailer_; }
+
+  /// Where its tables are, as far as they were looked at.
+  const Extent& tables() const { return tables_; }
 
   /// Whether the module of a function was compared with its digest, or has none.
   bool is_module_checked(std::size_t order) const { return !trailer_ || (checked_modules_ & bit(order)) != 0; }
@@ -33,6 +43,7 @@ class Opened {
 
   std::optional<Trailer> trailer_;
   const schema::Exported* root_;
+  Extent tables_{};
   mutable std::atomic<std::uint64_t> checked_modules_{0};
 };
 

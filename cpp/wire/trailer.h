@@ -35,6 +35,8 @@ class Trailer {
 
   /// Where the Exported is. No offset in it leads further.
   std::span<const std::uint8_t> artifact() const { return artifact_; }
+  /// What is in front of the first module.
+  std::span<const std::uint8_t> metadata() const { return artifact_.first(metadata_size_); }
   const schema::Trailer& content() const { return *content_; }
   const schema::FunctionNotes& notes(std::size_t order) const {
     return *content_->functions()->Get(static_cast<std::uint32_t>(order));
