@@ -64,6 +64,7 @@ class Decoder {
   // aval.cpp
   std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
+  nb::object plain_aval(const nb::object& shape, const nb::object& dtype);
   nb::object weak_aval(const schema::AbstractValue& table, const nb::object& aval);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);

@@ -66,7 +66,7 @@ class Maker {
     Artifact artifact(item.source);
     nb::dict fields = this->fields(artifact, item);
     const std::optional<Artifact> vjp = artifact.vjp();
-    if (vjp) fields[get_vjp_name_] = loaded_vjp_(nb::cast(*vjp));
+    fields[get_vjp_name_] = vjp ? loaded_vjp_(nb::cast(*vjp)) : nb::none();
     if (const nb::object texts = artifact.metadata(); !texts.is_none()) fields[metadata_name_] = metadata_from_json_(texts);
     fields[artifact_name_] = nb::cast(std::move(artifact));
     // As Exported's own constructor for what was loaded: nothing is checked or copied again.
@@ -79,28 +79,22 @@ class Maker {
   }
 
  private:
-  /// What was decoded for the first artifact with some metadata; not valid where it is not for others.
+  /// The first artifact with some metadata: the attributes of its Exported, which nobody has seen yet; not valid where
+  /// they are not for others.
   struct Decoded {
     nb::dict fields = nb::steal<nb::dict>(nb::handle());
     const wire::schema::FunctionNotes* notes = nullptr;
   };
 
   nb::dict fields(const Artifact& artifact, const Item& item) {
-    if (!item.metadata) return decode(artifact).first;
+    bool shareable = false;
+    if (!item.metadata) return artifact.decode_shared(shareable);
     Decoded& decoded = decoded_[item.metadata->number];
     const auto& notes = item.source->opened->trailer()->notes(0);
     if (decoded.fields.is_valid() && is_same_but_module(*decoded.notes, notes)) return copy(decoded.fields);
-    auto [fields, shareable] = decode(artifact);
-    if (shareable && !decoded.fields.is_valid()) decoded = {copy(fields), &notes};
-    return fields;
-  }
-
-  std::pair<nb::dict, bool> decode(const Artifact& artifact) {
-    bool shareable = false;
     nb::dict fields = artifact.decode_shared(shareable);
-    fields[artifact_name_] = nb::none();  // so that a copy has the room
-    fields[get_vjp_name_] = nb::none();
-    return {std::move(fields), shareable};
+    if (shareable && !decoded.fields.is_valid()) decoded = {fields, &notes};
+    return fields;
   }
 
   static bool is_same_but_module(const wire::schema::FunctionNotes& one, const wire::schema::FunctionNotes& other) {
@@ -111,10 +105,11 @@ class Maker {
     return same(one.weak_arguments(), other.weak_arguments()) && same(one.weak_results(), other.weak_results());
   }
 
-  static nb::dict copy(const nb::dict& fields) {
-    PyObject* const copied = PyDict_Copy(fields.ptr());
-    if (!copied) throw nb::python_error();
-    return nb::steal<nb::dict>(copied);
+  nb::dict copy(const nb::dict& fields) const {
+    nb::dict copied = nb::steal<nb::dict>(PyDict_Copy(fields.ptr()));
+    if (!copied.is_valid()) throw nb::python_error();
+    if (copied.contains(metadata_name_)) nb::del(copied[metadata_name_]);  // which is the first one's own
+    return copied;
   }
 
   static nb::object interned(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }

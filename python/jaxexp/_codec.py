@@ -148,6 +148,8 @@ def _bind() -> None:
     _native.bind(
         types.SimpleNamespace(
             ShapedArray=_jax.ShapedArray,
+            create_aval=_jax.create_aval,
+            plain_avals=_jax.plain_avals,
             with_sharding=_jax.with_sharding,
             with_weak_type=lambda aval: aval.update(weak_type=True),
             SymbolicScope=_jax.SymbolicScope,
