@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include "convert/apart.h"
+#include "convert/archive.h"
 #include "convert/artifact.h"
 #include "convert/check_bytecode.h"
 #include "convert/encode.h"
@@ -46,14 +48,18 @@ NB_MODULE(_native, m) {
         "The same bytes in pieces; those of the modules are views, not copies.");
 
   nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")
-      .def(nb::init<nb::handle>(), "buffer"_a.none(),
-           nb::sig("def __init__(self, buffer: typing_extensions.Buffer) -> None"))
+      .def(nb::init<nb::handle, nb::handle>(), "buffer"_a.none(), "modules"_a = nb::tuple(),
+           nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
+                   "modules: collections.abc.Sequence[typing_extensions.Buffer] = ()) -> None"),
+           "Where there are modules, the buffer is what `cut` left of an artifact: one for each function.")
       .def("decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
            "The fields of the Exported, except its module.")
       .def("module", &Artifact::module, nb::sig("def module(self) -> memoryview"),
            "The bytes of the StableHLO module: a read-only view into the buffer.")
       .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
            "The same bytes, without a comparison with their digest.")
+      .def_prop_ro("size", &Artifact::size,
+                   "How many bytes it has, its modules included; all of the buffer where no trailer says where it ends.")
       .def("vjp", &Artifact::vjp, "The VJP that was serialized with it.")
       .def_prop_ro("serialization_version", &Artifact::serialization_version)
       .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))
@@ -65,6 +71,8 @@ NB_MODULE(_native, m) {
            "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
       .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
            "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
+      .def("modules", &Artifact::modules, nb::sig("def modules(self) -> list[tuple[int, int, bytes]]"),
+           "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
            "The user's metadata as JSON texts; None where there is none.")
       .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
@@ -81,7 +89,16 @@ NB_MODULE(_native, m) {
            nb::sig("def slices(self, owner: typing_extensions.Buffer, extents: list[tuple[int, int, object]]) "
                    "-> tuple[list[typing.Any], list[int]]"),
            "The same for parts of one buffer.");
+  m.def("cut", &cut, "artifact"_a.none(), nb::sig("def cut(artifact: typing_extensions.Buffer) -> bytes"),
+        "An artifact without its modules' bytes, for who keeps those elsewhere; it has to have a trailer.");
+  m.def("join", &join, "image"_a.none(), "modules"_a,
+        nb::sig("def join(image: typing_extensions.Buffer, "
+                "modules: collections.abc.Sequence[typing_extensions.Buffer]) -> bytearray"),
+        "The artifact that `cut` made the image from, byte for byte; its modules are compared with their digests.");
+  m.def("digest", &digest, "buffer"_a.none(), nb::sig("def digest(buffer: typing_extensions.Buffer) -> bytes"),
+        "XXH3 of 128 bits, in its canonical byte order, as trailers have it.");
   m.def("check_bytecode", &check_bytecode, "module"_a,
         nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
         "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");
+  define_archive(m);
 }

@@ -20,11 +20,17 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire:
 
 }  // namespace
 
-Artifact::Source::Source(nb::handle owner) : buffer(Buffer::stable(owner)), bytes(buffer->bytes()) {
-  over(bytes.size(), [&] { opened.emplace(bytes); });
+Artifact::Source::Source(nb::handle owner, nb::handle module_owners) : buffer(stable(owner)), bytes(buffer->bytes()) {
+  std::vector<wire::Opened::Bytes> spans;
+  if (module_owners.is_valid())
+    for (nb::handle module : module_owners) {
+      modules.push_back(stable(module));
+      spans.push_back(modules.back()->bytes());
+    }
+  over(bytes.size(), [&] { opened.emplace(bytes, spans); });
 }
 
-Artifact::Artifact(nb::handle buffer) : Artifact(std::make_shared<const Source>(buffer)) {}
+Artifact::Artifact(nb::handle buffer, nb::handle modules) : Artifact(std::make_shared<const Source>(buffer, modules)) {}
 
 nb::dict Artifact::decode() const {
   bool shareable = false;
@@ -42,9 +48,14 @@ nb::dict Artifact::decode_shared(bool& shareable) const {
   return fields;
 }
 
-nb::object Artifact::module() const { return source_->buffer->part(module_bytes()); }
+nb::object Artifact::module() const {
+  const auto bytes = module_bytes();
+  return source_->module_buffer(order_).part(bytes);
+}
 
-nb::object Artifact::unchecked_module() const { return source_->buffer->part(unchecked_module_bytes()); }
+nb::object Artifact::unchecked_module() const {
+  return source_->module_buffer(order_).part(unchecked_module_bytes());
+}
 
 std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto bytes = unchecked_module_bytes();
@@ -58,8 +69,12 @@ void Artifact::check_module(const wire::Digest& found) const {
 }
 
 std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
-  const auto& module = *exported_->mlir_module_serialized();
-  return {module.Data(), module.size()};
+  return source_->opened->module(*exported_, order_);
+}
+
+std::size_t Artifact::size() const {
+  const auto& trailer = source_->opened->trailer();
+  return trailer ? trailer->whole_size() : source_->bytes.size();
 }
 
 std::optional<Artifact> Artifact::vjp() const {
@@ -115,6 +130,18 @@ nb::dict Artifact::facts() const {
   facts["listed"] = listed;
   facts["indexed"] = indexed;
   return facts;
+}
+
+nb::list Artifact::modules() const {
+  nb::list modules;
+  const std::uint8_t* const start = source_->bytes.data();
+  for (std::optional<Artifact> link = *this; link; link = link->vjp()) {
+    const auto bytes = link->unchecked_module_bytes();
+    const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });
+    link->check_module(digest);
+    modules.append(nb::make_tuple(bytes.data() - start, bytes.size(), nb::bytes(digest.data(), digest.size())));
+  }
+  return modules;
 }
 
 nb::object Artifact::metadata() const {

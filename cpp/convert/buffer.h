@@ -47,15 +47,7 @@ class Buffer {
     return view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
   }
 
-  /// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
-  /// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned
-  /// as FlatBuffers are written.
-  static std::shared_ptr<const Buffer> stable(nb::handle owner) {
-    auto buffer = std::make_shared<const Buffer>(owner);
-    const auto bytes = buffer->bytes();
-    if (!buffer->writable() && is_aligned(bytes)) return buffer;
-    return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
-  }
+  /// As FlatBuffers are written.
   static bool is_aligned(std::span<const std::uint8_t> bytes) {
     return reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0;
   }
@@ -70,5 +62,15 @@ class Buffer {
 
   Py_buffer info_;
 };
+
+/// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
+/// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
+/// FlatBuffers are written.
+inline std::shared_ptr<const Buffer> stable(nb::handle owner) {
+  auto buffer = std::make_shared<const Buffer>(owner);
+  const auto bytes = buffer->bytes();
+  if (!buffer->writable() && Buffer::is_aligned(bytes)) return buffer;
+  return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
+}
 
 }  // namespace jaxexp

@@ -29,7 +29,9 @@ struct Item {
   std::shared_ptr<const Buffer> buffer;
   nb::object error;
 
-  Bytes part;       // of the buffer
+  Bytes part;                  // of the buffer
+  std::vector<Bytes> modules;  // where the part is an image
+  std::shared_ptr<const Buffer> modules_buffer;
   nb::object name;  // of the file
 
   // What a thread made of it.
@@ -188,7 +190,7 @@ class Reading {
         source->bytes = item.file->bytes();
         if (source->bytes.empty()) throw wire::Error({}, "a serialized Exported", "an empty file");
       }
-      item.metadata = known_.open(source->bytes, source->opened);
+      item.metadata = known_.open(source->bytes, item.modules, source->opened);
       item.source = std::move(source);
     } catch (...) {
       item.failure = std::current_exception();
@@ -202,6 +204,7 @@ class Reading {
       if (item.failure) std::rethrow_exception(item.failure);
       item.source->buffer =
           item.buffer ? item.buffer : std::make_shared<const Buffer>(nb::cast(std::move(*item.file)));
+      item.source->modules.assign(item.modules.size(), item.modules_buffer);
       nb::object exported = maker.exported(item);
       is_made = true;
       return exported;
@@ -246,10 +249,18 @@ Item item_of(nb::handle given) {
     item.path = PyBytes_AS_STRING(bytes.ptr());
 #endif
   } else {
-    item.buffer = Buffer::stable(given);
+    item.buffer = stable(given);
     item.part = item.buffer->bytes();
   }
   return item;
+}
+
+/// Extents come from an index that was checked.
+Bytes part_of(Bytes bytes, nb::handle extent) {
+  const auto offset = nb::cast<std::uint64_t>(extent[0]), size = nb::cast<std::uint64_t>(extent[1]);
+  if (offset > bytes.size() || size > bytes.size() - offset)
+    throw nb::value_error("an extent has to lie inside the buffer");
+  return bytes.subspan(offset, size);
 }
 
 }  // namespace
@@ -285,17 +296,15 @@ nb::tuple ReadMany::items(const nb::list& given, bool may_map, std::optional<std
 }
 
 nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
-  const std::shared_ptr<const Buffer> buffer = Buffer::stable(owner);
+  const std::shared_ptr<const Buffer> buffer = stable(owner);
   const Bytes bytes = buffer->bytes();
   std::vector<Item> items(nb::len(extents));
   for (std::size_t i = 0; i < items.size(); ++i) {
     const nb::object extent = nb::borrow(extents[i]);
-    const auto offset = nb::cast<std::uint64_t>(extent[0]), size = nb::cast<std::uint64_t>(extent[1]);
-    if (offset > bytes.size() || size > bytes.size() - offset)
-      throw nb::value_error("an extent has to lie inside the buffer");
     Item& item = items[i];
-    item.buffer = buffer;
-    item.part = bytes.subspan(offset, size);
+    item.buffer = item.modules_buffer = buffer;
+    item.part = part_of(bytes, extent);
+    for (nb::handle module : nb::object(extent[2])) item.modules.push_back(part_of(bytes, module));
     if (Buffer::is_aligned(item.part)) continue;
     item.buffer = std::make_shared<const Buffer>(nb::bytes(item.part.data(), item.part.size()));
     item.part = item.buffer->bytes();

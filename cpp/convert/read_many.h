@@ -28,7 +28,8 @@ struct ReadMany {
   /// than `most_file_bytes` its size is returned, and that place counts among the exceptions.
   nb::tuple items(const nb::list& items, bool may_map, std::optional<std::uint64_t> most_file_bytes) const;
 
-  /// Every extent is a tuple that begins with an offset into one buffer and a size.
+  /// Every extent is a tuple of an offset into one buffer, a size, and the (offset, size) of modules where that part is
+  /// an image.
   nb::tuple slices(nb::handle owner, const nb::list& extents) const;
 };
 

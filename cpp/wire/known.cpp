@@ -40,31 +40,33 @@ bool is_within(const Known::Metadata& same, const Trailer& trailer, const schema
 
 }  // namespace
 
-const Known::Metadata* Known::open(std::span<const std::uint8_t> buffer, std::optional<Opened>& opened) {
-  std::optional<Trailer> trailer = Trailer::read(buffer);
-  if (!trailer) return opened.emplace(buffer, std::nullopt), nullptr;
-  const Digest digest = wire::digest(tables_of(*trailer));
-  if (const Metadata* const same = find(digest, *trailer)) {
+const Known::Metadata* Known::open(Opened::Bytes buffer, std::span<const Opened::Bytes> modules,
+                                   std::optional<Opened>& opened) {
+  const bool image = !modules.empty();
+  std::optional<Trailer> trailer = Trailer::read(buffer, image);
+  if (!trailer) return opened.emplace(buffer, modules, std::nullopt), nullptr;
+  const Key key{image, digest(tables_of(*trailer))};
+  if (const Metadata* const same = find(key, *trailer)) {
     const auto& root = *reinterpret_cast<const schema::Exported*>(trailer->artifact().data() + same->root);
     if (is_within(*same, *trailer, root))
-      opened.emplace(*trailer, root);
+      opened.emplace(*trailer, root, modules);
     else
-      opened.emplace(buffer, std::move(trailer));
+      opened.emplace(buffer, modules, std::move(trailer));
     return same;
   }
-  opened.emplace(buffer, std::move(trailer));
-  return insert(digest, *opened);
+  opened.emplace(buffer, modules, std::move(trailer));
+  return insert(key, *opened);
 }
 
 /// Null, too, where other metadata have the same digest: it is no proof.
-const Known::Metadata* Known::find(const Digest& digest, const Trailer& trailer) const {
+const Known::Metadata* Known::find(const Key& key, const Trailer& trailer) const {
   const std::shared_lock lock(mutex_);
-  const auto found = metadata_.find(digest);
+  const auto found = metadata_.find(key);
   if (found == metadata_.end() || found->second.root != root_of(trailer)) return nullptr;
   return equal(found->second.tables, tables_of(trailer)) ? &found->second : nullptr;
 }
 
-const Known::Metadata* Known::insert(const Digest& digest, const Opened& opened) {
+const Known::Metadata* Known::insert(const Key& key, const Opened& opened) {
   const Trailer& trailer = *opened.trailer();
   // Tables among the modules' bytes, or in the head, are not told by the metadata.
   if (opened.tables().begin < tables_start || opened.tables().end > trailer.metadata().size()) return nullptr;
@@ -73,7 +75,7 @@ const Known::Metadata* Known::insert(const Digest& digest, const Opened& opened)
   const std::unique_lock lock(mutex_);
   const auto number = static_cast<std::uint32_t>(metadata_.size());
   const auto [place, is_new] = metadata_.try_emplace(
-      digest, Metadata{number, root_of(trailer), tables_of(trailer), trailer.artifact().size(), others});
+      key, Metadata{number, root_of(trailer), tables_of(trailer), trailer.artifact().size(), others});
   const Metadata& same = place->second;
   // Another thread may have been quicker.
   return is_new || (same.root == root_of(trailer) && equal(same.tables, tables_of(trailer))) ? &same : nullptr;

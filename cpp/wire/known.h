@@ -7,6 +7,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <span>
+#include <utility>
 
 #include "digest.h"
 #include "opened.h"
@@ -25,16 +26,19 @@ class Known {
     std::uint64_t size, without_modules;  // of the artifact that passed
   };
 
-  /// Fills `opened`, as its own constructor does. Returns the metadata in common with other artifacts; null where they
+  /// Fills `opened`, as its own constructor does; where there are modules, with an image and these. Returns the metadata in common with other artifacts; null where they
   /// were not kept. Throws Error.
-  const Metadata* open(std::span<const std::uint8_t> buffer, std::optional<Opened>& opened);
+  const Metadata* open(Opened::Bytes buffer, std::span<const Opened::Bytes> modules, std::optional<Opened>& opened);
 
  private:
-  const Metadata* find(const Digest& digest, const Trailer& trailer) const;
-  const Metadata* insert(const Digest& digest, const Opened& opened);
+  /// Images are smaller than artifacts, so each kind has its own limits.
+  using Key = std::pair<bool, Digest>;
+
+  const Metadata* find(const Key& key, const Trailer& trailer) const;
+  const Metadata* insert(const Key& key, const Opened& opened);
 
   mutable std::shared_mutex mutex_;
-  std::map<Digest, Metadata> metadata_;  // not hashed: the digests are what hostile files say
+  std::map<Key, Metadata> metadata_;  // not hashed: the digests are what hostile files say
 };
 
 }  // namespace jaxexp::wire

@@ -1,4 +1,4 @@
-// A buffer with an artifact in it that passed every check but one: whether modules are still what was written.
+// An artifact, or an image and its modules, that passed every check but one: whether modules are what was written.
 #pragma once
 
 #include <atomic>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "exported_generated.h"
 #include "trailer.h"
@@ -13,23 +14,33 @@
 
 namespace jaxexp::wire {
 
-/// Keeps views into the buffer.
+/// Keeps views into the buffers.
 class Opened {
  public:
-  /// Throws Error.
-  explicit Opened(std::span<const std::uint8_t> buffer) : Opened(buffer, Trailer::read(buffer)) {}
+  using Bytes = std::span<const std::uint8_t>;
+
+  /// Where there are modules, the buffer is an image of an artifact that they were cut out of, and there is one for each
+  /// function, the primal first. Throws Error.
+  explicit Opened(Bytes buffer, std::span<const Bytes> modules = {})
+      : Opened(buffer, modules, Trailer::read(buffer, !modules.empty())) {}
 
   /// The same with a trailer that was read already.
-  Opened(std::span<const std::uint8_t> buffer, std::optional<Trailer> trailer);
+  Opened(Bytes buffer, std::span<const Bytes> modules, std::optional<Trailer> trailer);
 
-  /// Of an artifact whose tables are known to pass the checks. Throws Error where the trailer does not fit them.
-  Opened(const Trailer& trailer, const schema::Exported& root);
+  /// Of an artifact whose tables are known to pass the checks. Throws Error where trailer or modules do not fit them.
+  Opened(const Trailer& trailer, const schema::Exported& root, std::span<const Bytes> modules);
 
   const schema::Exported& root() const { return *root_; }
   const std::optional<Trailer>& trailer() const { return trailer_; }
 
   /// Where its tables are, as far as they were looked at.
   const Extent& tables() const { return tables_; }
+
+  /// The module of a function, which was not compared with its digest.
+  Bytes module(const schema::Exported& exported, std::size_t order) const {
+    if (!modules_.empty()) return modules_[order];
+    return {exported.mlir_module_serialized()->Data(), exported.mlir_module_serialized()->size()};
+  }
 
   /// Whether the module of a function was compared with its digest, or has none.
   bool is_module_checked(std::size_t order) const { return !trailer_ || (checked_modules_ & bit(order)) != 0; }
@@ -42,6 +53,7 @@ class Opened {
   static std::uint64_t bit(std::size_t order) { return order < 64 ? std::uint64_t{1} << order : 0; }
 
   std::optional<Trailer> trailer_;
+  std::vector<Bytes> modules_;  // of an image
   const schema::Exported* root_;
   Extent tables_{};
   mutable std::atomic<std::uint64_t> checked_modules_{0};

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from . import _bytecode, _native, _op_sharding
@@ -157,12 +158,12 @@ def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
         >>> print(jaxexp.inspect("model.jaxexp"))
     """
     if not isinstance(path_or_buffer, (str, os.PathLike)):
-        return _described(path_or_buffer, check_modules)
+        return described(path_or_buffer, check_modules)
     try:
         with open(path_or_buffer, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise DeserializationError("", "a serialized Exported", "an empty file")
-            return _described(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), check_modules)
+            return described(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), check_modules)
     except DeserializationError as error:
         error.file = os.fsdecode(path_or_buffer)
         raise
@@ -179,9 +180,10 @@ DTYPES = (
 _MEMORY_SPACES = ("device", "device", "host", "any")
 
 
-def _described(buffer: Any, check_modules: bool) -> Inspection:
+def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
+    """`inspect` of a buffer; with modules, of what `_native.cut` left of an artifact."""
     try:
-        artifact = _native.Artifact(buffer)
+        artifact = _native.Artifact(buffer, image_modules)
     except TypeError as error:
         raise ExportTypeError(
             f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
@@ -195,18 +197,17 @@ def _described(buffer: Any, check_modules: bool) -> Inspection:
     functions = trailer["functions"]
     if check_modules:
         _check_modules(artifact)
-    kept, arguments, results = frozenset(facts.pop("kept")), facts.pop("arguments"), facts.pop("results")
+    arguments, results = values_of(artifact, facts)
+    for key in ("kept", "arguments", "results"):
+        del facts[key]
     checks = facts.pop("disabled_checks")
-    weak_arguments, weak_results = (
-        frozenset(functions[0][key]) if functions else None for key in ("weak_arguments", "weak_results")
-    )
     return Inspection(
         **facts,
-        arguments=tuple(_value(v, i in kept, _is_in(weak_arguments, i)) for i, v in enumerate(arguments)),
-        results=tuple(_value(v, True, _is_in(weak_results, i)) for i, v in enumerate(results)),
+        arguments=arguments,
+        results=results,
         disabled_checks=tuple(_check(kind, target) for kind, target in checks),
         vjp_order=len(modules) - 1,
-        total_bytes=memoryview(buffer).nbytes,
+        total_bytes=artifact.size if image_modules else memoryview(buffer).nbytes,
         module_bytes=tuple(map(len, modules)),
         **_head(modules[0]),
         trailer=trailer["writer"],
@@ -214,6 +215,22 @@ def _described(buffer: Any, check_modules: bool) -> Inspection:
         modules_checked=check_modules and bool(functions),
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
+    )
+
+
+def values_of(
+    artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The arguments and the results of what `Artifact.describe` returned, all or the first ones."""
+    trailer = artifact.trailer()
+    weak_arguments, weak_results = (
+        None if trailer is None else frozenset(trailer["functions"][0][key])
+        for key in ("weak_arguments", "weak_results")
+    )
+    kept = frozenset(facts["kept"])
+    return (
+        tuple(_value(v, i in kept, _is_in(weak_arguments, i)) for i, v in enumerate(facts["arguments"][:most])),
+        tuple(_value(v, True, _is_in(weak_results, i)) for i, v in enumerate(facts["results"][:most])),
     )
 
 
