@@ -248,7 +248,7 @@ void define_archive(nb::module_& m) {
       .def(nb::init<nb::handle, nb::handle, nb::bytes, std::uint64_t>(), "index"_a, "root"_a, "root_digest"_a, "end"_a,
            nb::sig("def __init__(self, index: typing_extensions.Buffer, root: typing_extensions.Buffer, "
                    "root_digest: bytes, end: int) -> None"))
-      .def("__len__", [](const IndexView& view) { return view.index().size(); })
+      .def("__len__", [](const IndexView& view) { return view.index().size(); }, nb::sig("def __len__(self) -> int"))
       .def_prop_ro("writer", [](const IndexView& view) { return nb::cast(view.index().writer()); },
                    nb::sig("def writer(self) -> str"))
       .def("find", &IndexView::find, "name"_a, nb::sig("def find(self, name: str) -> int | None"),

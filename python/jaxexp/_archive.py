@@ -299,7 +299,8 @@ class Handle:
             DeserializationError: its modules are stored with another member, and are not there.
         """
         with self._placed():
-            return self._reader.artifact_bytes(self._number)
+            data: bytes | memoryview = self._reader.artifact_bytes(self._number)
+            return data
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """What the artifact says of itself, as from `jaxexp.inspect`."""
@@ -337,9 +338,14 @@ class _Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._names: list[str] | None = None
-        with _Placed(source.name):
-            self.end, self.pointer, self.index_bytes, root = _find_index(source)
-            self.index = _native.ArchiveIndex(self.index_bytes, root, self.pointer.root_digest, self.pointer.position)
+        try:
+            with self.placed():
+                self.end, self.pointer, self.index_bytes, root = _find_index(source)
+                self.index = _native.ArchiveIndex(
+                    self.index_bytes, root, self.pointer.root_digest, self.pointer.position
+                )
+        finally:
+            source.opened()
 
     @property
     def unfinished_bytes(self) -> int:

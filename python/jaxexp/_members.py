@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from . import _native, _zip
-from ._errors import DeserializationError
+from ._errors import DeserializationError, PolicyError
 
 if TYPE_CHECKING:
     from ._archive import _Reader
@@ -29,16 +29,49 @@ def load(
             reader.index.check()
         extents = reader.index.extents(numbers)
     labels = _Labels(reader, numbers)
-    loaded: list[Any] = []
-    for first, last in [(0, len(extents))] if reader.source.whole is not None else _batches(extents):
-        owner, places = _in_one_buffer(reader, extents[first:last])
-        loaded += _bulk.load_slices(
-            owner, places, labels[first:last], workers=workers, on_error=on_error, policy=policy
-        )
+    if policy is None and reader.source.whole is not None:
+        options: Any = {"workers": workers, "on_error": on_error}
+        loaded = _bulk.load_slices(reader.source.whole, extents, labels, **options)
+    else:
+        loaded = []
+        for first, last in _batches(extents):
+            part = slice(first, last)
+            loaded += _load_copies(reader, extents[part], labels[part], workers, on_error, policy)
     for i, text in reader.index.own_metadata(numbers):
         if not isinstance(loaded[i], Exception):
             with reader.placed(reader.index.name(numbers[i])):
                 loaded[i].__dict__["_metadata"] = reader.object(text)
+    return loaded
+
+
+def _load_copies(
+    reader: _Reader,
+    extents: Sequence[Any],
+    labels: Sequence[str],
+    workers: int | None,
+    on_error: Any,
+    policy: Policy | None,
+) -> list[Any]:
+    """Members that are not used where they lie: with a policy, what runs has to be what was checked."""
+    from . import _bulk
+
+    loaded: list[Any] = [None] * len(extents)
+    chosen = []
+    for i, (_, size, modules) in enumerate(extents):
+        try:
+            if policy is not None:
+                policy.check_size(size + sum(module for _, module in modules))
+            chosen.append(i)
+        except PolicyError as error:
+            error.file = labels[i]
+            if on_error == "raise":
+                raise
+            loaded[i] = error
+    owner, places = _in_one_buffer(reader, [extents[i] for i in chosen])
+    names = [labels[i] for i in chosen]
+    found = _bulk.load_slices(owner, places, names, workers=workers, on_error=on_error, policy=policy)
+    for i, exported in zip(chosen, found, strict=True):
+        loaded[i] = exported
     return loaded
 
 
@@ -146,9 +179,7 @@ def _parts(reader: _Reader, extents: Sequence[Any]) -> list[tuple[Any, list[Any]
 
 
 def _in_one_buffer(reader: _Reader, extents: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """A buffer that holds members and their modules, and where they are in it."""
-    if reader.source.whole is not None:
-        return reader.source.whole, extents
+    """A buffer of their own for members and their modules, and where they are in it."""
     pieces: list[Any] = []
     end = 0
 
