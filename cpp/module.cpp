@@ -6,6 +6,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include "convert/apart.h"
+#include "convert/archive.h"
 #include "convert/artifact.h"
 #include "convert/check_bytecode.h"
 #include "convert/encode.h"
@@ -69,6 +70,8 @@ NB_MODULE(_native, m) {
            "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
       .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
            "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
+      .def("modules", &Artifact::modules, nb::sig("def modules(self) -> list[tuple[int, int, bytes]]"),
+           "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
            "The user's metadata as JSON texts; None where there is none.")
       .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
@@ -84,4 +87,5 @@ NB_MODULE(_native, m) {
   m.def("check_bytecode", &check_bytecode, "module"_a,
         nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
         "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");
+  define_archive(m);
 }

@@ -197,15 +197,14 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
     functions = trailer["functions"]
     if check_modules:
         _check_modules(artifact)
-    kept, arguments, results = frozenset(facts.pop("kept")), facts.pop("arguments"), facts.pop("results")
+    arguments, results = values_of(artifact, facts)
+    for key in ("kept", "arguments", "results"):
+        del facts[key]
     checks = facts.pop("disabled_checks")
-    weak_arguments, weak_results = (
-        frozenset(functions[0][key]) if functions else None for key in ("weak_arguments", "weak_results")
-    )
     return Inspection(
         **facts,
-        arguments=tuple(_value(v, i in kept, _is_in(weak_arguments, i)) for i, v in enumerate(arguments)),
-        results=tuple(_value(v, True, _is_in(weak_results, i)) for i, v in enumerate(results)),
+        arguments=arguments,
+        results=results,
         disabled_checks=tuple(_check(kind, target) for kind, target in checks),
         vjp_order=len(modules) - 1,
         total_bytes=artifact.size if image_modules else memoryview(buffer).nbytes,
@@ -216,6 +215,22 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         modules_checked=check_modules and bool(functions),
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
+    )
+
+
+def values_of(
+    artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The arguments and the results of what `Artifact.describe` returned, all or the first ones."""
+    trailer = artifact.trailer()
+    weak_arguments, weak_results = (
+        None if trailer is None else frozenset(trailer["functions"][0][key])
+        for key in ("weak_arguments", "weak_results")
+    )
+    kept = frozenset(facts["kept"])
+    return (
+        tuple(_value(v, i in kept, _is_in(weak_arguments, i)) for i, v in enumerate(facts["arguments"][:most])),
+        tuple(_value(v, True, _is_in(weak_results, i)) for i, v in enumerate(facts["results"][:most])),
     )
 
 
