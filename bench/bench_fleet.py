@@ -254,19 +254,19 @@ def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: Mod
     )
 
 
-def _read(path: Path, threads: ThreadPoolExecutor, buffers: list[bytearray]) -> None:
-    """All bytes of a file, a range for each thread, always into the same memory."""
+def _read(path: Path, threads: ThreadPoolExecutor, buffers: list[bytearray]) -> int:
+    """Reads a file, a range of it in each thread, always into the same memory. Returns its size."""
     share = path.stat().st_size // len(buffers) + 1
 
-    def read(number: int, buffer: bytearray) -> None:
+    def read(number: int, buffer: bytearray) -> int:
         with open(path, "rb", buffering=0) as file:
             file.seek(number * share)
             left = share
             while left > 0 and (count := file.readinto(memoryview(buffer)[:left])):
                 left -= count
+        return share - left
 
-    for _ in threads.map(read, range(len(buffers)), buffers):
-        pass
+    return sum(threads.map(read, range(len(buffers)), buffers))
 
 
 def _memory_trial(
