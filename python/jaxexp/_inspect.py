@@ -24,6 +24,8 @@ class Value:
         sharding: how it is divided among devices; None where that is left open.
         kept: whether the module takes it. Arguments that the function does not use may be left out; results are in
             the module always.
+        path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1]"``. Children
+            of custom nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
     """
 
     dtype: str
@@ -32,6 +34,7 @@ class Value:
     memory_space: str
     sharding: str | None
     kept: bool
+    path: str
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -72,6 +75,9 @@ class Inspection:
         stablehlo: the version of StableHLO that the module was written for; None where the producer names none.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
+        operation_counts: how many operations of each kind there are in each of the modules, in the order of
+            `module_bytes`; None for a module that is damaged, or newer than what can be read here.
+        custom_calls: likewise how many operations call each target of custom calls.
         trailer: who wrote the trailer, which is where all that follows comes from; None where there is none.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
         modules_checked: whether `inspect` was told to compare them. The digest of everything else always is.
@@ -100,6 +106,8 @@ class Inspection:
     stablehlo: str | None
     dialects: tuple[str, ...]
     operations: tuple[str, ...]
+    operation_counts: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
+    custom_calls: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
     trailer: str | None
     module_digests: tuple[str, ...]
     modules_checked: bool
@@ -124,6 +132,7 @@ class Inspection:
             "not checked": _listed(self.disabled_checks),
             "module": f"{self.module_bytes[0]:,} bytes by {self.producer or 'no producer that is known'}, dialects "
             f"{_listed(self.dialects)}, {len(self.operations)} kinds of operations",
+            "custom calls": _calls(self.custom_calls[0]),
             "VJPs": _listed(vjps),
             "size": f"{self.total_bytes:,} bytes",
             "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",
@@ -196,19 +205,28 @@ def _described(buffer: Any, check_modules: bool) -> Inspection:
     if check_modules:
         _check_modules(artifact)
     kept, arguments, results = frozenset(facts.pop("kept")), facts.pop("arguments"), facts.pop("results")
-    checks = facts.pop("disabled_checks")
+    checks, in_leaves, out_leaves = facts.pop("disabled_checks"), facts.pop("in_leaves"), facts.pop("out_leaves")
+    contents = [_contents(module) for module in modules]
     weak_arguments, weak_results = (
         frozenset(functions[0][key]) if functions else None for key in ("weak_arguments", "weak_results")
     )
     return Inspection(
         **facts,
-        arguments=tuple(_value(v, i in kept, _is_in(weak_arguments, i)) for i, v in enumerate(arguments)),
-        results=tuple(_value(v, True, _is_in(weak_results, i)) for i, v in enumerate(results)),
+        arguments=tuple(
+            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path))
+            for i, (v, path) in enumerate(zip(arguments, in_leaves, strict=True))
+        ),
+        results=tuple(
+            _value(v, True, _is_in(weak_results, i), f"result{path}")
+            for i, (v, path) in enumerate(zip(results, out_leaves, strict=True))
+        ),
         disabled_checks=tuple(_check(kind, target) for kind, target in checks),
         vjp_order=len(modules) - 1,
         total_bytes=memoryview(buffer).nbytes,
         module_bytes=tuple(map(len, modules)),
         **_head(modules[0]),
+        operation_counts=tuple(operations for operations, _ in contents),
+        custom_calls=tuple(calls for _, calls in contents),
         trailer=trailer["writer"],
         module_digests=tuple(function["module_digest"].hex() for function in functions),
         modules_checked=check_modules and bool(functions),
@@ -245,11 +263,32 @@ def _head(module: memoryview) -> dict[str, Any]:
     }
 
 
+def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+    try:
+        return _native.contents(module) or (None, None)
+    except DeserializationError:
+        return None, None
+
+
+def _calls(counts: dict[str, int] | None) -> str:
+    if counts is None:
+        return "not known, because the module cannot be read here"
+    return _listed(f"{target} ({count})" for target, count in counts.items())
+
+
+def _argument_path(path: str) -> str:
+    """`in_tree` is the pair (args, kwargs)."""
+    for start, name in (("[0]", "args"), ("[1]", "kwargs")):
+        if path.startswith(start):
+            return name + path[len(start) :]
+    return path
+
+
 def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
     return None if indices is None else index in indices
 
 
-def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None) -> Value:
+def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str) -> Value:
     dtype, dims, memory_space, sharding = described
     return Value(
         dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"dtype number {dtype}",
@@ -258,6 +297,7 @@ def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_ty
         memory_space=_MEMORY_SPACES[memory_space],
         sharding=_sharding(sharding),
         kept=kept,
+        path=path,
     )
 
 
