@@ -72,7 +72,14 @@ def _show(page: Page, name: str, found: Compatibility) -> None:
     rows = [(_span(first, last), "loads it", "") for first, last in found.readers]
     rows += [(_span(refusal.first, refusal.last), "refuses it", refusal.reason) for refusal in found.refusals]
     rows.sort(key=lambda row: [int(part) for part in row[0].partition(" ")[0].split(".")])
-    page.table([Column("jax.export of", style="name"), Column(""), Column("because of")], rows)
+    page.table(
+        [
+            Column("jax.export of", style="name"),
+            Column("", marks={"loads": "good", "refuses": "bad"}),
+            Column("because of"),
+        ],
+        rows,
+    )
 
 
 def _fields(found: Compatibility) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import click
@@ -20,6 +20,7 @@ import click
 _INDENT = 2
 _GAP = "  "
 _NARROWEST = 12  # column of a table
+_WIDEST = 200  # likewise, in a pipe
 _SHOWN = 40  # rows of a table that may be long, on a terminal
 
 
@@ -58,12 +59,17 @@ class Column:
         right: whether it has numbers.
         cut: whether a terminal that is too narrow may have the beginning of a cell instead of several lines.
         style: how it looks on a terminal.
+        marks: how cells look that begin with one of these texts.
     """
 
     name: str
     right: bool = False
     cut: bool = False
     style: str | None = None
+    marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def style_of(self, cell: str) -> str | None:
+        return next((style for start, style in self.marks.items() if cell.startswith(start)), self.style)
 
 
 class Page:
@@ -138,6 +144,8 @@ class Page:
     def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
         """What each column needs; if that is too much, the widest ones get less."""
         widths = [max(_cells(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
+        if not self._is_terminal:  # one long cell must not make thousands of rows as long
+            return [min(width, _WIDEST) for width in widths]
         room = self._width - _INDENT - len(_GAP) * (len(columns) - 1)
         while sum(widths) > room and max(widths) > _NARROWEST:
             widest = max(widths)
@@ -148,13 +156,14 @@ class Page:
 
     def _row(self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], style: str | None) -> None:
         cells = [
-            [_shortened(text, width)] if column.cut else _wrapped(text, width)
+            [text] if not self._is_terminal else [_shortened(text, width)] if column.cut else _wrapped(text, width)
             for column, text, width in zip(columns, row, widths, strict=True)
         ]
+        styles = [style or column.style_of(text) for column, text in zip(columns, row, strict=True)]
         for parts in itertools.zip_longest(*cells, fillvalue=""):
             line = _GAP.join(
-                _filled(self.styled(part, style or column.style), width - _cells(part), column.right)
-                for column, part, width in zip(columns, parts, widths, strict=True)
+                _filled(self.styled(part, look), width - _cells(part), column.right)
+                for column, part, width, look in zip(columns, parts, widths, styles, strict=True)
             )
             self._lines.append((" " * _INDENT + line).rstrip())
 
@@ -196,11 +205,15 @@ def _head(text: str, width: int) -> str:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Lines of a text, broken at spaces where there are any."""
-    lines = []
-    while _cells(text) > width:
-        head = _head(text, width)
-        space = head.rfind(" ") if text[len(head) : len(head) + 1] != " " else len(head)
+    lines, start = [], 0
+    while True:
+        ahead = text[start : start + 4 * width]  # all that a line may take
+        if start + len(ahead) == len(text) and _cells(ahead) <= width:
+            return [*lines, ahead]
+        head = _head(ahead, width)
+        space = len(head) if ahead[len(head) : len(head) + 1] == " " else head.rfind(" ")
         head = head[:space] if space > width // 3 else head
         lines.append(head.rstrip())
-        text = text[len(head) :].lstrip()
-    return [*lines, text]
+        start += len(head)
+        while text[start : start + 1] == " ":
+            start += 1

@@ -34,7 +34,7 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
         def advance(steps: int) -> None:
             nonlocal update, done
             done += steps
-            if update is None and time.monotonic() - began >= DELAY:
+            if update is None and done < total and time.monotonic() - began >= DELAY:
                 update = at_end.enter_context(_drawn(what, total))
             if update is not None:
                 update(done)

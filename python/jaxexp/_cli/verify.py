@@ -126,7 +126,13 @@ def _print(verdicts: list[Verdict], quiet: bool) -> None:
     ]
     if rows:
         page.table(
-            [Column("artifact", style="name"), Column("bytes", right=True), Column("state"), Column("why")], rows
+            [
+                Column("artifact", style="name"),
+                Column("bytes", right=True),
+                Column("state", marks={"whole": "good", "damaged": "bad"}),
+                Column("why"),
+            ],
+            rows,
         )
     if not quiet:
         page.blank()
