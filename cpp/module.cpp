@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include "convert/archive.h"
 #include "convert/artifact.h"
 #include "convert/check_bytecode.h"
 #include "convert/contents.h"
@@ -65,6 +66,8 @@ NB_MODULE(_native, m) {
            "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
       .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
            "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
+      .def("modules", &Artifact::modules, nb::sig("def modules(self) -> list[tuple[int, int, bytes]]"),
+           "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
            "The user's metadata as JSON texts; None where there is none.")
       .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
@@ -77,4 +80,5 @@ NB_MODULE(_native, m) {
                 "tuple[dict[str, int], dict[str, int] | None] | None"),
         "How often each kind of operation, and each target of a custom call, occurs in a module, after the same check; "
         "None, or None for the targets, where it is written in a way that is not known here.");
+  define_archive(m);
 }

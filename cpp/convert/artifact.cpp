@@ -120,6 +120,18 @@ nb::dict Artifact::facts() const {
   return facts;
 }
 
+nb::list Artifact::modules() const {
+  nb::list modules;
+  const std::uint8_t* const start = source_->buffer->bytes().data();
+  for (std::optional<Artifact> link = *this; link; link = link->vjp()) {
+    const auto bytes = link->unchecked_module_bytes();
+    const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });
+    link->check_module(digest);
+    modules.append(nb::make_tuple(bytes.data() - start, bytes.size(), nb::bytes(digest.data(), digest.size())));
+  }
+  return modules;
+}
+
 nb::object Artifact::metadata() const {
   if (order_ != 0 || !source_->opened->trailer() || !source_->opened->trailer()->content().metadata()) return nb::none();
   nb::dict texts;

@@ -39,6 +39,8 @@ class Artifact {
   /// What it says, for people (describe.cpp).
   nb::dict describe() const;
   nb::object trailer() const;
+  /// Offset, size and digest of its module and those of its VJPs; those with a digest in the trailer are checked.
+  nb::list modules() const;
   nb::object metadata() const;
 
  private:

@@ -44,6 +44,18 @@ inline std::string shortened(std::string_view text, std::size_t end = 80) {
   return std::string(text.substr(0, end)) + "...";
 }
 
+/// A text of a stranger for a message: what is not visible ASCII as "\\x1b".
+inline std::string escaped(std::string_view text) {
+  std::string shown;
+  for (const unsigned char c : text) {
+    if (c >= ' ' && c <= '~')
+      shown += static_cast<char>(c);
+    else
+      (shown += "\\x") += {"0123456789abcdef"[c >> 4], "0123456789abcdef"[c & 15]};
+  }
+  return shown;
+}
+
 struct Error : std::exception {
   Error(const Path& where, std::string expected, std::string found)
       : path(where.str()), expected(std::move(expected)), found(std::move(found)) {}

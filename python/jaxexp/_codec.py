@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import numbers
 import os
-import secrets
-import stat
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import __version__, _jax, _metadata, _native, _registry, _retarget, _sharding
+from . import __version__, _files, _jax, _metadata, _native, _registry, _retarget, _sharding
 from ._disabled_check import DisabledSafetyCheck
 from ._errors import ExportError, ExportTypeError, UnsupportedArtifactError, UnsupportedSerializationError
 
@@ -43,7 +40,7 @@ def save(
     metadata: Mapping[str, Any] | None,
 ) -> None:
     arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata)
-    _replace_file(path, _native.encode_parts(*arguments))
+    _files.replace(path, _native.encode_parts(*arguments))
 
 
 def _encoder_arguments(
@@ -109,31 +106,6 @@ def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
 def _described(exported: Exported) -> str:
     name, order = exported._origin
     return f"the VJP of order {order} of {name}" if order else name
-
-
-def _replace_file(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
-    """Writes a file next to its final place, then renames it: `path` holds the old bytes or all of the new ones."""
-    final = os.path.realpath(os.fsdecode(path))
-    replaced = os.stat(final) if os.path.exists(final) else None
-    if replaced is not None and not stat.S_ISREG(replaced.st_mode):
-        with open(final, "wb") as file:  # a pipe or a device is written to, not replaced
-            file.writelines(parts)
-        return
-    temporary = os.path.join(os.path.dirname(final), f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.writelines(parts)
-            if replaced is not None:
-                os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
-        os.replace(temporary, final)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename == temporary:
-            # Nobody knows the temporary file: name the folder where that is missing, else what was to be written.
-            named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
-            raise OSError(error.errno, error.strerror, named) from None
-        raise
 
 
 @functools.cache

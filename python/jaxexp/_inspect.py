@@ -204,22 +204,15 @@ def _described(buffer: Any, check_modules: bool) -> Inspection:
     functions = trailer["functions"]
     if check_modules:
         _check_modules(artifact)
-    kept, arguments, results = frozenset(facts.pop("kept")), facts.pop("arguments"), facts.pop("results")
-    checks, in_leaves, out_leaves = facts.pop("disabled_checks"), facts.pop("in_leaves"), facts.pop("out_leaves")
+    arguments, results = values_of(artifact, facts)
+    for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
+        del facts[key]
     contents = [_contents(module) for module in modules]
-    weak_arguments, weak_results = (
-        frozenset(functions[0][key]) if functions else None for key in ("weak_arguments", "weak_results")
-    )
+    checks = facts.pop("disabled_checks")
     return Inspection(
         **facts,
-        arguments=tuple(
-            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path))
-            for i, (v, path) in enumerate(zip(arguments, in_leaves, strict=True))
-        ),
-        results=tuple(
-            _value(v, True, _is_in(weak_results, i), f"result{path}")
-            for i, (v, path) in enumerate(zip(results, out_leaves, strict=True))
-        ),
+        arguments=arguments,
+        results=results,
         disabled_checks=tuple(_check(kind, target) for kind, target in checks),
         vjp_order=len(modules) - 1,
         total_bytes=memoryview(buffer).nbytes,
@@ -232,6 +225,27 @@ def _described(buffer: Any, check_modules: bool) -> Inspection:
         modules_checked=check_modules and bool(functions),
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
+    )
+
+
+def values_of(
+    artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The arguments and the results of what `Artifact.describe` returned, all or the first ones."""
+    trailer = artifact.trailer()
+    weak_arguments, weak_results = (
+        None if trailer is None else frozenset(trailer["functions"][0][key])
+        for key in ("weak_arguments", "weak_results")
+    )
+    kept = frozenset(facts["kept"])
+    arguments = zip(facts["arguments"][:most], facts["in_leaves"], strict=False)
+    results = zip(facts["results"][:most], facts["out_leaves"], strict=False)
+    return (
+        tuple(
+            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path))
+            for i, (v, path) in enumerate(arguments)
+        ),
+        tuple(_value(v, True, _is_in(weak_results, i), f"result{path}") for i, (v, path) in enumerate(results)),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from typing import Any
 
 import click
+
+from jaxexp import _files
 
 
 def write(path: str, data: Any, *, force: bool) -> None:
@@ -24,35 +24,9 @@ def write(path: str, data: Any, *, force: bool) -> None:
     """
     if not force:
         refuse_existing(path)
-    folder = os.path.dirname(path)
-    temporary = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-        if force:
-            os.replace(temporary, path)
-        else:
-            _give_name(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename == temporary:
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
+    _files.replace(path, [data])
 
 
 def refuse_existing(path: str) -> None:
     if os.path.lexists(path):
         raise click.ClickException(f"{path!r} exists: --force replaces it")
-
-
-def _give_name(temporary: str, path: str) -> None:
-    """Renames without replacing a file that appeared meanwhile, where the file system can do that."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        refuse_existing(path)
-    except (OSError, AttributeError, NotImplementedError):
-        os.replace(temporary, path)
-    else:
-        os.unlink(temporary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from . import sources
 from .page import Column, Page, counted
 
 if TYPE_CHECKING:
-    from jaxexp.archive import Summary
+    from jaxexp._summary import Summary
 
 _EXAMPLE = """\b
 Example:
@@ -65,9 +64,9 @@ def _row(handle: Any, long: bool) -> tuple[str, ...]:
         *row,
         f"{summary.nr_devices:,}",
         f"{summary.vjp_order:,}",
-        f"JAX {summary.jax_version or 'of unknown version'}" + (f", {summary.writer}" if summary.writer else ""),
+        f"JAX {summary.jax_version or summary.writer}",
         handle.digest,
-        "" if handle.metadata is None else json.dumps(handle.metadata),
+        json.dumps(handle.metadata) if handle.metadata else "",
     )
 
 
@@ -85,4 +84,4 @@ def _some(shown: Any, count: int) -> str:
 
 def _facts(handle: Any) -> dict[str, Any]:
     facts = {"name": handle.name, "bytes": handle.size, "digest": handle.digest, "metadata": handle.metadata}
-    return {**facts, **dataclasses.asdict(handle.summary)}
+    return {**facts, **handle.summary.to_dict()}

@@ -38,7 +38,7 @@ def command(
         raise click.UsageError("--append and --force exclude each other")
     if not append and not force:
         files.refuse_existing(archive)
-    from jaxexp.archive import Archive
+    from jaxexp._archive import Archive
 
     notes = dict(map(_entry, metadata)) or None
     found = _named(paths, include)

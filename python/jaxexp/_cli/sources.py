@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import click
 from jaxexp._errors import DeserializationError
 
 if TYPE_CHECKING:
-    from jaxexp.archive import Archive
+    from jaxexp._archive import Archive
 
 MEMBER = "::"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -107,7 +107,7 @@ def members(path: str, pattern: str | None) -> Iterator[Source]:
         yield Source(f"{path}{MEMBER}{name}", handle=archive[name])
 
 
-def matching(path: str, archive: Mapping[str, Any], pattern: str | None) -> list[str]:
+def matching(path: str, archive: Archive, pattern: str | None) -> list[str]:
     """The names in an archive that a pattern matches; a name is a pattern for itself.
 
     Raises:
@@ -117,7 +117,7 @@ def matching(path: str, archive: Mapping[str, Any], pattern: str | None) -> list
         return list(archive)
     if pattern in archive:
         return [pattern]
-    names: list[str] = fnmatch.filter(archive, pattern) if any(c in pattern for c in "*?[") else []
+    names = list(archive.glob(pattern))
     if not names:
         raise click.ClickException(f"no member {pattern!r} in {path!r}: 'jaxexp ls {path}' lists what there is")
     return names
@@ -125,7 +125,7 @@ def matching(path: str, archive: Mapping[str, Any], pattern: str | None) -> list
 
 def opened(path: str) -> Archive:
     """An archive, for reading."""
-    from jaxexp.archive import Archive
+    from jaxexp._archive import Archive
 
     return Archive.open(path)
 

@@ -64,8 +64,8 @@ def _inside(directory: str, name: str, suffix: str) -> str:
 
 def _make_folder(directory: str, target: str) -> None:
     """Makes the folders that a file needs; links in the directory must not lead out of it."""
-    folder, root = os.path.dirname(target) or ".", os.path.realpath(directory)
     os.makedirs(directory, exist_ok=True)
-    if os.path.commonpath([os.path.realpath(folder), root]) != root:
-        raise click.ClickException(f"{folder!r} is a link out of {directory!r}")
-    os.makedirs(folder, exist_ok=True)
+    root = os.path.realpath(directory)
+    if os.path.commonpath([os.path.realpath(target), root]) != root:
+        raise click.ClickException(f"{target!r} is a link out of {directory!r}, or behind one")
+    os.makedirs(os.path.dirname(target), exist_ok=True)

@@ -1,0 +1,38 @@
+// An archive's index as Python sees it: numbers, texts and dicts.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "convert/buffer.h"
+#include "wire/archive_index.h"
+#include "wire/archive_records.h"
+
+namespace jaxexp {
+
+/// The index of an archive in a caller's buffer.
+class IndexView {
+ public:
+  IndexView(nb::handle index, std::uint64_t root_position, std::uint64_t root_size, nb::bytes root_digest,
+            std::uint64_t end);
+
+  const wire::ArchiveIndex& index() const { return index_; }
+  nb::object find(std::string_view name) const;
+  nb::list names() const;
+  nb::str name(std::uint32_t number) const;
+  nb::dict member(std::uint32_t number) const;
+  nb::tuple extent(std::uint32_t number) const;
+  void check() const;
+
+ private:
+  Buffer buffer_;
+  wire::ArchiveIndex index_;
+};
+
+/// Adds what Python sees of archives to the native module.
+void define_archive(nb::module_& m);
+
+}  // namespace jaxexp

@@ -1,0 +1,51 @@
+// The index of an archive, read where it lies: its blocks are checked when they are first needed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "archive_generated.h"
+#include "digest.h"
+
+namespace jaxexp::wire {
+
+class ArchiveIndex {
+ public:
+  /// `index` are its bytes, at a multiple of eight; `root` is where the root is in them; `end` is where they begin in
+  /// the file. Checks the root, which takes as long as hashing some 40 bytes for every 64 members. Throws Error.
+  ArchiveIndex(std::span<const std::uint8_t> index, std::uint64_t root_position, std::uint64_t root_size,
+               const Digest& root_digest, std::uint64_t end);
+
+  std::uint32_t size() const { return root_->member_count(); }
+  std::string_view writer() const { return root_->writer()->string_view(); }
+
+  /// The number of a member. Throws Error where a block on the way to it is damaged.
+  std::optional<std::uint32_t> find(std::string_view name) const;
+
+  /// A member whose block has been checked: names, sizes and places are what they have to be. Throws Error.
+  const schema::Member& member(std::uint32_t number) const;
+
+  /// All blocks, and that no two members share bytes unless they say so. Throws Error.
+  void check() const;
+
+ private:
+  const schema::Block& block(std::uint32_t number) const;
+  const schema::Block& check_block(std::uint32_t number) const;
+  void check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const;
+  void check_places() const;
+  std::uint32_t block_of(std::uint32_t member) const;
+  std::uint32_t first_member(std::uint32_t block) const;
+  std::string_view first_name(std::uint32_t block) const;
+
+  std::span<const std::uint8_t> index_;
+  std::uint64_t end_;
+  const schema::Index* root_;
+  std::unique_ptr<std::atomic<bool>[]> checked_;  // blocks
+  mutable std::atomic<bool> all_checked_ = false;
+};
+
+}  // namespace jaxexp::wire
