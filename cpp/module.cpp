@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include "convert/apart.h"
 #include "convert/archive.h"
 #include "convert/artifact.h"
 #include "convert/check_bytecode.h"
@@ -47,14 +48,18 @@ NB_MODULE(_native, m) {
         "The same bytes in pieces; those of the modules are views, not copies.");
 
   nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")
-      .def(nb::init<nb::handle>(), "buffer"_a.none(),
-           nb::sig("def __init__(self, buffer: typing_extensions.Buffer) -> None"))
+      .def(nb::init<nb::handle, nb::handle>(), "buffer"_a.none(), "modules"_a = nb::tuple(),
+           nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
+                   "modules: collections.abc.Sequence[typing_extensions.Buffer] = ()) -> None"),
+           "Where there are modules, the buffer is what `cut` left of an artifact: one for each function.")
       .def("decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
            "The fields of the Exported, except its module.")
       .def("module", &Artifact::module, nb::sig("def module(self) -> memoryview"),
            "The bytes of the StableHLO module: a read-only view into the buffer.")
       .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
            "The same bytes, without a comparison with their digest.")
+      .def_prop_ro("size", &Artifact::size,
+                   "How many bytes it has, its modules included; all of the buffer where no trailer says where it ends.")
       .def("vjp", &Artifact::vjp, "The VJP that was serialized with it.")
       .def_prop_ro("serialization_version", &Artifact::serialization_version)
       .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))
@@ -72,6 +77,14 @@ NB_MODULE(_native, m) {
            "The user's metadata as JSON texts; None where there is none.")
       .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
            "What it says, as plain Python objects; needs no `bind`. Its module is not compared with a digest.");
+  m.def("cut", &cut, "artifact"_a.none(), nb::sig("def cut(artifact: typing_extensions.Buffer) -> bytes"),
+        "An artifact without its modules' bytes, for who keeps those elsewhere; it has to have a trailer.");
+  m.def("join", &join, "image"_a.none(), "modules"_a,
+        nb::sig("def join(image: typing_extensions.Buffer, "
+                "modules: collections.abc.Sequence[typing_extensions.Buffer]) -> bytearray"),
+        "The artifact that `cut` made the image from, byte for byte; its modules are compared with their digests.");
+  m.def("digest", &digest, "buffer"_a.none(), nb::sig("def digest(buffer: typing_extensions.Buffer) -> bytes"),
+        "XXH3 of 128 bits, in its canonical byte order, as trailers have it.");
   m.def("check_bytecode", &check_bytecode, "module"_a,
         nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
         "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");

@@ -6,13 +6,21 @@
 #include <nanobind/stl/string_view.h>
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "wire/crew.h"
+#include "wire/error.h"
+#include "wire/verify_member.h"
 
 namespace jaxexp {
 namespace {
 
 using namespace nb::literals;
+namespace schema = wire::schema;
 
 /// Of the alignment that the numbers in an index have.
 nb::object aligned(nb::handle index) {
@@ -91,6 +99,15 @@ wire::MemberRecord to_record(const nb::dict& member) {
   return record;
 }
 
+/// The index is a member of the ZIP file, too.
+nb::bytes last_bytes(std::vector<wire::ZipMember> files, const nb::dict& index, std::uint64_t position, nb::bytes comment) {
+  const auto number = [&](const char* key) { return nb::cast<std::uint64_t>(index[key]); };
+  files.push_back({std::string(wire::index_name), static_cast<std::uint32_t>(number("stored_size")),
+                   static_cast<std::uint32_t>(number("crc32")), number("position") - number("header")});
+  const std::string bytes = wire::zip_end(files, position, {comment.c_str(), comment.size()});
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
 }  // namespace
 
 IndexView::IndexView(nb::handle index, std::uint64_t root_position, std::uint64_t root_size, nb::bytes root_digest,
@@ -120,6 +137,82 @@ nb::tuple IndexView::extent(std::uint32_t number) const {
   return nb::make_tuple(member.place()->position(), member.place()->size(), nb::tuple(modules));
 }
 
+nb::list IndexView::find_all(const nb::list& names) const {
+  nb::list numbers;
+  for (nb::handle name : names) {
+    const auto number = nb::isinstance<nb::str>(name) ? index_.find(nb::cast<std::string_view>(name)) : std::nullopt;
+    if (!number) throw nb::key_error(nb::cast<std::string>(nb::repr(name)).c_str());
+    numbers.append(*number);
+  }
+  return numbers;
+}
+
+nb::list IndexView::extents(const nb::list& numbers) const {
+  nb::list extents;
+  for (nb::handle number : numbers) extents.append(extent(nb::cast<std::uint32_t>(number)));
+  return extents;
+}
+
+nb::list IndexView::zip_extents(const nb::list& numbers) const {
+  nb::list extents;
+  for (nb::handle given : numbers) {
+    const auto number = nb::cast<std::uint32_t>(given);
+    const schema::Place& place = *index_.member(number).place();
+    extents.append(nb::make_tuple(place.position() - place.header(), std::uint64_t{place.header()} + place.size(),
+                                  extent(number)[2], place.shared()));
+  }
+  return extents;
+}
+
+nb::list IndexView::own_metadata(const nb::list& numbers) const {
+  nb::list found;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto& member = index_.member(nb::cast<std::uint32_t>(numbers[i]));
+    if (member.own_metadata()) found.append(nb::make_tuple(i, text(member.metadata())));
+  }
+  return found;
+}
+
+nb::list IndexView::verify(const nb::list& numbers, const nb::list& parts, std::size_t workers) const {
+  struct Item {
+    std::uint32_t number;
+    std::unique_ptr<const Buffer> bytes;
+    std::vector<std::unique_ptr<const Buffer>> modules;
+    std::optional<wire::Error> error;
+  };
+  std::vector<Item> items(numbers.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i].number = nb::cast<std::uint32_t>(numbers[i]);
+    items[i].bytes = std::make_unique<const Buffer>(parts[i][0]);
+    for (nb::handle module : nb::borrow<nb::list>(parts[i][1]))
+      items[i].modules.push_back(std::make_unique<const Buffer>(module));
+  }
+  {
+    nb::gil_scoped_release release;
+    const auto verify_one = [&](std::size_t i) {
+      std::vector<std::span<const std::uint8_t>> modules;
+      for (const auto& module : items[i].modules) modules.push_back(module->bytes());
+      try {
+        wire::verify_member(index_, items[i].number, items[i].bytes->bytes(), modules);
+      } catch (const wire::Error& error) {
+        items[i].error = error;
+      }
+    };
+    constexpr std::size_t step = 16;
+    const std::size_t jobs = (items.size() + step - 1) / step;
+    wire::Crew crew(workers - 1, jobs, [&](std::size_t job) {
+      for (std::size_t i = job * step; i < std::min(items.size(), (job + 1) * step); ++i) verify_one(i);
+    });
+    for (std::size_t job = 0; job < jobs; ++job)
+      while (!crew.wait_for(job, std::chrono::hours(1))) {
+      }
+  }
+  nb::list damaged;
+  for (std::size_t i = 0; i < items.size(); ++i)
+    if (const auto& error = items[i].error) damaged.append(nb::make_tuple(i, error->path, error->expected, error->found));
+  return damaged;
+}
+
 void IndexView::check() const {
   nb::gil_scoped_release release;
   index_.check();
@@ -143,7 +236,39 @@ void define_archive(nb::module_& m) {
       .def("extent", &IndexView::extent, "number"_a,
            nb::sig("def extent(self, number: int) -> tuple[int, int, tuple[tuple[int, int], ...]]"),
            "Where its bytes are: position and size; and those of its modules if they are apart.")
+      .def("find_all", &IndexView::find_all, "names"_a, nb::sig("def find_all(self, names: list[str]) -> list[int]"),
+           "The numbers of members. Raises KeyError where there is no such member.")
+      .def("extents", &IndexView::extents, "numbers"_a,
+           nb::sig("def extents(self, numbers: list[int]) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]"),
+           "`extent` of several members.")
+      .def("zip_extents", &IndexView::zip_extents, "numbers"_a,
+           nb::sig("def zip_extents(self, numbers: list[int]) "
+                   "-> list[tuple[int, int, tuple[tuple[int, int], ...], bool]]"),
+           "The same from their headers in the ZIP file on, and whether the bytes are another member's.")
+      .def("own_metadata", &IndexView::own_metadata, "numbers"_a,
+           nb::sig("def own_metadata(self, numbers: list[int]) -> list[tuple[int, str]]"),
+           "For members with metadata that were given to the archive: the place in the list, and the JSON text.")
+      .def("last_bytes",
+           [](const IndexView& view, const nb::dict& index, std::uint64_t position, nb::bytes comment) {
+             return last_bytes(view.index().files(), index, position, comment);
+           },
+           "index"_a, "position"_a, "comment"_a,
+           nb::sig("def last_bytes(self, index: dict[str, int], position: int, comment: bytes) -> bytes"),
+           "What has to stand behind the index, as `ArchiveRecords.last_bytes` has it.")
+      .def("verify", &IndexView::verify, "numbers"_a, "parts"_a, "workers"_a,
+           nb::sig("def verify(self, numbers: list[int], parts: list[tuple[typing_extensions.Buffer, "
+                   "list[typing_extensions.Buffer]]], workers: int) -> list[tuple[int, str, str, str]]"),
+           "Compares members with what they have to be, in threads. Parts are the bytes of a member, from its header in "
+           "the ZIP file on, and of its modules if they are apart. Returns for each damaged one its place in the list, "
+           "and where, what was expected, and what was found.")
       .def("check", &IndexView::check, "Checks all of it, and that members share no bytes by mistake.");
+
+  m.def("zip_local_header",
+        [](std::string_view name, std::uint32_t size, std::uint32_t crc32, std::uint64_t position) {
+          const std::string header = wire::zip_local_header(name, size, crc32, position);
+          return nb::bytes(header.data(), header.size());
+        },
+        "name"_a, "size"_a, "crc32"_a, "position"_a, "The header of a member of a ZIP file, at a position.");
 
   using Records = wire::ArchiveRecords;
   nb::class_<Records>(m, "ArchiveRecords", "What the index of an archive that is being written will say.")
@@ -209,16 +334,13 @@ void define_archive(nb::module_& m) {
            },
            "position"_a, "size"_a, nb::sig("def using(self, position: int, size: int) -> list[str]"),
            "The members whose modules are apart from them, within these bytes.")
-      .def("files",
-           [](const Records& records) {
-             nb::list files;
-             for (const auto& [name, record] : records.members())
-               if (!record.shared)
-                 files.append(nb::make_tuple(name, record.apart, record.position, record.header, record.stored_size, record.crc32));
-             return files;
+      .def("last_bytes",
+           [](const Records& records, const nb::dict& index, std::uint64_t position, nb::bytes comment) {
+             return last_bytes(records.files(), index, position, comment);
            },
-           nb::sig("def files(self) -> list[tuple[str, bool, int, int, int, int]]"),
-           "The members that own bytes: name, whether modules are apart, position, size of the header, size, CRC-32.")
+           "index"_a, "position"_a, "comment"_a,
+           nb::sig("def last_bytes(self, index: dict[str, int], position: int, comment: bytes) -> bytes"),
+           "What stands behind the index, whose place is given, from a position on: the ZIP file's directory and end.")
       .def("write",
            [](const Records& records, std::string_view writer, std::uint64_t end) {
              const wire::IndexBytes index = records.write(writer, end);

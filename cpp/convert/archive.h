@@ -25,6 +25,11 @@ class IndexView {
   nb::str name(std::uint32_t number) const;
   nb::dict member(std::uint32_t number) const;
   nb::tuple extent(std::uint32_t number) const;
+  nb::list find_all(const nb::list& names) const;
+  nb::list extents(const nb::list& numbers) const;
+  nb::list zip_extents(const nb::list& numbers) const;
+  nb::list own_metadata(const nb::list& numbers) const;
+  nb::list verify(const nb::list& numbers, const nb::list& parts, std::size_t workers) const;
   void check() const;
 
  private:

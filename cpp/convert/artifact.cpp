@@ -8,16 +8,6 @@
 namespace jaxexp {
 namespace {
 
-/// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
-/// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
-/// FlatBuffers are written.
-std::shared_ptr<const Buffer> stable(nb::handle owner) {
-  auto buffer = std::make_shared<const Buffer>(owner);
-  const auto bytes = buffer->bytes();
-  if (!buffer->writable() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0) return buffer;
-  return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
-}
-
 nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
 
 /// Adds the names of a tree's custom nodes. Trees share subtrees, so each is looked at once.
@@ -30,12 +20,18 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire:
 
 }  // namespace
 
-Artifact::Source::Source(nb::handle owner) : buffer(stable(owner)) {
-  over(buffer->bytes().size(), [&] { opened.emplace(buffer->bytes()); });
+Artifact::Source::Source(nb::handle owner, nb::handle module_owners) : buffer(stable(owner)) {
+  std::vector<wire::Opened::Bytes> spans;
+  if (module_owners.is_valid())
+    for (nb::handle module : module_owners) {
+      modules.push_back(stable(module));
+      spans.push_back(modules.back()->bytes());
+    }
+  over(buffer->bytes().size(), [&] { opened.emplace(buffer->bytes(), spans); });
 }
 
-Artifact::Artifact(nb::handle buffer)
-    : source_(std::make_shared<const Source>(buffer)), exported_(&source_->opened->root()), order_(0) {}
+Artifact::Artifact(nb::handle buffer, nb::handle modules)
+    : source_(std::make_shared<const Source>(buffer, modules)), exported_(&source_->opened->root()), order_(0) {}
 
 nb::dict Artifact::decode() const {
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
@@ -45,9 +41,14 @@ nb::dict Artifact::decode() const {
   return Decoder(*refs, *exported_, source_->buffer->bytes(), path, trailer, order_).exported();
 }
 
-nb::object Artifact::module() const { return source_->buffer->part(module_bytes()); }
+nb::object Artifact::module() const {
+  const auto bytes = module_bytes();
+  return source_->module_buffer(order_).part(bytes);
+}
 
-nb::object Artifact::unchecked_module() const { return source_->buffer->part(unchecked_module_bytes()); }
+nb::object Artifact::unchecked_module() const {
+  return source_->module_buffer(order_).part(unchecked_module_bytes());
+}
 
 std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto bytes = unchecked_module_bytes();
@@ -61,8 +62,12 @@ void Artifact::check_module(const wire::Digest& found) const {
 }
 
 std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
-  const auto& module = *exported_->mlir_module_serialized();
-  return {module.Data(), module.size()};
+  return source_->opened->module(*exported_, order_);
+}
+
+std::size_t Artifact::size() const {
+  const auto& trailer = source_->opened->trailer();
+  return trailer ? trailer->whole_size() : source_->buffer->bytes().size();
 }
 
 std::optional<Artifact> Artifact::vjp() const {

@@ -1,4 +1,4 @@
-// A serialized Exported in a caller's buffer: verified, described, decoded on demand.
+// A serialized Exported in a caller's buffers: verified, described, decoded on demand.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "convert/buffer.h"
 #include "exported_generated.h"
@@ -16,8 +17,8 @@ namespace jaxexp {
 
 class Artifact {
  public:
-  /// Verifies all of it, VJPs included.
-  explicit Artifact(nb::handle buffer);
+  /// Verifies all of it, VJPs included. Where there are modules (buffers), the buffer is an image without them.
+  explicit Artifact(nb::handle buffer, nb::handle modules = nb::handle());
 
   nb::dict decode() const;
   nb::object module() const;
@@ -28,6 +29,8 @@ class Artifact {
   std::span<const std::uint8_t> unchecked_module_bytes() const;
   void check_module(const wire::Digest& found) const;
   std::optional<Artifact> vjp() const;
+  /// How many bytes the artifact has, with its modules; those of the buffer where no trailer says where it ends.
+  std::size_t size() const;
 
   int serialization_version() const { return exported_->serialization_version(); }
   nb::object jax_version() const;
@@ -46,9 +49,11 @@ class Artifact {
  private:
   /// What a function shares with its VJPs.
   struct Source {
-    explicit Source(nb::handle owner);
+    Source(nb::handle owner, nb::handle modules);
+    const Buffer& module_buffer(std::size_t order) const { return modules.empty() ? *buffer : *modules[order]; }
 
     std::shared_ptr<const Buffer> buffer;  // read-only, so what was verified stays true
+    std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
     std::optional<wire::Opened> opened;
   };
 

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace jaxexp {
@@ -56,5 +57,15 @@ class Buffer {
 
   Py_buffer info_;
 };
+
+/// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
+/// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
+/// FlatBuffers are written.
+inline std::shared_ptr<const Buffer> stable(nb::handle owner) {
+  auto buffer = std::make_shared<const Buffer>(owner);
+  const auto bytes = buffer->bytes();
+  if (!buffer->writable() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0) return buffer;
+  return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
+}
 
 }  // namespace jaxexp

@@ -148,7 +148,7 @@ nb::dict Artifact::describe() const {
     return nb::make_tuple(static_cast<int>(check.kind()),
                           call ? text(check.custom_call_target()->string_view()) : nb::object(nb::none()));
   });
-  facts["module"] = source_->buffer->part(unchecked_module_bytes());
+  facts["module"] = unchecked_module();
   return facts;
 }
 

@@ -42,6 +42,11 @@ void check_text(const flatbuffers::String* text, const Path& path) {
   if (!is_utf8({text->Data(), text->size()})) refuse(path, "UTF-8", "bytes that are not");
 }
 
+std::string zip_name(const schema::Member& member) {
+  const std::string name = member.name()->str();
+  return member.place()->apart() ? std::string(apart_folder) + name : name;
+}
+
 template <class Vector>
 std::uint32_t length(const Vector* vector) {
   return vector ? vector->size() : 0;
@@ -93,6 +98,25 @@ std::optional<std::uint32_t> ArchiveIndex::find(std::string_view name) const {
 const schema::Member& ArchiveIndex::member(std::uint32_t number) const {
   const std::uint32_t found = block_of(number);
   return *block(found).members()->Get(number - first_member(found));
+}
+
+std::vector<ZipMember> ArchiveIndex::files() const {
+  std::vector<ZipMember> files;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    const schema::Member& member = this->member(i);
+    const schema::Place& place = *member.place();
+    if (!place.shared()) files.push_back({zip_name(member), place.size(), place.crc32(), place.position() - place.header()});
+  }
+  return files;
+}
+
+void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8_t> header) const {
+  const schema::Member& member = this->member(number);
+  const schema::Place& place = *member.place();
+  const std::string expected =
+      zip_local_header(zip_name(member), place.size(), place.crc32(), place.position() - place.header());
+  if (!std::ranges::equal(header, std::span(reinterpret_cast<const std::uint8_t*>(expected.data()), expected.size())))
+    refuse({&index_path, "members", number}, "its header in the ZIP file", std::string("another") + advice);
 }
 
 void ArchiveIndex::check() const {

@@ -7,9 +7,11 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "archive_generated.h"
 #include "digest.h"
+#include "zip_file.h"
 
 namespace jaxexp::wire {
 
@@ -28,6 +30,12 @@ class ArchiveIndex {
 
   /// A member whose block has been checked: names, sizes and places are what they have to be. Throws Error.
   const schema::Member& member(std::uint32_t number) const;
+
+  /// The members of the ZIP file, but for the index. Throws Error.
+  std::vector<ZipMember> files() const;
+
+  /// The header of a member that owns its bytes. Throws Error where `header`, which is in front of them, is another.
+  void check_header(std::uint32_t number, std::span<const std::uint8_t> header) const;
 
   /// All blocks, and that no two members share bytes unless they say so. Throws Error.
   void check() const;

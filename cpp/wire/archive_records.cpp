@@ -127,6 +127,15 @@ std::size_t ArchiveRecords::DigestHash::operator()(const Digest& digest) const {
   return load<std::size_t>(digest.data());
 }
 
+std::vector<ZipMember> ArchiveRecords::files() const {
+  std::vector<ZipMember> files;
+  for (const auto& [name, record] : members_)
+    if (!record.shared)
+      files.push_back({record.apart ? std::string(apart_folder) + name : name, record.stored_size, record.crc32,
+                       record.position - record.header});
+  return files;
+}
+
 IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) const {
   IndexBytes index{};
   std::vector<schema::BlockPlace> places;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "archive_index.h"
+#include "zip_file.h"
 
 namespace jaxexp::wire {
 
@@ -66,6 +67,9 @@ class ArchiveRecords {
 
   /// `end` is where the members' bytes end and the index begins. Throws std::length_error where it is too large.
   IndexBytes write(std::string_view writer, std::uint64_t end) const;
+
+  /// The members of the ZIP file, but for the index.
+  std::vector<ZipMember> files() const;
 
  private:
   struct DigestHash {

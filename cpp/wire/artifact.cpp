@@ -168,8 +168,7 @@ bool Artifact::has_trailer() const { return state_->opened->trailer().has_value(
 std::span<const std::uint8_t> Artifact::module() const {
   const auto& e = state_->function(order_);
   translating([&] { state_->opened->check_module(e, order_); });
-  const auto& bytes = *e.mlir_module_serialized();
-  return {bytes.Data(), bytes.size()};
+  return state_->opened->module(e, order_);
 }
 
 std::optional<Artifact> Artifact::vjp() const {

@@ -1,4 +1,4 @@
-// A buffer with an artifact in it that passed every check but one: whether modules are still what was written.
+// An artifact, or an image and its modules, that passed every check but one: whether modules are what was written.
 #pragma once
 
 #include <atomic>
@@ -6,20 +6,30 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "exported_generated.h"
 #include "trailer.h"
 
 namespace jaxexp::wire {
 
-/// Keeps views into the buffer.
+/// Keeps views into the buffers.
 class Opened {
  public:
-  /// Throws Error.
-  explicit Opened(std::span<const std::uint8_t> buffer);
+  using Bytes = std::span<const std::uint8_t>;
+
+  /// Where there are modules, the buffer is an image of an artifact that they were cut out of, and there is one for each
+  /// function, the primal first. Throws Error.
+  explicit Opened(Bytes buffer, std::span<const Bytes> modules = {});
 
   const schema::Exported& root() const { return *root_; }
   const std::optional<Trailer>& trailer() const { return trailer_; }
+
+  /// The module of a function, which was not compared with its digest.
+  Bytes module(const schema::Exported& exported, std::size_t order) const {
+    if (!modules_.empty()) return modules_[order];
+    return {exported.mlir_module_serialized()->Data(), exported.mlir_module_serialized()->size()};
+  }
 
   /// Whether the module of a function was compared with its digest, or has none.
   bool is_module_checked(std::size_t order) const { return !trailer_ || (checked_modules_ & bit(order)) != 0; }
@@ -32,6 +42,7 @@ class Opened {
   static std::uint64_t bit(std::size_t order) { return order < 64 ? std::uint64_t{1} << order : 0; }
 
   std::optional<Trailer> trailer_;
+  std::vector<Bytes> modules_;  // of an image
   const schema::Exported* root_;
   mutable std::atomic<std::uint64_t> checked_modules_{0};
 };

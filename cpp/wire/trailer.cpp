@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "error.h"
 #include "limits.h"
@@ -16,7 +18,7 @@ namespace {
 
 constexpr std::size_t footer_size = TrailerWriter::footer_size;
 
-// Places in a footer; schema/trailer.fbs has the table.
+// Places in a footer; schema/trailer.fbs has the table. In front of an image's is one digest more.
 constexpr std::size_t metadata_digest_at = 0, metadata_size_at = 16, content_size_at = 20, trailer_digest_at = 24,
                       mark_at = 40;
 
@@ -67,6 +69,12 @@ void check_texts(const schema::Trailer& content, std::size_t size) {
   }
 }
 
+[[noreturn]] void refuse_kind(bool image) {
+  if (image) refuse(trailer_path, "an artifact whose modules are stored apart", "one that has its modules");
+  refuse(trailer_path, "an artifact with its modules",
+         "one whose modules are stored apart, as in an archive: read it through the archive");
+}
+
 void check_indices(const flatbuffers::Vector<std::uint32_t>* indices, std::uint32_t end, const Path& path) {
   for (std::uint32_t i = 0; i < Values::length(indices); ++i)
     if (indices->Get(i) >= end || (i > 0 && indices->Get(i - 1) >= indices->Get(i)))
@@ -76,15 +84,18 @@ void check_indices(const flatbuffers::Vector<std::uint32_t>* indices, std::uint3
 
 }  // namespace
 
-std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer) {
+std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer, bool image) {
   constexpr std::size_t mark_start = sizeof(flatbuffers::uoffset_t), end_start = mark_start + mark.size();
   if (buffer.size() < mark_start + head_size) return std::nullopt;
   // A mark that is damaged still says that there is a trailer, unless most of it is.
-  const std::uint8_t* const head = buffer.data() + mark_start;
-  std::size_t same = 0;
-  for (std::size_t i = 0; i < mark.size(); ++i) same += head[i] == mark[i];
-  if (same <= mark.size() / 2) return std::nullopt;
-  if (same < mark.size())
+  const auto* const head = buffer.data() + mark_start;
+  const auto& wanted = image ? image_mark : mark;
+  const auto same = [&](const auto& mark) {
+    return std::inner_product(mark.begin(), mark.end(), head, std::size_t{0}, std::plus<>(), std::equal_to<>());
+  };
+  if (const auto& other = image ? mark : image_mark; same(other) == other.size()) refuse_kind(image);
+  if (same(mark) <= mark.size() / 2 && same(image_mark) <= mark.size() / 2) return std::nullopt;
+  if (same(wanted) < mark.size())
     refuse(trailer_path, "the mark of a trailer at byte " + std::to_string(mark_start),
            "a damaged one; get another copy of the file");
 
@@ -97,15 +108,16 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer) {
            "none there: the file was damaged; get another copy of it");
   };
   constexpr std::size_t start = mark_start + head_size;
+  const std::size_t footer_size = wire::footer_size + (image ? sizeof(Digest) : 0);
   if (end < start + footer_size) no_trailer();
-  const std::uint8_t* const footer = buffer.data() + end - footer_size;
-  if (!std::equal(mark.begin(), mark.end(), footer + mark_at)) no_trailer();
+  const std::uint8_t* const footer = buffer.data() + end - wire::footer_size;
+  if (!std::equal(wanted.begin(), wanted.end(), footer + mark_at)) no_trailer();
   const std::size_t metadata_size = load<std::uint32_t>(footer + metadata_size_at);
   const std::size_t content_size = load<std::uint32_t>(footer + content_size_at);
   if (content_size > end - footer_size - start || content_size % 4 != 0 || end % 4 != 0) no_trailer();
   const std::size_t content_start = end - footer_size - content_size;
   if (metadata_size < start || metadata_size > content_start || content_start >= max_buffer_size) no_trailer();
-  check_digest(buffer.subspan(content_start, content_size + trailer_digest_at), load_digest(footer + trailer_digest_at),
+  check_digest(buffer.subspan(content_start, content_size + footer_size - wire::footer_size + trailer_digest_at), load_digest(footer + trailer_digest_at),
                trailer_path, "the trailer's bytes as they were written");
   check_digest(buffer.first(metadata_size), load_digest(footer + metadata_digest_at), {nullptr, "metadata"},
                "the bytes of the metadata as they were written");
@@ -117,7 +129,10 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer) {
     refuse(trailer_path, "tables inside the trailer", "some that lead out of it");
   Trailer trailer;
   trailer.artifact_ = buffer.first(content_start);
+  trailer.content_bytes_ = {content, content_size};
   trailer.metadata_size_ = metadata_size;
+  trailer.metadata_digest_ = load_digest(buffer.data() + end - footer_size);
+  trailer.image_ = image;
   trailer.content_ = schema::GetTrailer(content);
   check_texts(*trailer.content_, content_size);
   return trailer;
@@ -133,7 +148,7 @@ void Trailer::check(const schema::Exported& root) const {
     const schema::FunctionNotes& notes = this->notes(order);
     const auto& module = *e->mlir_module_serialized();
     const auto* start = reinterpret_cast<const std::uint8_t*>(&module);
-    const std::size_t size = notes.module_size();
+    const std::size_t size = image_ ? 0 : notes.module_size();
     if (start != artifact_.data() + position || module.size() != size)
       refuse({&path, "module_size"}, "a module of " + std::to_string(size) + " bytes at byte " + std::to_string(position),
              std::to_string(module.size()) + " bytes at byte " + std::to_string(start - artifact_.data()));
@@ -151,12 +166,14 @@ void Trailer::check(const schema::Exported& root) const {
            "one at byte " + std::to_string(artifact_.size()));
 }
 
-Digest Trailer::module_digest(std::size_t order) const { return load_digest(notes(order).module_digest()->bytes()->Data()); }
-
-void Trailer::check_module(const schema::Exported& exported, std::size_t order) const {
-  const auto& module = *exported.mlir_module_serialized();
-  check_module(digest({reinterpret_cast<const std::uint8_t*>(module.Data()), module.size()}), order);
+std::size_t Trailer::whole_size() const {
+  std::size_t size = metadata_size_ + content_bytes_.size() + footer_size;
+  for (const schema::FunctionNotes* notes : *content_->functions())
+    size += sizeof(flatbuffers::uoffset_t) + notes->module_size() + padding(notes->module_size());
+  return size;
 }
+
+Digest Trailer::module_digest(std::size_t order) const { return load_digest(notes(order).module_digest()->bytes()->Data()); }
 
 void Trailer::check_module(const Digest& found, std::size_t order) const {
   const Digest expected = module_digest(order);
@@ -209,19 +226,31 @@ void TrailerWriter::set_module_digest(std::size_t order, const Digest& digest) {
 }
 
 std::uint8_t* TrailerWriter::finish(std::span<const std::uint8_t> metadata, std::uint8_t* target) const {
+  return write_trailer(metadata, {fbb_.GetBufferPointer(), fbb_.GetSize()}, nullptr, target);
+}
+
+std::uint8_t* write_trailer(std::span<const std::uint8_t> metadata, std::span<const std::uint8_t> content,
+                            const Digest* image_of, std::uint8_t* target) {
   const std::uint8_t* const start = target;
   const auto add = [&](const auto& bytes) { target = std::ranges::copy(bytes, target).out; };
   const auto number = [&](std::size_t value) {
     flatbuffers::WriteScalar(target, static_cast<std::uint32_t>(value));
     target += sizeof(std::uint32_t);
   };
-  add(std::span(fbb_.GetBufferPointer(), fbb_.GetSize()));
+  add(content);
+  if (image_of) add(*image_of);
   add(digest(metadata));
   number(metadata.size());
-  number(fbb_.GetSize());
+  number(content.size());
   add(digest({start, target}));
-  add(mark);
+  add(image_of ? image_mark : mark);
   return target;
+}
+
+void write_head(std::uint8_t* artifact, std::size_t end, bool image) {
+  std::uint8_t* const head = artifact + sizeof(flatbuffers::uoffset_t);
+  std::ranges::copy(image ? image_mark : mark, head);
+  flatbuffers::WriteScalar(head + mark.size(), static_cast<std::uint32_t>(end));
 }
 
 }  // namespace jaxexp::wire

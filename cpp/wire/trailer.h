@@ -21,6 +21,10 @@ namespace jaxexp::wire {
 /// looks like it.
 inline constexpr std::array<std::uint8_t, 8> mark = {'j', 'a', 'x', 'e', 'x', 'p', 0, 1};
 
+/// The same of an image: an artifact whose modules are stored apart (cpp/wire/apart.h). Two bytes are those of the other
+/// mark, so none becomes the other by damage.
+inline constexpr std::array<std::uint8_t, 8> image_mark = {'j', 'x', 'i', 'm', 'a', 'g', 'e', 1};
+
 /// What stands between the root offset and the tables of an artifact with a trailer: the mark, and the artifact's size.
 inline constexpr std::size_t head_size = mark.size() + sizeof(std::uint32_t);
 
@@ -30,11 +34,19 @@ inline constexpr std::size_t max_constraints = 1024;
 /// The trailer of an artifact that was read.
 class Trailer {
  public:
-  /// Checks everything but the modules' digests. Nothing is returned where the artifact has no trailer. Throws Error.
-  static std::optional<Trailer> read(std::span<const std::uint8_t> buffer);
+  /// Checks everything but the modules' digests. Nothing is returned where the artifact has no trailer. An image is
+  /// refused as an artifact, and an artifact where an image is wanted. Throws Error.
+  static std::optional<Trailer> read(std::span<const std::uint8_t> buffer, bool image = false);
 
   /// Where the Exported is. No offset in it leads further.
   std::span<const std::uint8_t> artifact() const { return artifact_; }
+  /// What is in front of the first module.
+  std::span<const std::uint8_t> metadata() const { return artifact_.first(metadata_size_); }
+  /// Of the metadata, as they are where the modules are.
+  const Digest& metadata_digest() const { return metadata_digest_; }
+  std::span<const std::uint8_t> content_bytes() const { return content_bytes_; }
+  /// How many bytes an artifact has, and an image with its modules.
+  std::size_t whole_size() const;
   const schema::Trailer& content() const { return *content_; }
   const schema::FunctionNotes& notes(std::size_t order) const {
     return *content_->functions()->Get(static_cast<std::uint32_t>(order));
@@ -46,13 +58,15 @@ class Trailer {
 
   Digest module_digest(std::size_t order) const;
 
-  /// Throws Error where the module of a function is not the one that was written.
-  void check_module(const schema::Exported& exported, std::size_t order) const;
+  /// Throws Error where a digest is not that of the module that was written.
   void check_module(const Digest& found, std::size_t order) const;
 
  private:
   std::span<const std::uint8_t> artifact_;
+  std::span<const std::uint8_t> content_bytes_;
   std::size_t metadata_size_ = 0;
+  Digest metadata_digest_{};
+  bool image_ = false;
   const schema::Trailer* content_ = nullptr;
 };
 
@@ -87,5 +101,13 @@ class TrailerWriter {
  private:
   flatbuffers::FlatBufferBuilder fbb_;
 };
+
+/// Writes the bytes of a trailer that is laid out, and the footer, and returns the place behind them. An image has the
+/// digest of the metadata as they are where the modules are, and another mark.
+std::uint8_t* write_trailer(std::span<const std::uint8_t> metadata, std::span<const std::uint8_t> content,
+                            const Digest* image_of, std::uint8_t* target);
+
+/// Fills the head of an artifact or image of so many bytes.
+void write_head(std::uint8_t* artifact, std::size_t end, bool image = false);
 
 }  // namespace jaxexp::wire

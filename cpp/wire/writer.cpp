@@ -36,9 +36,7 @@ Layout Writer::finish(Offset<schema::Exported> root, bool trailed) {
 
 void Writer::set_end(std::size_t end) {
   if (end > std::numeric_limits<std::uint32_t>::max()) throw TooLarge();
-  std::uint8_t* const head = fbb_.GetBufferPointer() + sizeof(flatbuffers::uoffset_t);
-  std::ranges::copy(mark, head);
-  flatbuffers::WriteScalar(head + mark.size(), static_cast<std::uint32_t>(end));
+  write_head(fbb_.GetBufferPointer(), end);
 }
 
 }  // namespace jaxexp::wire

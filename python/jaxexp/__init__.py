@@ -47,11 +47,15 @@ maximum_supported_serialization_version = maximum_supported_calling_convention_v
 minimum_supported_serialization_version = minimum_supported_calling_convention_version
 
 _HOME = {
+    "Archive": "_archive",
+    "ArchiveWriter": "_archive_writer",
     "Compatibility": "_compatibility",
     "DisabledSafetyCheck": "_disabled_check",
     "Exported": "_exported",
+    "Handle": "_archive",
     "Inspection": "_inspect",
     "Policy": "_policy",
+    "Summary": "_summary",
     "SymbolicScope": "_jax",
     "compatibility": "_compatibility",
     "default_export_platform": "_export",
@@ -71,15 +75,19 @@ _HOME = {
 }
 
 __all__ = [
+    "Archive",
+    "ArchiveWriter",
     "Compatibility",
     "DeserializationError",
     "DisabledSafetyCheck",
     "ExportError",
     "Exported",
+    "Handle",
     "Inspection",
     "Policy",
     "PolicyError",
     "SerializationError",
+    "Summary",
     "SymbolicScope",
     "UnsupportedError",
     "compatibility",

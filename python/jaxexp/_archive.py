@@ -186,9 +186,9 @@ class Archive(Mapping[str, "Handle"]):
             DeserializationError: a member, or the index, is damaged; it names the archive and the member.
             PolicyError: likewise.
         """
-        from . import _bulk
+        from . import _members
 
-        return _bulk.load_members(self._reader, self._listed() if names is None else names, workers, on_error, policy)
+        return _members.load(self._reader, self._listed() if names is None else names, workers, on_error, policy)
 
     def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
         """Reads every byte of the archive and compares it with what it has to be.
@@ -205,9 +205,9 @@ class Archive(Mapping[str, "Handle"]):
         Raises:
             DeserializationError: the index, or the ZIP file's directory, is damaged.
         """
-        from . import _verify_archive
+        from . import _members
 
-        return _verify_archive.verify(self._reader, self._names, workers)
+        return {name: error for name, error in _members.verify(self._reader, self._names, workers) if error is not None}
 
     def close(self) -> None:
         """Lets go of the file. What was loaded from it stays usable, and holds it as long as it needs it."""
@@ -285,9 +285,10 @@ class Handle:
             PolicyError: it contains what the policy does not allow.
             OSError: a remote file cannot be read.
         """
-        from . import _bulk
+        from . import _members
 
-        return _bulk.load_members(self._reader, [self.name], 1, "raise", policy)[0]
+        exported: Exported = _members.load(self._reader, [self.name], 1, "raise", policy)[0]
+        return exported
 
     def read(self) -> bytes | memoryview:
         """The bytes of the artifact, for any `jax.export`; a view into the file where that is possible.
@@ -337,9 +338,9 @@ class _Reader:
         self.source = source
         self._names: list[str] | None = None
         with _Placed(source.name):
-            self.end, self.pointer, index = _find_index(source)
+            self.end, self.pointer, self.index_bytes = _find_index(source)
             self.index = _native.ArchiveIndex(
-                index,
+                self.index_bytes,
                 self.pointer.root_position,
                 self.pointer.root_size,
                 self.pointer.root_digest,
@@ -350,9 +351,13 @@ class _Reader:
     def unfinished_bytes(self) -> int:
         return self.source.size - self.end
 
+    def label(self, name: str) -> str:
+        """What messages call a member."""
+        return f"{self.source.name}::{name}"
+
     def placed(self, name: str | None = None) -> _Placed:
         """Says in errors which file, and which member of it, they are about."""
-        return _Placed(self.source.name if name is None else f"{self.source.name}::{name}")
+        return _Placed(self.source.name if name is None else self.label(name))
 
     def check(self) -> None:
         """Checks all of the index."""
@@ -378,12 +383,23 @@ class _Reader:
     def metadata(self, number: int) -> dict[str, Any]:
         member = self.index.member(number)
         if member["metadata"] is not None:
-            return _object(member["metadata"])
+            return self.object(member["metadata"])
         if member["own_metadata"]:
             return {}
         from . import _metadata
 
         return _metadata.from_json(self.artifact(number).metadata() or {})
+
+    @staticmethod
+    def object(text: str) -> dict[str, Any]:
+        """What a JSON text of the index says."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DeserializationError("index.metadata", "JSON", str(error)) from error
+        if not isinstance(value, dict):
+            raise DeserializationError("index.metadata", "a JSON object", f"a {type(value).__name__}")
+        return value
 
     def artifact(self, number: int) -> _native.Artifact:
         position, size, modules = self.index.extent(number)
@@ -456,16 +472,6 @@ def _earlier_end(source: Source) -> tuple[int, _zip.Pointer]:
         "an archive of artifacts, with an index that its end points to",
         "a ZIP file without, which `jaxexp pack` makes from its members" if is_zip else "something else",
     )
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DeserializationError("index.metadata", "JSON", str(error)) from error
-    if not isinstance(value, dict):
-        raise DeserializationError("index.metadata", "a JSON object", f"a {type(value).__name__}")
-    return value
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -175,7 +175,7 @@ class ArchiveWriter:
         """Writes a member of the ZIP file behind the others."""
         crc32 = zlib.crc32(data)
         size = memoryview(data).nbytes
-        header = _zip.local_header(name, size, crc32, self._end)
+        header = _native.zip_local_header(name, size, crc32, self._end)
         self._write_at(self._end, header, data)
         position = self._end + len(header)
         self._end = position + size
@@ -257,13 +257,14 @@ class ArchiveWriter:
 
     def _finish(self) -> None:
         """Writes the index and the ZIP file's own directory; the last bytes only when all others are on the disk."""
-        start = self._end + len(_zip.local_header(_zip.INDEX_NAME, 0, 0, self._end))
+        start = self._end + len(_native.zip_local_header(_zip.INDEX_NAME, 0, 0, self._end))
         try:
             index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
         except ValueError as error:
             raise ExportError(f"the archive cannot be finished: {error}") from error
         pointer = _zip.Pointer(start, len(index), root_position, root_size, root_digest)
-        last = _zip.last_bytes(self._records.files(), self._write(_zip.INDEX_NAME, index), self._end, pointer)
+        place = self._write(_zip.INDEX_NAME, index)
+        last = self._records.last_bytes(place, self._end, pointer.comment())
         self._sync()
         self._write_at(self._end, last)
         self._file.truncate(self._end + len(last))

@@ -72,11 +72,14 @@ def _notes(exported: Exported, trailer: bool, metadata: Mapping[str, Any] | None
     return _native.Notes(_WRITER, _metadata.to_json(metadata))
 
 
-def read(buffer: Any) -> _native.Artifact:
-    """Verifies a buffer; `decode` of what this returns gives the fields of an Exported."""
+def read(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
+    """Verifies a buffer; `decode` of what this returns gives the fields of an Exported.
+
+    Where there are modules, one for each function, the buffer is what `_native.cut` left of an artifact.
+    """
     _bind()
     try:
-        return _native.Artifact(buffer)
+        return _native.Artifact(buffer, modules)
     except TypeError as error:
         raise ExportTypeError(
             f"an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"

@@ -411,9 +411,9 @@ class Exported:
         return exported_type(**fields)
 
 
-def read_exported(buffer: Any) -> Exported:
-    """The function in a buffer; `jaxexp.deserialize` under a name that pickle can find."""
-    return Exported._from_artifact(_codec.read(buffer))
+def read_exported(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
+    """The function in a buffer, or in an image and its modules; under a name that pickle can find."""
+    return Exported._from_artifact(_codec.read(buffer, modules))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

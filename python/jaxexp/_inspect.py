@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from . import _bytecode, _native, _op_sharding
@@ -166,12 +167,12 @@ def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
         >>> print(jaxexp.inspect("model.jaxexp"))
     """
     if not isinstance(path_or_buffer, (str, os.PathLike)):
-        return _described(path_or_buffer, check_modules)
+        return described(path_or_buffer, check_modules)
     try:
         with open(path_or_buffer, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise DeserializationError("", "a serialized Exported", "an empty file")
-            return _described(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), check_modules)
+            return described(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), check_modules)
     except DeserializationError as error:
         error.file = os.fsdecode(path_or_buffer)
         raise
@@ -188,9 +189,10 @@ DTYPES = (
 _MEMORY_SPACES = ("device", "device", "host", "any")
 
 
-def _described(buffer: Any, check_modules: bool) -> Inspection:
+def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
+    """`inspect` of a buffer; with modules, of what `_native.cut` left of an artifact."""
     try:
-        artifact = _native.Artifact(buffer)
+        artifact = _native.Artifact(buffer, image_modules)
     except TypeError as error:
         raise ExportTypeError(
             f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
@@ -215,7 +217,7 @@ def _described(buffer: Any, check_modules: bool) -> Inspection:
         results=results,
         disabled_checks=tuple(_check(kind, target) for kind, target in checks),
         vjp_order=len(modules) - 1,
-        total_bytes=memoryview(buffer).nbytes,
+        total_bytes=artifact.size if image_modules else memoryview(buffer).nbytes,
         module_bytes=tuple(map(len, modules)),
         **_head(modules[0]),
         operation_counts=tuple(operations for operations, _ in contents),

@@ -1,0 +1,80 @@
+// Jobs for several threads, whose owner takes the results in order and lends a hand while it waits.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace jaxexp::wire {
+
+/// Its threads end with it, whatever made its owner leave: jobs that are running are finished, no others are begun.
+class Crew {
+ public:
+  /// Begins `jobs` jobs, in their order, in `threads` threads beside the owner's, or fewer where the system gives no
+  /// more. `job` is called with the number of each; it must not throw.
+  Crew(std::size_t threads, std::size_t jobs, std::function<void(std::size_t)> job)
+      : job_(std::move(job)), jobs_(jobs), done_(std::make_unique<std::atomic<bool>[]>(jobs)) {
+    threads_.reserve(threads);
+    try {
+      for (std::size_t i = 0; i < threads && i + 1 < jobs; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+      // The owner does what is left.
+    }
+  }
+  ~Crew() {
+    next_ = jobs_;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  /// Returns true once a job is done. Until then the owner does jobs that nobody began; it returns false where there
+  /// are none, and the job takes longer than it has patience.
+  bool wait_for(std::size_t job, std::chrono::milliseconds patience) {
+    while (!is_done(job)) {
+      if (do_one()) continue;
+      std::unique_lock lock(mutex_);
+      if (!finished_.wait_for(lock, patience, [&] { return is_done(job); })) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool is_done(std::size_t job) const { return done_[job].load(std::memory_order_acquire); }
+
+  void work() {
+    while (do_one()) {
+    }
+  }
+
+  bool do_one() {
+    const std::size_t job = next_.fetch_add(1);
+    if (job >= jobs_) return next_ = jobs_, false;  // far from an overflow, however often it is asked
+    job_(job);
+    {
+      const std::lock_guard lock(mutex_);  // an owner that saw it unfinished is waiting by now
+      done_[job].store(true, std::memory_order_release);
+    }
+    finished_.notify_one();
+    return true;
+  }
+
+  const std::function<void(std::size_t)> job_;
+  const std::size_t jobs_;
+  const std::unique_ptr<std::atomic<bool>[]> done_;
+  std::atomic<std::size_t> next_{0};
+  std::mutex mutex_;
+  std::condition_variable finished_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,28 @@
+// The bytes of ZIP files of stored members, as in PKWARE's APPNOTE.TXT 6.3.10.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace jaxexp::wire {
+
+/// Where an archive keeps its index, and artifacts without their modules.
+inline constexpr std::string_view index_name = ".jaxexp/index", apart_folder = ".jaxexp/apart/";
+
+/// What stands in front of a member's bytes when it begins at `position`; they begin at a multiple of
+/// `member_alignment`. Dates and attributes are the same for all members, so equal members make equal files.
+std::string zip_local_header(std::string_view name, std::uint32_t size, std::uint32_t crc32, std::uint64_t position);
+
+struct ZipMember {
+  std::string name;
+  std::uint32_t size, crc32;
+  std::uint64_t position;  // of its header
+};
+
+/// What stands behind the last member, from `position` on: the central directory and the end with the comment. Puts the
+/// members in the order of their positions.
+std::string zip_end(std::vector<ZipMember>& members, std::uint64_t position, std::string_view comment);
+
+}  // namespace jaxexp::wire
