@@ -20,6 +20,14 @@ FAILED, INTERRUPTED = 1, 130
 _FAILED = {"diff": 2}
 
 
+class _InterruptedError(Exception):
+    """Instead of KeyboardInterrupt, of which click makes an empty line."""
+
+
+class _UnreadError(Exception):
+    """Instead of BrokenPipeError, which ends in different ways with different releases of click."""
+
+
 class _Commands(click.Group):
     """Imports the file of a command when it is asked for: what a command needs, others do not wait for."""
 
@@ -31,6 +39,14 @@ class _Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f".{cmd_name}", __package__).command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _InterruptedError from None
+        except BrokenPipeError:
+            raise _UnreadError from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -64,10 +80,10 @@ def run(arguments: Sequence[str]) -> int:
         status = commands.main(list(arguments), prog_name="jaxexp", standalone_mode=False, obj=state)
         sys.stdout.flush()
         return int(status or 0)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt, _InterruptedError):
         complain("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except (BrokenPipeError, _UnreadError):  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:

@@ -26,8 +26,8 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> None:
     """List the members of an archive with their signatures, from its index alone. JAX is not imported."""
-    with sources.opened(archive) as opened:
-        handles = [opened[name] for name in sources.matching(archive, opened, pattern)]
+    with sources.part(archive, pattern) as opened:
+        handles = list(opened.values())
         if as_json:
             click.echo(json.dumps([_facts(handle) for handle in handles], indent=2))
             return

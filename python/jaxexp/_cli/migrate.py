@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from typing import Any
 
 import click
 
 from . import files, sources
-from .page import Page
+from .page import Page, counted
 
 _EXAMPLE = """\b
 Example:
@@ -63,13 +64,17 @@ def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
     from jaxexp._exported import read_exported
 
     exported = read_exported(buffer)
-    with np.load(path, allow_pickle=False) as arrays:
-        names = {f"arr_{i}" for i in range(len(exported.in_avals))}
-        if set(arrays.files) != names:
-            raise click.ClickException(
-                f"{path!r} has {len(arrays.files)} arrays ({', '.join(sorted(arrays.files)[:8])}): expected "
-                f"{len(names)}, named arr_0, arr_1, ... in the order of the arguments"
-            )
-        leaves = [arrays[f"arr_{i}"] for i in range(len(names))]
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise click.ClickException(f"{path!r} is no file of numpy.savez: {error}") from error
+    names = [f"arr_{i}" for i in range(len(exported.in_avals))]
+    if found.keys() != set(names):
+        raise click.ClickException(
+            f"{path!r} has {counted(len(found), 'array')} ({', '.join(sorted(found)[:8])}): expected {len(names)}, "
+            "named arr_0, arr_1, ... in the order of the arguments"
+        )
+    leaves = [found[name] for name in names]
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
     return args, kwargs

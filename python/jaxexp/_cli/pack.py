@@ -23,7 +23,9 @@ Example:
 @click.argument("archive", type=click.Path())
 @click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
-@click.option("--force", is_flag=True, help="Replace an archive that exists.")
+@click.option(
+    "--force", is_flag=True, help="Replace what exists: the archive, or with --append members of the same names."
+)
 @click.option("--include", multiple=True, metavar="GLOB", help="Of folders, take the files with such names alone.")
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="What to say of each member.")
 def command(
@@ -32,10 +34,9 @@ def command(
     """Pack artifacts into an archive: a ZIP file whose members are found and loaded without reading the others.
 
     A member's name is its path without the suffix: of a file as it is given, of what is in a folder from there. The
-    archive appears, or changes, when all is written; artifacts that are damaged are refused. JAX is not imported.
+    archive appears, or changes, when all is written; artifacts that are damaged are refused. Metadata is kept beside
+    the members, which stay as they are. JAX is not imported.
     """
-    if append and force:
-        raise click.UsageError("--append and --force exclude each other")
     if not append and not force:
         files.refuse_existing(archive)
     from jaxexp._archive import Archive
@@ -45,7 +46,10 @@ def command(
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         for name, source in found.items():
-            writer.add(name, sources.checked(source), metadata=notes)
+            data = sources.checked(source)
+            if force and name in writer:
+                writer.remove(name)
+            writer.add(name, data, metadata=notes)
             advance(1)
     page = Page()
     page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "

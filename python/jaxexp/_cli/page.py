@@ -81,11 +81,15 @@ class Page:
         self._is_terminal = sys.stdout.isatty()
         self._width = shutil.get_terminal_size().columns if self._is_terminal else sys.maxsize
 
-    def title(self, name: str, where: str = "") -> None:
+    def title(self, name: str, where: str) -> None:
         """The head of what follows."""
         self.blank()
-        text = self.styled(shown(name), "title")
-        self._lines.append(f"{text}{_GAP}{self.styled(shown(where), 'dim')}" if where else text)
+        name, where = shown(name), shown(where)
+        if _cells(name + _GAP + where) <= self._width:
+            self._lines.append(self.styled(name, "title") + _GAP + self.styled(where, "dim"))
+        else:
+            self._lines += [self.styled(part, "title") for part in _wrapped(name, self._width)]
+            self._lines += [self.styled(part, "dim") for part in _wrapped(where, self._width)]
 
     def heading(self, text: str) -> None:
         self.blank()

@@ -67,6 +67,8 @@ def checked(source: Source) -> Any:
 
     try:
         buffer = source.read()
+        if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
+            raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
         link: _native.Artifact | None = _native.Artifact(buffer)
         while link is not None:
             _native.check_bytecode(link.module())
@@ -103,24 +105,27 @@ def artifact(text: str) -> Source:
 def members(path: str, pattern: str | None) -> Iterator[Source]:
     """Members of an archive, in the order of their names; all of them without a pattern."""
     archive = opened(path)
-    for name in matching(path, archive, pattern):
-        yield Source(f"{path}{MEMBER}{name}", handle=archive[name])
+    if pattern is not None and pattern in archive:
+        yield Source(f"{path}{MEMBER}{pattern}", handle=archive[pattern])
+        return
+    for name, handle in part(path, pattern).items():
+        yield Source(f"{path}{MEMBER}{name}", handle=handle)
 
 
-def matching(path: str, archive: Archive, pattern: str | None) -> list[str]:
-    """The names in an archive that a pattern matches; a name is a pattern for itself.
+def part(path: str, pattern: str | None) -> Archive:
+    """An archive, or the slice of one that a pattern matches; a name is a pattern for itself.
 
     Raises:
-        click.ClickException: there are none.
+        click.ClickException: there is no such member.
     """
+    archive = opened(path)
     if pattern is None:
-        return list(archive)
-    if pattern in archive:
-        return [pattern]
-    names = list(archive.glob(pattern))
-    if not names:
+        return archive
+    literal = "".join(f"[{c}]" if c in "*?[" else c for c in pattern)
+    found = archive.glob(literal if pattern in archive else pattern)
+    if not len(found):
         raise click.ClickException(f"no member {pattern!r} in {path!r}: 'jaxexp ls {path}' lists what there is")
-    return names
+    return found
 
 
 def opened(path: str) -> Archive:

@@ -28,14 +28,13 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
     Each is verified first, and appears whole or not at all. Nothing is written outside of the directory. JAX is not
     imported.
     """
-    with sources.opened(archive) as opened:
-        names = sources.matching(archive, opened, pattern)
-        targets = {name: _inside(directory, name, suffix) for name in names}
+    with sources.part(archive, pattern) as opened:
+        targets = {name: _inside(directory, name, suffix) for name in opened}
         if not force:  # before anything is written
             for target in targets.values():
                 files.refuse_existing(target)
         total = 0
-        with progress.bar("unpacking", len(names)) as advance:
+        with progress.bar("unpacking", len(targets)) as advance:
             for name, target in targets.items():
                 data = sources.checked(sources.Source(f"{archive}{sources.MEMBER}{name}", handle=opened[name]))
                 _make_folder(directory, target)
@@ -43,7 +42,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
                 total += memoryview(data).nbytes
                 advance(1)
     page = Page()
-    page.line(f"{directory}: {counted(len(names), 'artifact')} unpacked, {total:,} bytes")
+    page.line(f"{directory}: {counted(len(targets), 'artifact')} unpacked, {total:,} bytes")
     page.write()
 
 
