@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from corpus import arr, mesh, spec
 from jaxexp import _cli
-from jaxexp._cli import bench, page, progress, sources
+from jaxexp._cli import bench, page, progress, sources, unpack
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "golden"
@@ -167,7 +168,7 @@ sys.exit(status)
     return done.returncode, set(done.stdout.splitlines()[-1].split())
 
 
-def test_what_needs_no_jax_imports_none(folder, subprocess_env) -> None:
+def test_what_needs_no_jax_imports_none(folder, fleet, tmp_path, subprocess_env) -> None:
     env = subprocess_env()
     scores, sharded = folder / "scores.jaxexp", folder / "sharded.jaxexp"
     for arguments in (
@@ -176,6 +177,12 @@ def test_what_needs_no_jax_imports_none(folder, subprocess_env) -> None:
         ["verify", folder],
         ["verify", "--json", scores],
         ["diff", scores, scores],
+        ["ls", "--long", fleet],
+        ["ls", "--json", fleet],
+        ["inspect", f"{fleet}::b8"],
+        ["verify", fleet],
+        ["unpack", fleet, "-d", tmp_path],
+        ["pack", tmp_path / "a.zip", scores],
     ):
         status, modules = imported(env, *arguments)
         assert status == 0
@@ -285,7 +292,7 @@ def test_verify_json(folder, damaged, run) -> None:
     files = facts.pop("files")
     total = sum(path.stat().st_size for place in (folder, damaged) for path in place.iterdir())
     assert facts == {"artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "bytes": total}
-    assert all(file.keys() == {"file", "state", "bytes", "digests", "error"} for file in files)
+    assert all(file.keys() == {"file", "state", "bytes", "digests", "error", "archive"} for file in files)
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
 
@@ -434,6 +441,208 @@ def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:
     assert not (tmp_path / "other").exists()
 
 
+# --- archives ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fleet(folder, tmp_path_factory) -> Path:
+    """An archive, to be read only."""
+    place = tmp_path_factory.mktemp("fleet")
+    (place / "models" / "inner").mkdir(parents=True)
+    for name, source in {"b8": "scores", "inner/b16": "sharded", "inner/again": "scores", "h": "hostile"}.items():
+        (place / "models" / f"{name}.jaxexp").write_bytes((folder / f"{source}.jaxexp").read_bytes())
+    (place / "models" / ".hidden").write_text("not packed")
+    assert _cli.main(["pack", str(place / "fleet.zip"), str(place / "models"), "-m", 'commit="0e3c"', "-m", "v=3"]) == 0
+    return place / "fleet.zip"
+
+
+NAMES = ["b8", "h", "inner/again", "inner/b16"]
+
+
+def test_pack(folder, fleet, tmp_path, good, monkeypatch) -> None:
+    with jaxexp.Archive.open(fleet) as archive:
+        assert list(archive) == NAMES
+        assert archive["b8"].metadata == {"commit": "0e3c", "v": 3}
+        assert bytes(archive["b8"].read()) == (folder / "scores.jaxexp").read_bytes()
+    monkeypatch.chdir(folder)
+    text = good("pack", tmp_path / "a.zip", "scores.jaxexp", "a/b=sharded.jaxexp", folder / "hostile.jaxexp")
+    assert text == f"{tmp_path / 'a.zip'}: 3 artifacts packed, {(tmp_path / 'a.zip').stat().st_size:,} bytes\n"
+    with jaxexp.Archive.open(tmp_path / "a.zip") as archive:
+        assert list(archive) == ["a/b", "hostile", "scores"]
+        assert archive["scores"].metadata == {"run": [1, 2], "by": "me"}
+    monkeypatch.chdir(fleet.parent)
+    good("pack", tmp_path / "b.zip", "models/b8.jaxexp", "models/inner/../h.jaxexp", "--include", "nothing")
+    with jaxexp.Archive.open(tmp_path / "b.zip") as archive:
+        assert list(archive) == ["h", "models/b8"]
+    good("pack", tmp_path / "c.zip", f"{fleet}::inner/*")
+    with jaxexp.Archive.open(tmp_path / "c.zip") as archive:
+        assert list(archive) == ["inner/again", "inner/b16"]
+
+
+def test_pack_appends_and_replaces(folder, tmp_path, good, run) -> None:
+    archive = tmp_path / "a.zip"
+    scores, sharded = folder / "scores.jaxexp", folder / "sharded.jaxexp"
+    good("pack", archive, f"x={scores}")
+    for arguments in ([f"x={sharded}"], ["--append", f"x={sharded}"]):
+        status, out, err = run("pack", archive, *arguments)
+        assert (status, out) == (1, "")
+        assert err.count("\n") == 1
+    assert "1 artifact added" in good("pack", archive, "--append", f"y={sharded}")
+    good("pack", archive, "--append", "--force", f"x={sharded}")
+    with jaxexp.Archive.open(archive) as opened:
+        assert {name: opened[name].summary.nr_devices for name in opened} == {"x": 8, "y": 8}
+    good("pack", archive, "--force", f"z={scores}")
+    with jaxexp.Archive.open(archive) as opened:
+        assert list(opened) == ["z"]
+
+
+def test_pack_refuses(folder, damaged, tmp_path, run) -> None:
+    scores, archive = folder / "scores.jaxexp", tmp_path / "a.zip"
+    for arguments, said in (
+        ([damaged / "cut"], "cut"),
+        ([scores, damaged / "flipped"], "flipped"),
+        ([scores, f"scores={scores}"], "would both be 'scores'"),
+        ([f"../up={scores}"], "../up"),
+        ([f"/top={scores}"], "/top"),
+        ([scores, "-m", "nothing"], "KEY=JSON"),
+        ([scores, "-m", "a=b"], "is no JSON"),
+        ([tmp_path], "nothing to pack"),
+        ([damaged / "missing"], "missing"),
+    ):
+        status, out, err = run("pack", archive, *arguments)
+        assert (status, out) == (1, ""), arguments
+        assert said in err
+        assert err.count("\n") == 1
+        assert "not expected" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_ls(folder, fleet, good, run) -> None:
+    lines = good("ls", fleet).splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == NAMES
+    assert "(float32[3], float32[4,3], float32[batch,4]) -> float32[3,batch]" in lines[1]
+    assert lines[-1].startswith("4 members")
+    assert [line.split()[0] for line in good("ls", fleet, "inner/*").splitlines()[1:3]] == ["inner/again", "inner/b16"]
+    assert jaxexp.Archive.open(fleet)["b8"].digest in good("ls", "--long", fleet, "b8")
+    status, out, err = run("ls", fleet, "nothing*")
+    assert (status, out) == (1, "")
+    assert "'nothing*'" in err
+    for bad in (folder / "scores.jaxexp", folder / "missing"):
+        status, out, err = run("ls", bad)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+
+
+def test_ls_json(fleet, good) -> None:
+    facts = json.loads(good("ls", "--json", fleet))
+    with jaxexp.Archive.open(fleet) as archive:
+        for fact, (name, handle) in zip(facts, archive.items(), strict=True):
+            assert fact == {
+                "name": name,
+                "bytes": handle.size,
+                "digest": handle.digest,
+                "metadata": handle.metadata,
+                **json.loads(json.dumps(handle.summary.to_dict())),
+            }
+
+
+def test_unpack(fleet, tmp_path, good, run) -> None:
+    out = tmp_path / "new" / "folder"
+    assert "4 artifacts unpacked" in good("unpack", fleet, "-d", out)
+    models = fleet.parent / "models"
+    for name in NAMES:
+        assert (out / f"{name}.jaxexp").read_bytes() == (models / f"{name}.jaxexp").read_bytes()
+    assert sum(path.is_file() for path in out.rglob("*")) == 4
+    (out / "h.jaxexp").write_text("mine")
+    (out / "b8.jaxexp").unlink()
+    status, _, err = run("unpack", fleet, "-d", out)
+    assert status == 1
+    assert "--force" in err
+    assert (out / "h.jaxexp").read_text() == "mine"
+    assert not (out / "b8.jaxexp").exists()  # nothing is written if not all can be
+    good("unpack", fleet, "h", "-d", out, "--force")
+    assert (out / "h.jaxexp").read_bytes() == (models / "h.jaxexp").read_bytes()
+    good("unpack", fleet, "inner/*", "-d", out, "--suffix", ".bin")
+    assert (out / "inner" / "b16.bin").exists()
+    assert run("unpack", fleet, "-d", out, "--suffix", "/../../x")[0] == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
+def test_unpack_stays_inside(fleet, tmp_path, run) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "inner").symlink_to(outside)
+    (inside / "h.jaxexp").symlink_to(outside / "h")
+    for pattern in ("inner/*", "h"):
+        for force in ([], ["--force"]):
+            status, _, err = run("unpack", fleet, pattern, "-d", inside, *force)
+            assert status == 1
+            assert err.count("\n") == 1
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../../up", "..", ".", "a\0b"])
+def test_names_that_lead_out_are_refused(tmp_path, name: str) -> None:
+    """Archives refuse them, too: this is the second wall."""
+    with pytest.raises(click.ClickException, match="would not lie inside"):
+        unpack._inside(str(tmp_path), name, ".jaxexp")
+
+
+def test_members(folder, fleet, good, run, tmp_path) -> None:
+    """Wherever a file is read, it may be a member of an archive, or several."""
+    member = f"{fleet}::b8"
+    assert good("inspect", member).partition("\n")[2] == good("inspect", folder / "scores.jaxexp").partition("\n")[2]
+    assert [fact["file"] for fact in json.loads(good("inspect", "--json", f"{fleet}::*"))] == [
+        f"{fleet}::{name}" for name in NAMES
+    ]
+    assert "1 of 1 artifact whole" in good("verify", member)
+    assert good("diff", member, folder / "scores.jaxexp") == ""
+    assert good("diff", member, f"{fleet}::inner/again") == ""
+    assert run("diff", member, f"{fleet}::inner/*")[0] == 2
+    assert "loads it" in good("compat", member)
+    good("migrate", member, tmp_path / "new")
+    assert "b8" in good("bench", "--rounds", 1, member)
+    assert "module @" in good("inspect", "--mlir", member)
+    for bad in (f"{fleet}::nothing", fleet, f"{folder / 'scores.jaxexp'}::b8"):
+        status, out, err = run("inspect", bad)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+    odd = tmp_path / "odd::name"
+    odd.write_bytes((folder / "scores.jaxexp").read_bytes())
+    good("inspect", odd)
+
+
+def test_urls() -> None:
+    assert sources.split("s3://bucket/fleet.zip::a/b") == ("s3://bucket/fleet.zip", "a/b")
+    assert sources.split("simplecache::s3://bucket/fleet.zip") == ("simplecache::s3://bucket/fleet.zip", None)
+    assert sources.is_archive("s3://bucket/fleet.zip")
+    assert not sources.is_archive("s3://bucket/model.jaxexp")
+
+
+def test_verify_archives(folder, fleet, tmp_path, good, run) -> None:
+    text = good("verify", fleet, folder / "scores.jaxexp")
+    assert re.search(r"fleet.zip .* whole: 4 members", text)
+    assert "5 of 5 artifacts whole" in text
+    assert "2 of 2 artifacts whole" in good("verify", f"{fleet}::inner/*")
+    blob = bytearray(fleet.read_bytes())
+    with jaxexp.Archive.open(fleet) as archive:
+        at = blob.index(bytes(archive["h"].read()))
+    blob[at + 300] ^= 1
+    (tmp_path / "bad.zip").write_bytes(blob)
+    status, out, _ = run("verify", "--json", tmp_path / "bad.zip")
+    assert status == 1
+    facts = json.loads(out)
+    assert (facts["whole"], facts["damaged"]) == (3, 1)
+    (wrong,) = (file for file in facts["files"] if file["state"] == "damaged")
+    assert (wrong["file"], wrong["archive"]) == (f"{tmp_path / 'bad.zip'}::h", str(tmp_path / "bad.zip"))
+    assert run("unpack", tmp_path / "bad.zip", "h", "-d", tmp_path / "out")[0] == 1
+    assert not list((tmp_path / "out").glob("*"))
+    (tmp_path / "torn.zip").write_bytes(fleet.read_bytes()[:-5])
+    status, out, _ = run("verify", tmp_path / "torn.zip", fleet)
+    assert status == 1
+    assert re.search(r"torn.zip .* damaged", out)
+    assert "4 of 5 artifacts whole" in out
+
+
 # --- bench ------------------------------------------------------------------------------------------------------------
 
 
@@ -567,9 +776,15 @@ def test_hostile_names(folder, tmp_path, run, good) -> None:
     outputs += run("inspect", name)[1:]
     outputs += run("verify", name)[1:]
     outputs += run("verify", "--json", tmp_path)[1:]
+    name.unlink()
     outputs += run("bench", "--rounds", 1, hostile)[1:]
     outputs += run("migrate", hostile, name)[1:]
     outputs += run("nothing\x1b[2J")[1:]
+    outputs += run("pack", tmp_path / "a.zip", hostile, "-m", '"k\x1b"="v\x1b[2J"', f"\x1b[2J={hostile}")[1:]
+    outputs += [good("pack", tmp_path / "a.zip", hostile, "-m", r'k="\u001b[2J\u009b"')]
+    outputs += [good("ls", "--long", tmp_path / "a.zip"), good("ls", "--json", tmp_path / "a.zip")]
+    outputs += run("ls", tmp_path / "a.zip", "\x1b[2J")[1:]
+    outputs += [good("unpack", tmp_path / "a.zip", "-d", tmp_path / "\x1b[31m")]
     for output in outputs:
         assert printable(output), output
 

@@ -23,9 +23,7 @@ Example:
 @click.argument("archive", type=click.Path())
 @click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
-@click.option(
-    "--force", is_flag=True, help="Replace what exists: the archive, or with --append members of the same names."
-)
+@click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
 @click.option("--include", multiple=True, metavar="GLOB", help="Of folders, take the files with such names alone.")
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="What to say of each member.")
 def command(

@@ -209,7 +209,8 @@ def _head(text: str, width: int) -> str:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Lines of a text, broken at spaces where there are any."""
-    lines, start = [], 0
+    lines: list[str] = []
+    start = 0
     while True:
         ahead = text[start : start + 4 * width]  # all that a line may take
         if start + len(ahead) == len(text) and _cells(ahead) <= width:

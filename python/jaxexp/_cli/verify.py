@@ -39,6 +39,7 @@ class Verdict:
         bytes: its size.
         digests: whether it has digests, by which any damage is found; None where that was not reached.
         error: what is wrong with it; None if nothing is.
+        archive: the archive that it is a member of, or None.
     """
 
     file: str
@@ -46,6 +47,7 @@ class Verdict:
     bytes: int
     digests: bool | None
     error: str | None
+    archive: str | None = None
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
@@ -146,7 +148,8 @@ def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None
         for name in sorted(errors):
             wrong, shown = errors[name], f"{job.path}{sources.MEMBER}{name}"
             size = job.archive[name].size
-            yield Verdict(shown, "whole", size, True, None) if wrong is None else _damaged(shown, size, wrong)
+            verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _damaged(shown, size, wrong)
+            yield dataclasses.replace(verdict, archive=job.path)
 
 
 def _damaged(name: str, size: int, error: DeserializationError) -> Verdict:
@@ -169,27 +172,30 @@ def _verdict(source: sources.Source | Verdict) -> Verdict:
 
 def _print(verdicts: list[Verdict], quiet: bool) -> None:
     page = Page()
-    rows = [
-        (verdict.file, f"{verdict.bytes:,}", _state(verdict), verdict.error or "")
-        for verdict in verdicts
-        if verdict.error is not None or not quiet
-    ]
+    rows = [row for row in _rows(verdicts) if not quiet or row[2] in ("damaged", "unreadable")]
     if rows:
-        page.table(
-            [
-                Column("artifact", style="name"),
-                Column("bytes", right=True),
-                Column("state", marks={"whole": "good", "damaged": "bad", "unreadable": "bad"}),
-                Column("why"),
-            ],
-            rows,
-        )
+        state = Column("state", marks={"whole": "good", "damaged": "bad", "unreadable": "bad"})
+        page.table([Column("artifact", style="name"), Column("bytes", right=True), state, Column("why")], rows)
     if not quiet:
         page.blank()
         total = sum(verdict.bytes for verdict in verdicts)
         good = sum(1 for verdict in verdicts if verdict.error is None)
         page.line(f"{good:,} of {counted(len(verdicts), 'artifact')} whole, {total:,} bytes", "heading")
     page.write()
+
+
+def _rows(verdicts: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
+    """A row for each artifact, and a single one for those in an archive that are whole."""
+    for archive, group in itertools.groupby(verdicts, key=lambda verdict: verdict.archive):
+        found = list(group)
+        if archive is not None:
+            whole = [verdict for verdict in found if verdict.error is None]
+            found = [verdict for verdict in found if verdict.error is not None]
+            size = sum(verdict.bytes for verdict in whole)
+            if whole:
+                yield archive, f"{size:,}", f"whole: {counted(len(whole), 'member')}", ""
+        for verdict in found:
+            yield verdict.file, f"{verdict.bytes:,}", _state(verdict), verdict.error or ""
 
 
 def _state(verdict: Verdict) -> str:
