@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jaxexp._releases import number
+
 from . import app, progress, sources
 from .page import Column, Page, listed
 
@@ -41,7 +43,9 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool) -> int:
         click.echo(json.dumps(facts, indent=2))
     else:
         page = Page()
-        for name, compatibility in described:
+        if reader is not None:
+            _show_for(page, reader, described)
+        for name, compatibility in described if reader is None else ():
             _show(page, name, compatibility)
         page.write()
     if refused:
@@ -65,13 +69,24 @@ def _facts(found: Compatibility) -> dict[str, object]:
     return {**dataclasses.asdict(found), "promised_until": None if until is None else until.isoformat()}
 
 
+def _show_for(page: Page, reader: str, described: list[tuple[str, Compatibility]]) -> None:
+    """Prints what one release makes of each artifact."""
+    asked = number(reader)
+    rows = []
+    for name, found in described:
+        reasons = [r.reason for r in found.refusals if number(r.first) <= asked <= number(r.last)]
+        rows.append((name, "refused" if reasons else "loaded", *reasons[:1], *[""] * (not reasons)))
+    state = Column(f"by JAX {reader}", marks={"loaded": "good", "refused": "bad"})
+    page.table([Column("artifact", style="name"), state, Column("because of")], rows)
+
+
 def _show(page: Page, name: str, found: Compatibility) -> None:
     page.title(found.fun_name, name)
     page.fields((name, text) for name, text in _fields(found) if text)
     page.blank()
     rows = [(_span(first, last), "loads it", "") for first, last in found.readers]
     rows += [(_span(refusal.first, refusal.last), "refuses it", refusal.reason) for refusal in found.refusals]
-    rows.sort(key=lambda row: [int(part) for part in row[0].partition(" ")[0].split(".")])
+    rows.sort(key=lambda row: number(row[0].partition(" ")[0]))
     page.table(
         [
             Column("jax.export of", style="name"),
