@@ -43,8 +43,8 @@ def recorded(text: str) -> str:
             "NO_COLOR": "1",
             "TERM": "xterm",
             "LC_ALL": "C.UTF-8",
+            "JAX_PLATFORMS": "cpu",
         }
-        env |= {"JAX_PLATFORMS": "cpu"}
         (folder / "old.bin").write_bytes(OLD.read_bytes())
         code = PYTHON.search(text)
         assert code is not None, "the page has no block of Python that makes artifacts"

@@ -460,9 +460,11 @@ def _find_index(source: Source) -> tuple[int, _zip.Pointer, Any]:
 
 def _earlier_end(source: Source) -> tuple[int, _zip.Pointer]:
     """The end of the archive as it was before somebody appended to it and did not come to an end."""
-    found = source.rfind(_zip.MAGIC)
-    start = found - 22
-    if start >= 0 and start + _zip.TAIL_SIZE <= source.size:
+    found = source.size
+    while (found := source.rfind(_zip.MAGIC, found)) >= _zip.MAGIC_AT:
+        start = found - _zip.MAGIC_AT
+        if start + _zip.TAIL_SIZE > source.size:
+            continue
         pointer = _zip.pointer(bytes(source.read(start, _zip.TAIL_SIZE)))
         if pointer is not None:
             return start + _zip.TAIL_SIZE, pointer

@@ -33,8 +33,8 @@ class Source(Protocol):
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Buffers with several ranges, given by position and size."""
 
-    def rfind(self, pattern: bytes) -> int:
-        """Where a pattern is last found; -1 where it is not."""
+    def rfind(self, pattern: bytes, end: int) -> int:
+        """Where a pattern is last found in front of a position; -1 where it is not."""
 
     def close(self) -> None: ...
 
@@ -73,8 +73,8 @@ class _Mapped:
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         return [self.read(*r) for r in ranges]
 
-    def rfind(self, pattern: bytes) -> int:
-        found: int = self._mapped.rfind(pattern)
+    def rfind(self, pattern: bytes, end: int) -> int:
+        found: int = self._mapped.rfind(pattern, 0, end)
         return found
 
     def close(self) -> None:
@@ -97,12 +97,12 @@ class _Ranges:
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(*r) for r in ranges]
 
-    def rfind(self, pattern: bytes) -> int:
-        """From the end, in pieces that grow: what is looked for is seldom far away."""
-        end, step = self.size, 1 << 16
+    def rfind(self, pattern: bytes, end: int) -> int:
+        """In pieces that grow: what is looked for is seldom far away."""
+        last, step = end, 1 << 16
         while end > 0:
             start = max(0, end - step)
-            found = self.read(start, min(self.size, end + len(pattern) - 1) - start).rfind(pattern)
+            found = self.read(start, min(last, end + len(pattern) - 1) - start).rfind(pattern)
             if found >= 0:
                 return start + found
             end, step = start, min(2 * step, 1 << 24)

@@ -27,13 +27,13 @@ class Pointer:
 
 _COMMENT = "jaxexp archive 1, index %016x %08x, root %08x %08x, xxh3 %s"
 _COMMENT_SIZE = len(_COMMENT % (0, 0, 0, 0, "0" * 32))
-TAIL_SIZE = 22 + _COMMENT_SIZE
+MAGIC, MAGIC_AT = b"jaxexp archive ", 22  # how the comment begins, and where: behind the end of a ZIP file
+TAIL_SIZE = MAGIC_AT + _COMMENT_SIZE
 _PATTERN = re.compile(
     rb"PK\x05\x06.{16}" + re.escape(struct.pack("<H", _COMMENT_SIZE)) + rb"jaxexp archive 1, "
     rb"index ([0-9a-f]{16}) ([0-9a-f]{8}), root ([0-9a-f]{8}) ([0-9a-f]{8}), xxh3 ([0-9a-f]{32})",
     re.DOTALL,
 )
-MAGIC = b"jaxexp archive "  # which no other file has 22 bytes behind an end of a ZIP file
 _FIXED = b"PK\5\6" + bytes(16) + struct.pack("<H", _COMMENT_SIZE) + (_COMMENT % (0, 0, 0, 0, "0" * 32)).encode()
 
 
