@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import _codec, _metadata
 from ._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from ._exported import Exported, _LoadedVjp
+from ._workers import worker_count
 
 if TYPE_CHECKING:
     from ._policy import Policy
@@ -108,19 +107,6 @@ def _reader(workers: int | None, on_error: str) -> Any:
     if on_error not in ("raise", "return"):
         raise ExportError(f'on_error has to be "raise" or "return", found {on_error!r}')
     return _codec.reader_of_many(_MAKES, worker_count(workers), on_error == "raise")
-
-
-def worker_count(workers: int | None) -> int:
-    """How many threads may work at once."""
-    if workers is None:
-        with contextlib.suppress(AttributeError):  # not on every system
-            return max(1, len(os.sched_getaffinity(0)))
-        return os.cpu_count() or 1
-    if isinstance(workers, bool) or not isinstance(workers, int):
-        raise ExportTypeError(f"workers has to be a number of threads, or None, found {workers!r}")
-    if workers < 1:
-        raise ExportError(f"workers has to be a number of threads, at least 1, found {workers}")
-    return workers
 
 
 def _place(item: Any, index: int) -> str:

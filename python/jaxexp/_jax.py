@@ -224,8 +224,8 @@ def _fields_of_aval(rank: int) -> tuple[Any, ...] | None:
         return None
 
 
-# `ShapedArray(shape, dtype)` is `create_aval(shape, dtype, False, *plain_avals[len(shape)])`, in half the time, where the
-# shape is a tuple of integers, as JAX makes sure first.
+# `ShapedArray(shape, dtype)` is `create_aval(shape, dtype, False, *plain_avals[len(shape)])`, in half the time, where
+# the shape is a tuple of integers, as JAX makes sure first.
 plain_avals = [_fields_of_aval(rank) for rank in range(8)]
 create_aval = getattr(ShapedArray, "_create", None)
 
