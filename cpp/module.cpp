@@ -9,6 +9,7 @@
 #include "convert/archive.h"
 #include "convert/artifact.h"
 #include "convert/check_bytecode.h"
+#include "convert/contents.h"
 #include "convert/encode.h"
 #include "convert/errors.h"
 #include "convert/jax_refs.h"
@@ -100,5 +101,10 @@ NB_MODULE(_native, m) {
   m.def("check_bytecode", &check_bytecode, "module"_a,
         nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
         "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");
+  m.def("contents", &contents, "module"_a,
+        nb::sig("def contents(module: typing_extensions.Buffer) -> "
+                "tuple[dict[str, int], dict[str, int] | None] | None"),
+        "How often each kind of operation, and each target of a custom call, occurs in a module, after the same check; "
+        "None, or None for the targets, where it is written in a way that is not known here.");
   define_archive(m);
 }

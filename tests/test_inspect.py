@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import mmap
@@ -123,6 +124,65 @@ def assert_same(found: jaxexp.Inspection, loaded: jaxexp.Exported) -> None:
 
 def _name(dtype) -> str:
     return "float0" if dtype == jax.dtypes.float0 else str(dtype)
+
+
+@pytest.mark.parametrize("path", ARTIFACTS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_custom_calls_are_those_that_a_parser_finds(path: Path) -> None:
+    found = jaxexp.inspect(path)
+    link, counted = _native.Artifact(path.read_bytes()), []
+    while link is not None:
+        with _jax.make_ir_context() as context:
+            module = _jax.deserialize_module(bytes(link.module()), context)
+            counted.append(dict(collections.Counter(target for target, _ in _jax.custom_calls(module))))
+        link = link.vjp()
+    assert list(found.custom_calls) == counted
+    assert set(found.operation_counts[0]) <= set(found.operations)
+    assert [any("custom_call" in name for name in kinds) for kinds in found.operation_counts] == list(
+        map(bool, counted)
+    )
+
+
+def test_operations_are_counted() -> None:
+    def function(x):
+        y = jnp.sin(jnp.sin(x))
+        return jax.lax.fori_loop(0, 3, lambda _, y: jnp.sin(y), y)
+
+    (counts,) = jaxexp.inspect(jaxexp.export(jax.jit(function))(arr(2)).serialize()).operation_counts
+    assert sum(n for name, n in counts.items() if name.startswith("vhlo.sine")) == 3
+    assert counts["builtin.module"] == 1
+
+
+def test_modules_written_in_unknown_ways() -> None:
+    """What cannot be told is None, not nothing."""
+    exported = jaxexp.export(jax.jit(jnp.linalg.cholesky))(arr(2, 2))
+    blob = bytes(exported.serialize(trailer=False))
+    assert list(jaxexp.inspect(blob).custom_calls[0]) == ["lapack_spotrf_ffi"]
+    newer_operation = blob.replace(b"custom_call_v", b"custom_call_w")
+    found = jaxexp.inspect(newer_operation)
+    assert found.custom_calls == (None,)
+    assert any(name.startswith("vhlo.custom_call_w") for name in found.operation_counts[0])
+    assert "not known" in str(found)
+    at = blob.index(b"ML\xefR") + 4
+    newer_format = blob[:at] + bytes([99 << 1 | 1]) + blob[at + 1 :]
+    assert jaxexp.inspect(newer_format).operation_counts == (None,)
+    damaged = blob[: at + 40] + bytes(200) + blob[at + 240 :]
+    assert jaxexp.inspect(damaged).custom_calls == (None,)
+
+
+def test_paths_of_leaves() -> None:
+    def function(x, *, k):
+        return {"sum": x[0]["a b"] + x[1][0], "none": None, "more": (k,)}
+
+    exported = jaxexp.export(jax.jit(function))(({"a b": 1.0}, [2.0]), k=3.0)
+    found = jaxexp.inspect(exported.serialize())
+    assert [v.path for v in found.arguments] == ["args[0][0]['a b']", "args[0][1][0]", "kwargs['k']"]
+    assert [v.path for v in found.results] == ["result['more'][0]", "result['sum']"]
+    custom = jaxexp.inspect(GOLDEN / "2026-11-21-trailer_jaxexp-0.1.0_jax-0.12.0.1" / "custom_node.bin")
+    assert custom.arguments[0].path.startswith("args[0]<0>")
+    long = "é" * 1000
+    exported = jaxexp.export(jax.jit(lambda tree: tree[long]))({long: 1.0})
+    path = jaxexp.inspect(exported.serialize()).arguments[0].path
+    assert len(path) < 300 and path.endswith("...")
 
 
 def test_names_of_dtypes() -> None:

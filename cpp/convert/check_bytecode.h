@@ -10,7 +10,7 @@ namespace jaxexp {
 
 inline void check_bytecode(nb::handle module) {
   const Buffer buffer(module);
-  wire::check_bytecode(buffer.bytes(), {nullptr, "mlir_module_serialized"});
+  over(buffer.bytes().size(), [&] { wire::check_bytecode(buffer.bytes(), {nullptr, "mlir_module_serialized"}); });
 }
 
 }  // namespace jaxexp

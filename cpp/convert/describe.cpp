@@ -3,6 +3,8 @@
 #include <string_view>
 
 #include "convert/artifact.h"
+#include "convert/text.h"
+#include "wire/error.h"
 #include "wire/flat_map.h"
 #include "wire/values.h"
 
@@ -14,14 +16,7 @@ using Texts = flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>;
 
 /// Trees share subtrees, so that the text of a small one could fill the memory.
 constexpr std::size_t longest_tree = 1 << 16;
-
-/// Text of an artifact, in which anything may stand that is not UTF-8.
-nb::object text(std::string_view bytes) {
-  nb::object decoded =
-      nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
-  if (!decoded.is_valid()) throw nb::python_error();
-  return decoded;
-}
+constexpr std::size_t longest_path = 256;
 
 template <class Vector, class Describe>
 nb::tuple each(const Vector* vector, const Describe& describe) {
@@ -62,6 +57,34 @@ nb::object tree(const schema::PyTreeDef& root) {
   add_tree(root, out);
   if (out.size() > longest_tree) out.resize(longest_tree), out += "...";
   return text(out);
+}
+
+/// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>".
+void add_leaves(const schema::PyTreeDef& node, std::string& path, nb::list& out) {
+  if (node.kind() == schema::PyTreeDefKind::leaf) {
+    out.append(text(wire::shortened(path, longest_path)));
+    return;
+  }
+  const std::size_t above = path.size();
+  for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
+    if (above > longest_path) {
+      // It is cut anyway.
+    } else if (node.kind() == schema::PyTreeDefKind::dict) {
+      path += '[' + std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ']';
+    } else {
+      const bool custom = node.kind() == schema::PyTreeDefKind::custom;
+      path += (custom ? '<' : '[') + std::to_string(i) + (custom ? '>' : ']');
+    }
+    add_leaves(*node.children()->Get(i), path, out);
+    path.resize(above);
+  }
+}
+
+nb::tuple leaves(const schema::PyTreeDef& root) {
+  std::string path;
+  nb::list out;
+  add_leaves(root, path, out);
+  return nb::tuple(out);
 }
 
 nb::tuple mesh(const schema::AbstractMesh& mesh) {
@@ -116,6 +139,8 @@ nb::dict Artifact::describe() const {
   facts["kept"] = nb::tuple(kept);
   facts["in_tree"] = tree(*e.in_tree());
   facts["out_tree"] = tree(*e.out_tree());
+  facts["in_leaves"] = leaves(*e.in_tree());
+  facts["out_leaves"] = leaves(*e.out_tree());
   facts["ordered_effects"] = each(e.ordered_effects(), effect);
   facts["unordered_effects"] = each(e.unordered_effects(), effect);
   facts["disabled_checks"] = each(e.disabled_checks(), [](const schema::DisabledSafetyCheck& check) {

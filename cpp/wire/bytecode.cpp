@@ -55,8 +55,9 @@ class Module {
  public:
   Module(std::span<const std::uint8_t> bytes, const Path& where) : whole_(bytes, where) {}
 
-  void check() {
-    if (head() > newest) return;  // which MLIR either refuses, or reads in a way that is not known here
+  /// Whether there was code to check: versions that are not known here pass, which MLIR either refuses or understands.
+  bool check() {
+    if (head() > newest) return false;
     std::array<std::optional<Cursor>, section_kinds> sections;
     while (!whole_.at_end()) {
       const auto [kind, section] = whole_.section();
@@ -73,6 +74,17 @@ class Module {
     Scope scope;
     Region outermost;
     block(top, scope, outermost);
+    return true;
+  }
+
+  Contents contents() const {
+    Contents found;
+    for (const Operation& kind : operations_)
+      if (kind.count > 0) found.operations[std::string(kind.dialect) + '.' + std::string(kind.name)] += kind.count;
+    if (!knows_calls_) return found;
+    found.custom_calls.emplace();
+    for (const std::uint32_t target : call_targets_) ++(*found.custom_calls)[strings_[target]];
+    return found;
   }
 
  private:
@@ -86,8 +98,10 @@ class Module {
   /// A kind of operation.
   struct Operation {
     bool registered;  // whether its properties are in the section for that
-    bool is_vhlo, is_function;
+    bool is_vhlo, is_function, is_custom_call;
     const OperationAttributes* attributes;
+    std::string_view dialect, name;
+    std::uint64_t count = 0;
   };
 
   /// One of the regions of an operation while it is read.
@@ -115,12 +129,13 @@ class Module {
     }
     if (version_ >= counted_operations) section.count("operations");
     while (!section.at_end()) {
-      const bool is_vhlo = dialects_[section.index(dialects_.size(), "dialects")] == "vhlo";
+      const std::string_view dialect = dialects_[section.index(dialects_.size(), "dialects")];
+      const bool is_vhlo = dialect == "vhlo";
       for (std::uint64_t left = section.count("operations"); left > 0; --left) {
         const std::uint64_t name = section.number();
         const std::string_view text = string(section, version_ >= native_properties ? name >> 1 : name);
         operations_.push_back({version_ >= native_properties && (name & 1), is_vhlo, text == "func_v1",
-                               is_vhlo ? attributes_of(text) : nullptr});
+                               text.starts_with("custom_call"), is_vhlo ? attributes_of(text) : nullptr, dialect, text});
       }
     }
   }
@@ -180,7 +195,8 @@ class Module {
   }
 
   void operation(Cursor& at, Scope& scope, Region& region) {
-    const Operation& kind = operations_[at.index(operations_.size(), "operations")];
+    Operation& kind = operations_[at.index(operations_.size(), "operations")];
+    ++kind.count;
     // At the top of a module are functions, and other dialects' operations; there are functions nowhere else.
     constexpr unsigned top = 1;
     if (kind.is_vhlo && kind.is_function != (region.depth == top))
@@ -189,15 +205,19 @@ class Module {
     attribute(at);  // the location
     std::optional<std::uint64_t> dictionary;
     if (has & has_attributes) dictionary = attribute(at);
+    std::optional<Cursor> own;
     if (has & has_properties) {
       if (version_ < native_properties) at.refuse("properties");
-      if (!kind.registered)
+      if (!kind.registered) {
         attribute(at);
-      else
-        check_properties(kind, properties_[at.index(properties_.size(), "properties")]);
+      } else {
+        own = properties_[at.index(properties_.size(), "properties")];
+        check_properties(kind, *own);
+      }
     } else if (kind.attributes) {
       check_dictionary(at, kind, dictionary);
     }
+    if (kind.is_custom_call) note_target(kind, own, has & has_properties ? std::nullopt : dictionary);
     std::uint64_t results = 0;
     if (has & has_results) {
       results = at.count("results");
@@ -238,6 +258,23 @@ class Module {
         at.refuse("an operation " + std::string(known.operation) + " without " + std::string(name));
       check_attribute(at, known, letter, entries[i + 1]);
     }
+  }
+
+  /// What a custom call calls; only for those whose attributes were checked is it known where that stands.
+  void note_target(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
+    std::uint32_t target = AttributesAndTypes::no_string;
+    if (kind.attributes && own) {
+      attribute(*own), attribute(*own);  // before it in alphabetical order
+      target = tables_->string(attribute(*own));
+    } else if (kind.attributes && dictionary) {
+      const auto entries = tables_->elements(*dictionary);
+      for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+        if (is_named(entries[i], "call_target_name")) target = tables_->string(entries[i + 1]);
+    }
+    if (target == AttributesAndTypes::no_string)
+      knows_calls_ = false;
+    else
+      call_targets_.push_back(target);
   }
 
   bool is_named(std::uint32_t attribute, std::string_view name) const {
@@ -288,10 +325,18 @@ class Module {
   FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
   std::optional<AttributesAndTypes> tables_;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
+  std::vector<std::uint32_t> call_targets_;  // of all custom calls, as numbers of strings
+  bool knows_calls_ = true;
 };
 
 }  // namespace
 
 void check_bytecode(std::span<const std::uint8_t> module, const Path& where) { Module(module, where).check(); }
+
+std::optional<Contents> read_contents(std::span<const std::uint8_t> module, const Path& where) {
+  Module read(module, where);
+  if (!read.check()) return std::nullopt;
+  return read.contents();
+}
 
 }  // namespace jaxexp::wire

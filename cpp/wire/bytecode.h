@@ -1,8 +1,12 @@
-// Whether a module's bytes can be given to MLIR's reader, which trusts more of them than it should.
+// Whether a module's bytes can be given to MLIR's reader, which trusts more of them than it should; what is in them.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "error.h"
 
@@ -15,5 +19,15 @@ namespace jaxexp::wire {
 /// Takes time in proportion to the size of the code and the tables; the data of constants is skipped. Kinds of
 /// attributes and types that are not known here pass. Throws Error, which says that it was found at `where`.
 void check_bytecode(std::span<const std::uint8_t> module, const Path& where);
+
+/// How many operations of each kind a module has, wherever they stand in it.
+struct Contents {
+  std::map<std::string, std::uint64_t> operations;  // by names such as "vhlo.add_v1"
+  /// By the targets, which are views into the module; nothing where a custom call has a form that is not known here.
+  std::optional<std::map<std::string_view, std::uint64_t>> custom_calls;
+};
+
+/// Checks a module as `check_bytecode` does, and counts. Nothing for a version of bytecode that is not known here.
+std::optional<Contents> read_contents(std::span<const std::uint8_t> module, const Path& where);
 
 }  // namespace jaxexp::wire

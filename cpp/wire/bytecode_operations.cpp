@@ -9,7 +9,7 @@ namespace jaxexp::wire {
 namespace {
 
 constexpr std::string_view accuracy = "result_accuracy";
-constexpr std::array<OperationAttributes, 44> table = {{
+constexpr std::array<OperationAttributes, 45> table = {{
     {"all_gather_v1", "iigb", "all_gather_dim channel_id replica_groups use_global_device_ids"},
     {"all_gather_v2", "iigb", "all_gather_dim channel_id replica_groups use_global_device_ids"},
     {"all_reduce_v1", "igb", "channel_id replica_groups use_global_device_ids"},
@@ -26,6 +26,9 @@ constexpr std::array<OperationAttributes, 44> table = {{
     {"custom_call_v1", "vcsabaaa",
      "api_version backend_config call_target_name called_computations has_side_effect operand_layouts "
      "output_operand_aliases result_layouts"},
+    {"custom_call_v2", "vcsabaaaa",
+     "api_version backend_config call_target_name called_computations has_side_effect operand_layouts "
+     "output_operand_aliases result_layouts result_tilings"},
     {"dot_general_v1", "ttatt",
      "lhs_batching_dimensions lhs_contracting_dimensions precision_config rhs_batching_dimensions "
      "rhs_contracting_dimensions"},

@@ -38,8 +38,7 @@ struct Path {
 };
 
 /// The beginning of a text that may be too long for a message, cut between UTF-8 characters.
-inline std::string shortened(std::string_view text) {
-  std::size_t end = 80;
+inline std::string shortened(std::string_view text, std::size_t end = 80) {
   if (text.size() <= end) return std::string(text);
   while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
   return std::string(text.substr(0, end)) + "...";

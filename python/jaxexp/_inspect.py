@@ -25,6 +25,8 @@ class Value:
         sharding: how it is divided among devices; None where that is left open.
         kept: whether the module takes it. Arguments that the function does not use may be left out; results are in
             the module always.
+        path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1]"``. Children
+            of custom nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
     """
 
     dtype: str
@@ -33,6 +35,7 @@ class Value:
     memory_space: str
     sharding: str | None
     kept: bool
+    path: str
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -73,6 +76,9 @@ class Inspection:
         stablehlo: the version of StableHLO that the module was written for; None where the producer names none.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
+        operation_counts: how many operations of each kind there are in each of the modules, in the order of
+            `module_bytes`; None for a module that is damaged, or newer than what can be read here.
+        custom_calls: likewise how many operations call each target of custom calls.
         trailer: who wrote the trailer, which is where all that follows comes from; None where there is none.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
         modules_checked: whether `inspect` was told to compare them. The digest of everything else always is.
@@ -101,6 +107,8 @@ class Inspection:
     stablehlo: str | None
     dialects: tuple[str, ...]
     operations: tuple[str, ...]
+    operation_counts: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
+    custom_calls: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
     trailer: str | None
     module_digests: tuple[str, ...]
     modules_checked: bool
@@ -125,6 +133,7 @@ class Inspection:
             "not checked": _listed(self.disabled_checks),
             "module": f"{self.module_bytes[0]:,} bytes by {self.producer or 'no producer that is known'}, dialects "
             f"{_listed(self.dialects)}, {len(self.operations)} kinds of operations",
+            "custom calls": _calls(self.custom_calls[0]),
             "VJPs": _listed(vjps),
             "size": f"{self.total_bytes:,} bytes",
             "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",
@@ -198,8 +207,9 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
     if check_modules:
         _check_modules(artifact)
     arguments, results = values_of(artifact, facts)
-    for key in ("kept", "arguments", "results"):
+    for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
         del facts[key]
+    contents = [_contents(module) for module in modules]
     checks = facts.pop("disabled_checks")
     return Inspection(
         **facts,
@@ -210,6 +220,8 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         total_bytes=artifact.size if image_modules else memoryview(buffer).nbytes,
         module_bytes=tuple(map(len, modules)),
         **_head(modules[0]),
+        operation_counts=tuple(operations for operations, _ in contents),
+        custom_calls=tuple(calls for _, calls in contents),
         trailer=trailer["writer"],
         module_digests=tuple(function["module_digest"].hex() for function in functions),
         modules_checked=check_modules and bool(functions),
@@ -222,15 +234,20 @@ def values_of(
     artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """The arguments and the results of what `Artifact.describe` returned, all or the first ones."""
-    trailer = artifact.trailer()
+    trailer: dict[str, Any] | None = artifact.trailer()
     weak_arguments, weak_results = (
         None if trailer is None else frozenset(trailer["functions"][0][key])
         for key in ("weak_arguments", "weak_results")
     )
     kept = frozenset(facts["kept"])
+    arguments = zip(facts["arguments"][:most], facts["in_leaves"], strict=False)
+    results = zip(facts["results"][:most], facts["out_leaves"], strict=False)
     return (
-        tuple(_value(v, i in kept, _is_in(weak_arguments, i)) for i, v in enumerate(facts["arguments"][:most])),
-        tuple(_value(v, True, _is_in(weak_results, i)) for i, v in enumerate(facts["results"][:most])),
+        tuple(
+            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path))
+            for i, (v, path) in enumerate(arguments)
+        ),
+        tuple(_value(v, True, _is_in(weak_results, i), f"result{path}") for i, (v, path) in enumerate(results)),
     )
 
 
@@ -262,11 +279,32 @@ def _head(module: memoryview) -> dict[str, Any]:
     }
 
 
+def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+    try:
+        return _native.contents(module) or (None, None)
+    except DeserializationError:
+        return None, None
+
+
+def _calls(counts: dict[str, int] | None) -> str:
+    if counts is None:
+        return "not known, because the module cannot be read here"
+    return _listed(f"{target} ({count})" for target, count in counts.items())
+
+
+def _argument_path(path: str) -> str:
+    """`in_tree` is the pair (args, kwargs)."""
+    for start, name in (("[0]", "args"), ("[1]", "kwargs")):
+        if path.startswith(start):
+            return name + path[len(start) :]
+    return path
+
+
 def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
     return None if indices is None else index in indices
 
 
-def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None) -> Value:
+def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str) -> Value:
     dtype, dims, memory_space, sharding = described
     return Value(
         dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"dtype number {dtype}",
@@ -275,6 +313,7 @@ def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_ty
         memory_space=_MEMORY_SPACES[memory_space],
         sharding=_sharding(sharding),
         kept=kept,
+        path=path,
     )
 
 

@@ -1,0 +1,124 @@
+"""The group of commands: which there are, what is common to them, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from jaxexp import __version__
+
+from .page import colours, one_line
+
+_COMMANDS = ("inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench")
+FAILED, INTERRUPTED = 1, 130
+# As diff(1) does: 1 says that two things differ.
+_FAILED = {"diff": 2}
+
+
+class _InterruptedError(Exception):
+    """Instead of KeyboardInterrupt, of which click makes an empty line."""
+
+
+class _UnreadError(Exception):
+    """Instead of BrokenPipeError, which ends in different ways with different releases of click."""
+
+
+class _Commands(click.Group):
+    """Imports the file of a command when it is asked for: what a command needs, others do not wait for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f".{cmd_name}", __package__).command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _InterruptedError from None
+        except BrokenPipeError:
+            raise _UnreadError from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        found = super().resolve_command(ctx, args)
+        ctx.find_root().obj["command"] = found[0]
+        return found
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Wherever a FILE is read, fleet.zip::resnet/b8 is a member of an archive, and 'fleet.zip::resnet/*' are "
+    "several. 'jaxexp COMMAND --help' has examples.",
+)
+@click.version_option(__version__, prog_name="jaxexp", message="%(prog)s %(version)s")
+@click.option("--traceback", is_flag=True, help="Show where in the program an error comes from.")
+@click.pass_context
+def commands(ctx: click.Context, traceback: bool) -> None:
+    """Look at exported JAX functions, check them, compare them, pack them."""
+    ctx.obj["traceback"] = traceback
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command; an error of any kind becomes one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding gets \N escapes, not an error
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    state: dict[str, Any] = {"command": None, "traceback": False}
+    try:
+        status = commands.main(list(arguments), prog_name="jaxexp", standalone_mode=False, obj=state)
+        sys.stdout.flush()
+        return int(status or 0)
+    except (click.Abort, KeyboardInterrupt, _InterruptedError):
+        complain("interrupted")
+        return INTERRUPTED
+    except (BrokenPipeError, _UnreadError):  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        if state["traceback"]:
+            raise
+        complain(_said(error))
+        return _FAILED.get(state["command"], FAILED)
+
+
+def complain(text: str) -> None:
+    """One line on stderr."""
+    start = click.style("jaxexp:", fg="red") if colours(sys.stderr) else "jaxexp:"
+    click.echo(f"{start} {one_line(text)}", err=True, color=colours(sys.stderr))
+
+
+def said(error: BaseException) -> str:
+    """What an expected error has to say; an unexpected one is raised again."""
+    from jaxexp._errors import ExportError
+
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError):
+        # Errors of jaxexp and of file systems alike; some have no more than a text.
+        name = error.filename if error.filename is not None else None
+        return f"{os.fsdecode(name)!r}: {error.strerror}" if name is not None else error.strerror or str(error)
+    if isinstance(error, (ExportError, ImportError)):
+        return str(error)
+    raise error
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "jaxexp"
+        return f"{error.format_message().rstrip('.')}. '{command} --help' has examples"
+    try:
+        return said(error)
+    except Exception:
+        return f"{type(error).__name__}: {error} (not expected here; 'jaxexp --traceback ...' shows where it is from)"

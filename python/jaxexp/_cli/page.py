@@ -1,0 +1,224 @@
+"""How results look: titles, fields and tables, on a terminal and in a pipe.
+
+Artifacts are what others wrote, so what is printed of them is escaped here, in one place: no control character, no
+change of direction, no escape sequence reaches a terminal. Into a pipe goes plain text that is never cut or wrapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any
+
+import click
+
+_INDENT = 2
+_GAP = "  "
+_NARROWEST = 12  # column of a table
+_WIDEST = 200  # likewise, in a pipe
+_SHOWN = 40  # rows of a table that may be long, on a terminal
+
+
+def shown(text: str) -> str:
+    """Text with everything but printable characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def one_line(text: str) -> str:
+    """Text of several lines as one that can be shown."""
+    return shown(" ".join(text.split("\n")))
+
+
+def colours(stream: IO[str]) -> bool:
+    """Whether a stream takes colours: a terminal, unless https://no-color.org or a dumb one."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def counted(number: int, what: str) -> str:
+    """As in "1 device" and "1,000 devices"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def listed(names: Iterable[str], separator: str = ", ") -> str:
+    return separator.join(names) or "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: its head.
+        right: whether it has numbers.
+        cut: whether a terminal that is too narrow may have the beginning of a cell instead of several lines.
+        style: how it looks on a terminal.
+        marks: how cells look that begin with one of these texts.
+    """
+
+    name: str
+    right: bool = False
+    cut: bool = False
+    style: str | None = None
+    marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def style_of(self, cell: str) -> str | None:
+        return next((style for start, style in self.marks.items() if cell.startswith(start)), self.style)
+
+
+class Page:
+    """What a command prints on stdout: collected, then written at once."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._colours = colours(sys.stdout)
+        self._is_terminal = sys.stdout.isatty()
+        self._width = shutil.get_terminal_size().columns if self._is_terminal else sys.maxsize
+
+    def title(self, name: str, where: str) -> None:
+        """The head of what follows."""
+        self.blank()
+        name, where = shown(name), shown(where)
+        if _cells(name + _GAP + where) <= self._width:
+            self._lines.append(self.styled(name, "title") + _GAP + self.styled(where, "dim"))
+        else:
+            self._lines += [self.styled(part, "title") for part in _wrapped(name, self._width)]
+            self._lines += [self.styled(part, "dim") for part in _wrapped(where, self._width)]
+
+    def heading(self, text: str) -> None:
+        self.blank()
+        self._lines.append(" " * _INDENT + self.styled(shown(text), "heading"))
+
+    def blank(self) -> None:
+        if self._lines and self._lines[-1]:
+            self._lines.append("")
+
+    def line(self, text: str, style: str | None = None) -> None:
+        self._lines.append(self.styled(shown(text), style))
+
+    def lines(self, text: str) -> None:
+        """Text of several lines, as it is."""
+        self._lines += [shown(line.replace("\t", "    ")) for line in text.splitlines()]
+
+    def fields(self, facts: Iterable[tuple[str, str]], indent: int = _INDENT) -> None:
+        """Names and what there is to say of them, in two columns."""
+        facts = list(facts)
+        left = max((len(name) for name, _ in facts), default=0) + len(_GAP)
+        for name, text in facts:
+            wrapped = _wrapped(shown(text), max(_NARROWEST, self._width - indent - left))
+            for first, part in zip(itertools.chain([name], itertools.repeat("")), wrapped, strict=False):
+                self._lines.append((" " * indent + self.styled(first.ljust(left), "dim") + part).rstrip())
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, everything: bool = True) -> None:
+        """A table without its empty columns.
+
+        Args:
+            columns: its columns.
+            rows: a text for each column.
+            everything: whether to show all rows on a terminal, too.
+        """
+        rows = [[shown(cell) for cell in row] for row in rows]
+        left_out = len(rows) - _SHOWN if self._is_terminal and not everything else 0
+        if left_out > 0:
+            rows = rows[:_SHOWN]
+        kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+        columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+        widths = self._widths(columns, rows)
+        self._row(columns, widths, [column.name for column in columns], "dim")
+        for row in rows:
+            self._row(columns, widths, row, None)
+        if left_out > 0:
+            self._lines.append(" " * _INDENT + self.styled(f"... and {left_out:,} more: --all shows them", "dim"))
+
+    def styled(self, text: str, style: str | None) -> str:
+        return click.style(text, **_STYLES[style]) if style and text and self._colours else text
+
+    def write(self) -> None:
+        """Puts the page out, and begins the next one."""
+        if self._lines:
+            click.echo("\n".join(self._lines), color=self._colours)
+        self._lines = []
+
+    def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+        """What each column needs; if that is too much, the widest ones get less."""
+        widths = [max(_cells(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
+        if not self._is_terminal:  # one long cell must not make thousands of rows as long
+            return [min(width, _WIDEST) for width in widths]
+        room = self._width - _INDENT - len(_GAP) * (len(columns) - 1)
+        while sum(widths) > room and max(widths) > _NARROWEST:
+            widest = max(widths)
+            at = widths.index(widest)
+            second = max((width for i, width in enumerate(widths) if i != at), default=0)
+            widths[at] = max(_NARROWEST, min(widest - 1, second), widest - (sum(widths) - room))
+        return widths
+
+    def _row(self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], style: str | None) -> None:
+        cells = [
+            [text] if not self._is_terminal else [_shortened(text, width)] if column.cut else _wrapped(text, width)
+            for column, text, width in zip(columns, row, widths, strict=True)
+        ]
+        styles = [style or column.style_of(text) for column, text in zip(columns, row, strict=True)]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            line = _GAP.join(
+                _filled(self.styled(part, look), width - _cells(part), column.right)
+                for column, part, width, look in zip(columns, parts, widths, styles, strict=True)
+            )
+            self._lines.append((" " * _INDENT + line).rstrip())
+
+
+_STYLES: dict[str, dict[str, Any]] = {
+    "title": {"bold": True},
+    "heading": {"bold": True},
+    "dim": {"dim": True},
+    "name": {"fg": "cyan"},
+    "good": {"fg": "green"},
+    "bad": {"fg": "red"},
+    "less": {"fg": "red"},
+    "more": {"fg": "green"},
+}
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def _filled(text: str, missing: int, right: bool) -> str:
+    return " " * missing + text if right else text + " " * missing
+
+
+def _shortened(text: str, width: int) -> str:
+    if _cells(text) <= width:
+        return text
+    return _head(text, width - 3) + "..."
+
+
+def _head(text: str, width: int) -> str:
+    """The beginning of a text, of at most so many columns, and of at least one character."""
+    taken = itertools.accumulate(map(_cells, text))
+    return text[: max(1, sum(1 for cells in taken if cells <= width))]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text, broken at spaces where there are any."""
+    lines: list[str] = []
+    start = 0
+    while True:
+        ahead = text[start : start + 4 * width]  # all that a line may take
+        if start + len(ahead) == len(text) and _cells(ahead) <= width:
+            return [*lines, ahead]
+        head = _head(ahead, width)
+        space = len(head) if ahead[len(head) : len(head) + 1] == " " else head.rfind(" ")
+        head = head[:space] if space > width // 3 else head
+        lines.append(head.rstrip())
+        start += len(head)
+        while text[start : start + 1] == " ":
+            start += 1

@@ -1,0 +1,96 @@
+"""Records the terminal sessions in docs/cli.md from the real program: ``python tests/record_cli.py``.
+
+The page says what to run: the block of Python makes the artifacts, and each line of a console block that begins with
+``$`` is a command, whose output replaces what stands below it. Commands run one after the other in one empty folder,
+on a terminal of 100 columns without colours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "cli.md"
+OLD = ROOT / "tests" / "golden" / "jax-0.4.30" / "poly.bin"
+COLUMNS = 100
+PROMPT = "$ "
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"<!-- artifacts -->\n```python\n(.*?)```", re.DOTALL)
+VERSIONS = re.compile(r"<!-- recorded with -->\n(.*)\n")
+
+
+def recorded(text: str) -> str:
+    """The page with what its commands print today."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, bin_ = Path(place) / "here", Path(place) / "bin"
+        folder.mkdir()
+        bin_.mkdir()
+        program = bin_ / "jaxexp"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jaxexp "$@"\n')
+        program.chmod(0o755)
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "XLA_FLAGS")}
+        env |= {
+            "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
+            "NO_COLOR": "1",
+            "TERM": "xterm",
+            "LC_ALL": "C.UTF-8",
+            "JAX_PLATFORMS": "cpu",
+        }
+        (folder / "old.bin").write_bytes(OLD.read_bytes())
+        code = PYTHON.search(text)
+        assert code is not None, "the page has no block of Python that makes artifacts"
+        subprocess.run([sys.executable, "-c", code[1]], cwd=folder, env=env, check=True)
+        text = CONSOLE.sub(lambda block: "```console\n" + session(block[1], folder, env) + "```", text)
+    return VERSIONS.sub(f"<!-- recorded with -->\n{versions()}\n", text)
+
+
+def session(block: str, folder: Path, env: dict[str, str]) -> str:
+    commands = [line for line in block.splitlines() if line.startswith(PROMPT)]
+    return "".join(f"{command}\n{output(command.removeprefix(PROMPT), folder, env)}" for command in commands)
+
+
+def output(command: str, folder: Path, env: dict[str, str]) -> str:
+    """What a command of a shell leaves on a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, COLUMNS, 0, 0))
+    process = subprocess.Popen(["sh", "-c", command], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            part = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        seen += part
+    os.close(ours)
+    process.wait()
+    return settled(seen.decode())
+
+
+def settled(seen: str) -> str:
+    """Without progress bars, which take themselves back."""
+    text = seen.replace("\r\n", "\n")
+    return re.sub(r"\x1b\[\?25l.*?\x1b\[\?25h(\r?\x1b\[1A)?\r?(\x1b\[2K)?", "", text, flags=re.DOTALL)
+
+
+def versions() -> str:
+    import jax
+
+    import jaxexp
+
+    return f"Recorded with jaxexp {jaxexp.__version__} and JAX {jax.__version__}, at {COLUMNS} columns."
+
+
+if __name__ == "__main__":
+    PAGE.write_text(recorded(PAGE.read_text()))
