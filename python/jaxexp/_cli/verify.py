@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp import _members, _native, _workers
+from jaxexp import _members, _workers
 from jaxexp._errors import DeserializationError
 
 from . import app, progress, sources
@@ -161,13 +161,12 @@ def _verdict(source: sources.Source | Verdict) -> Verdict:
     if isinstance(source, Verdict):
         return source
     try:
-        buffer = sources.checked(source)
-        digests = _native.Artifact(buffer).trailer() is not None
+        found = sources.checked(source)
     except DeserializationError as error:
         return _damaged(source.name, source.size(), error)
     except Exception as error:
         return Verdict(source.name, "unreadable", 0, None, app.said(error))
-    return Verdict(source.name, "whole", memoryview(buffer).nbytes, digests, None)
+    return Verdict(source.name, "whole", memoryview(found.buffer).nbytes, found.has_digests, None)
 
 
 def _print(verdicts: list[Verdict], quiet: bool) -> None:
