@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from bench.agree import result_differences
-from bench.cases import Case, Program
+from bench.cases import Case
 from bench.measure import Rival
+from bench.program import Program
 from bench.question import Question, Trial, runnable
 
 _BESIDE = {"jit": "the live function under `jax.jit`"}

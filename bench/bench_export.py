@@ -6,8 +6,9 @@ from types import ModuleType
 
 from bench import floors
 from bench.agree import exported_differences, result_differences
-from bench.cases import Case, Program
+from bench.cases import Case
 from bench.measure import Rival
+from bench.program import Program
 from bench.question import Question, Trial, single
 
 

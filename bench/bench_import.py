@@ -7,8 +7,9 @@ import sys
 from functools import partial
 from types import ModuleType
 
-from bench.cases import Case, Program
+from bench.cases import Case
 from bench.measure import Reading
+from bench.program import Program
 from bench.question import Question, Trial
 
 NAMES = "export", "deserialize", "Exported", "symbolic_shape"

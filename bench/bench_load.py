@@ -13,8 +13,9 @@ from typing import Any
 
 from bench import disk
 from bench.agree import exported_differences
-from bench.cases import CASES, Case, Program
+from bench.cases import CASES, Case
 from bench.measure import Reading, Rival
+from bench.program import Program
 from bench.question import Question, Trial, single
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 
 from bench.agree import exported_differences
-from bench.cases import Case, Program
+from bench.cases import Case
 from bench.measure import Reading
+from bench.program import Program
 from bench.question import Question, Trial, single
 
 

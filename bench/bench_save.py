@@ -8,8 +8,9 @@ from typing import Any
 
 from bench import disk, floors
 from bench.agree import exported_differences
-from bench.cases import Case, Program
+from bench.cases import Case
 from bench.measure import Rival
+from bench.program import Program
 from bench.question import Question, Trial, single
 
 

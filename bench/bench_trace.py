@@ -9,8 +9,9 @@ from typing import Any
 import jax
 
 from bench import floors
-from bench.cases import Case, Program
+from bench.cases import Case
 from bench.measure import Rival
+from bench.program import Program
 from bench.question import Question, Trial, single
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from itertools import cycle, islice
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -15,38 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bench.fleet import fleet
+from bench.program import Program
+
 SHAPES = ((8, 8), (8,), (16, 8), (8, 24), (32,), (8, 4, 2), (64, 8), (8, 16))
 PARTITIONS = (("data", "model"), ("data",), ("model",), (None, "data"))
-
-
-@dataclass(frozen=True)
-class Program:
-    """One function with what it is exported for and called with; or several, `members`, that are one unit of work."""
-
-    function: Callable[..., Any]
-    specs: tuple[Any, ...]
-    args: tuple[Any, ...]
-    members: tuple[Program, ...] = ()
-    _artifacts: dict[Any, bytes] = field(default_factory=dict, repr=False)
-
-    @property
-    def parts(self) -> tuple[Program, ...]:
-        return self.members or (self,)
-
-    def fresh(self) -> Any:
-        """A jitted function that JAX has never traced: no cache of an earlier export serves it."""
-        return jax.jit(lambda *args: self.function(*args))
-
-    def artifact(self, library: ModuleType, vjp_order: int = 0) -> bytes:
-        """What a library writes, made once for all questions.
-
-        Bytes, because both libraries take them as they are, and not the Exported, because JAX shares the abstract
-        values that are alive: reading the artifact would find them there.
-        """
-        key = library.__name__, vjp_order
-        if key not in self._artifacts:
-            self._artifacts[key] = bytes(library.export(self.fresh())(*self.specs).serialize(vjp_order=vjp_order))
-        return self._artifacts[key]
 
 
 @dataclass(frozen=True)
@@ -189,4 +161,8 @@ CASES = (
     Case("64 MiB constant", lambda: _constant(64), family="constant", size=64, large=True),
     Case("512 MiB constant", lambda: _constant(512), family="constant", size=512, runnable=False, large=True),
     Case("1,000 artifacts", lambda: _many(1000), family="many", size=1000),
+    Case("100 versions", lambda: fleet(10, 10), family="fleet", size=100, quick=True),
+    Case("100 distinct", lambda: fleet(100, 1), family="fleet", size=100, quick=True),
+    Case("10,000 versions", lambda: fleet(200, 50), family="fleet", size=10_000),
+    Case("10,000 distinct", lambda: fleet(10_000, 1), family="fleet", size=10_000),
 )

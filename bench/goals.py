@@ -30,6 +30,16 @@ def first(cell: Cell) -> float | None:
     return over(cell.median("first time"), cell.median(SUBJECT))
 
 
+def shown(name: str) -> Measure:
+    """How many times the oracle's median is that of something that stands beside."""
+    return lambda cell: over(cell.median(ORACLE), cell.median(name))
+
+
+def rate_of(name: str) -> Measure:
+    """The subject's rate, as a part of that of something that stands beside and handles the same bytes."""
+    return lambda cell: over(cell.median(name), cell.median(SUBJECT))
+
+
 def against(*names: str) -> Measure:
     """The subject over the sum of what stands beside it."""
 
@@ -54,7 +64,10 @@ def _percent(part: float) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit on the worst of some cells of a question; without names of cases, of all that were measured."""
+    """A limit on the worst of some cells of a question; without names of cases, of all that were measured.
+
+    With `over`, what is measured is divided by the same of that case.
+    """
 
     about: str
     question: str
@@ -63,6 +76,7 @@ class Goal:
     limit: float
     at_least: bool
     show: Callable[[float], str]
+    over: str = ""
 
     def bound(self) -> str:
         return f"{'at least' if self.at_least else 'at most'} {short(self.show(self.limit))}"
@@ -75,7 +89,8 @@ class Goal:
         values = [number for number in wanted if number is not None]
         if not values or len(values) < len(wanted):
             return None
-        return min(values) if self.at_least else max(values)
+        worst = min(values) if self.at_least else max(values)
+        return over(worst, found.get(self.over)) if self.over else worst
 
     def met(self, measured: float) -> bool:
         return measured >= self.limit if self.at_least else measured <= self.limit
@@ -88,6 +103,7 @@ def _times_faster(question: str, case: str, limit: float, about: str = "") -> Go
 
 _OWN_FLOOR = ("tiny", "2,000 parameters", "2,000 sharded", "2,000 distinct shapes")
 _LARGE = "512 MiB constant"
+_FLEETS = ("10,000 versions", "10,000 distinct")
 
 GOALS = (
     _times_faster("serialize", "tiny", 50),
@@ -164,5 +180,38 @@ GOALS = (
     ),
     _times_faster("export", "64 MiB constant", 1.5),
     _times_faster("export", _LARGE, 1.5),
+    *(
+        Goal(f"open, {case}: until its names are known", "open archive", (case,), value, 2e-3, False, _seconds)
+        for case in _FLEETS
+    ),
+    Goal(
+        f"open, {_FLEETS[0]}: over that of 100",
+        "open archive",
+        (_FLEETS[0],),
+        value,
+        1.2,
+        False,
+        times,
+        over="100 versions",
+    ),
+    *(
+        Goal(f"signature of one of {case}, cold", "cold signature", (case,), value, 1e-3, False, _seconds)
+        for case in _FLEETS
+    ),
+    *(
+        Goal(
+            f"{way}, {case}: times faster than jax.export over files", "load all", (case,), measure, limit, True, times
+        )
+        for case, limit in zip(_FLEETS, (100, 40), strict=True)
+        for way, measure in (("load_all of an archive", faster), ("load_many over files", shown("load_many")))
+    ),
+    *(
+        Goal(f"verify, {case}: of the bandwidth of reading", "verify", (case,), rate_of("read(2)"), 0.5, True, _percent)
+        for case in _FLEETS
+    ),
+    *(
+        Goal(f"memory for the handles of {case}", "memory of handles", (case,), value, 50e6, False, _bytes)
+        for case in _FLEETS
+    ),
     Goal("import, after `import jax`", "import", ("tiny",), value, 0.020, False, _seconds),
 )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from bench.cases import Case, Program
+from bench.cases import Case
 from bench.measure import Reading, Rival
+from bench.program import Program
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Question:
         name: a few words.
         asks: a sentence or two: what is measured, of what.
         beside: a sentence for each name in a trial's `beside`.
-        applies: which cases it is asked of.
+        applies: which cases it is asked of; by default all but fleets.
         unit: pyperf's name of the unit, "second" or "byte".
         patience: how much longer than others it may take.
         quick: whether it is part of `make bench QUICK=1`.
@@ -39,7 +40,7 @@ class Question:
     asks: str
     trial: Callable[[Case, Program, ModuleType, ModuleType], Trial]
     beside: Mapping[str, str] = field(default_factory=dict)
-    applies: Callable[[Case], bool] = lambda case: True
+    applies: Callable[[Case], bool] = lambda case: case.family != "fleet"
     unit: str = "second"
     patience: float = 1.0
     quick: bool = True
@@ -48,7 +49,7 @@ class Question:
 
 def single(case: Case) -> bool:
     """One function, without its VJPs."""
-    return case.family != "many" and not case.vjp_order
+    return case.family not in ("many", "fleet") and not case.vjp_order
 
 
 def runnable(case: Case) -> bool:

@@ -6,6 +6,7 @@ from bench import (
     bench_call,
     bench_deserialize,
     bench_export,
+    bench_fleet,
     bench_import,
     bench_load,
     bench_metadata,
@@ -26,4 +27,5 @@ QUESTIONS = (
     *bench_vjp.QUESTIONS,
     bench_export.QUESTION,
     *bench_import.QUESTIONS,
+    *bench_fleet.QUESTIONS,
 )

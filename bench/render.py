@@ -31,6 +31,8 @@ HEADLINES = (
     ("trace", "2,000 parameters"),
     ("export", "2,000 parameters"),
     ("export", "512 MiB constant"),
+    ("load all", "10,000 versions"),
+    ("load all", "10,000 distinct"),
 )
 
 

@@ -16,9 +16,10 @@ import jax
 import jax.export
 
 from bench import disk, render, report
-from bench.cases import CASES, Case, Program
+from bench.cases import CASES, Case
 from bench.measure import FULL, QUICK, ZERO, Effort, Reading, Rival, alternate, benchmark
 from bench.memory import peak_of
+from bench.program import Program
 from bench.question import Question
 from bench.questions import QUESTIONS
 from bench.results import ORACLE, PEAK, SUBJECT, Results

@@ -13,6 +13,7 @@
 #include "convert/encode.h"
 #include "convert/errors.h"
 #include "convert/jax_refs.h"
+#include "convert/read_many.h"
 
 NB_MODULE(_native, m) {
   using namespace jaxexp;
@@ -77,6 +78,18 @@ NB_MODULE(_native, m) {
            "The user's metadata as JSON texts; None where there is none.")
       .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
            "What it says, as plain Python objects; needs no `bind`. Its module is not compared with a digest.");
+  bind_file_bytes(m);
+  nb::class_<ReadMany>(m, "ReadMany", "How many artifacts are read at once, and what is made of them.")
+      .def(nb::init<nb::object, std::size_t, bool>(), "makes"_a, "workers"_a, "stop"_a,
+           nb::sig("def __init__(self, makes: object, workers: int, stop: bool) -> None"))
+      .def("items", &ReadMany::items, "items"_a, "may_map"_a, "most_file_bytes"_a.none(),
+           nb::sig("def items(self, items: list[object], may_map: bool, most_file_bytes: int | None) "
+                   "-> tuple[list[typing.Any], list[int]]"),
+           "The functions in files and buffers, and the indices of the exceptions among them.")
+      .def("slices", &ReadMany::slices, "owner"_a, "extents"_a,
+           nb::sig("def slices(self, owner: typing_extensions.Buffer, extents: list[tuple[int, int, object]]) "
+                   "-> tuple[list[typing.Any], list[int]]"),
+           "The same for parts of one buffer.");
   m.def("cut", &cut, "artifact"_a.none(), nb::sig("def cut(artifact: typing_extensions.Buffer) -> bytes"),
         "An artifact without its modules' bytes, for who keeps those elsewhere; it has to have a trailer.");
   m.def("join", &join, "image"_a.none(), "modules"_a,

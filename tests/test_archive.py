@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -769,3 +770,14 @@ class TestHostileIndex:
     def test_another_artifact_than_the_digest_says(self, three: Path) -> None:
         archive = Archive.open(rebuilt(three, lambda members: members["c"].update(digest=bytes(16))))
         assert set(archive.verify()) == {"c"}
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "archive.md").read_text()
+    (code,) = re.findall(r"<!-- example: archive -->\n```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("scores/cpu/b1: scores(float32[1,8], float32[8,3]) -> float32[1,3] on cpu, {'rows': 1}")
+    assert lines[3].startswith("[0.333")

@@ -4,9 +4,12 @@ import dataclasses
 import sys
 import types
 import xml.etree.ElementTree
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax.export
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -14,7 +17,8 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # bench is not installed
 
 import jaxexp  # noqa: E402
-from bench import cases, chart, compare, disk, goals, measure, memory, render, report, run  # noqa: E402
+from bench import bench_fleet, cases, chart, compare, disk, goals, measure, memory, render, report, run  # noqa: E402
+from bench import fleet as fleets  # noqa: E402
 from bench.cases import CASES, Case  # noqa: E402
 from bench.questions import QUESTIONS  # noqa: E402
 from bench.results import ORACLE, PEAK, SUBJECT, Cell, Results  # noqa: E402
@@ -171,6 +175,124 @@ def test_a_thousand_artifacts_are_different():
     assert len(signatures) > 1
     shapes = [str([(x.shape, x.dtype) for x in jax.tree.leaves(part.specs)]) for part in program.parts]
     assert len(set(shapes)) == 1000
+
+
+def signature_of(program):
+    return str(jax.tree.flatten_with_path(program.specs))
+
+
+def test_ten_thousand_are_distinct():
+    assert len({signature_of(fleets.member(index, 1)) for index in range(10_000)}) == 10_000
+    sizes = [fleets.constant(index, 0, 1).nbytes for index in range(100)]
+    assert min(sizes) == 0
+    assert max(sizes) == 2**18
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    made = fleets.fleet(2, 3)
+    yield made
+    disk.clear()
+
+
+def test_versions_differ_in_a_constant(fleet):
+    loaded = {name: jaxexp.load(path) for name, path in fleet.files(jaxexp).items()}
+    assert list(loaded) == list(fleet.names) == [f"predict_{i:05}-v{v:02}" for i in range(2) for v in range(3)]
+    for index in range(2):
+        first, *others = (loaded[f"predict_{index:05}-v{version:02}"] for version in range(3))
+        assert first.fun_name == f"predict_{index:05}"
+        for version, other in enumerate(others, start=1):
+            assert (other.in_avals, other.in_tree, other.out_avals) == (first.in_avals, first.in_tree, first.out_avals)
+            assert len(other.mlir_module_serialized) == len(first.mlir_module_serialized)
+            table = fleets.constant(index, version, 3)
+            params, inputs = (
+                jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), s) for s in fleets.member(index, 3).specs
+            )
+            logits = other.call(params, {**inputs, "step": np.int32(7)})["logits"]
+            np.testing.assert_array_equal(logits, np.full(logits.shape, table[7].astype(logits.dtype)))
+
+
+def test_what_a_fleet_is_written_to(fleet):
+    blobs = {name: path.read_bytes() for name, path in fleet.files(jaxexp).items()}
+    with zipfile.ZipFile(fleet.zipped(jaxexp)) as archive:
+        assert {info.filename: archive.read(info) for info in archive.infolist()} == blobs
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+    with jaxexp.Archive.open(fleet.archive(jaxexp)) as archive:
+        assert {name: bytes(archive[name].read()) for name in archive} == blobs
+    for name, blob in blobs.items():
+        assert jax.export.deserialize(bytearray(blob)).fun_name == name[:-4]
+        assert jaxexp.deserialize((fleet.made / name).read_bytes()).serialize() == blob
+    assert fleet.archive(jaxexp) == fleet.archive(jaxexp)  # made once
+    assert list(fleet.some(2)) == [fleet.names[0], fleet.names[3]]
+
+
+def test_a_process_that_fails_is_an_error(monkeypatch, capfd):
+    monkeypatch.setattr(fleets, "make", None)
+    monkeypatch.setattr(disk, "ROOT", ROOT / "docs")  # where there is no bench
+    with pytest.raises(RuntimeError, match="a process that exports functions failed"):
+        fleets.fleet(1, 1)
+    assert "ModuleNotFoundError" in capfd.readouterr().err
+
+
+class Backwards:
+    """An archive that loads its members in another order, and calls everything sound."""
+
+    create = jaxexp.Archive.create
+
+    def __init__(self, archive):
+        self.archive = archive
+
+    @classmethod
+    def open(cls, path):
+        return cls(jaxexp.Archive.open(path))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.archive.close()
+
+    def __len__(self):
+        return len(self.archive)
+
+    def __iter__(self):
+        return iter(self.archive)
+
+    def load_all(self):
+        return [self.archive[name].load() for name in self.archive][::-1]
+
+    def verify(self):
+        return {}
+
+
+def test_a_fleet_that_is_wrong_leaves_its_cells_empty(fleet):
+    case = Case("6 versions", lambda: fleet, family="fleet", size=6)
+    fake = types.ModuleType("fake")
+    fake.load_many, fake.load, fake.deserialize = jaxexp.load_many, jaxexp.load, jaxexp.deserialize
+    fake.Archive = Backwards
+    mistakes = {}
+    for name in ("load all", "verify", "open archive"):
+        results = Results(ABOUT)
+        run.measure(results, QUESTION[name], case, fleet, fake, jax.export, ONCE)
+        mistakes[name] = results.mistakes
+        assert (results.cell(name, case.name).subject is None) == bool(results.mistakes)
+    assert mistakes["open archive"] == []
+    assert "load all, 6 versions: wrong: predict_00000-v00.fun_name" in mistakes["load all"][0]
+    assert mistakes["verify"] == [f"verify, 6 versions: wrong: damage to {fleet.names[3]}: noticed []"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 256_003])
+def test_all_bytes_are_read(tmp_path, size):
+    (tmp_path / "f").write_bytes(bytes(size))
+    with ThreadPoolExecutor(3) as threads:
+        assert bench_fleet._read(tmp_path / "f", threads, [bytearray(1000) for _ in range(3)]) == size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
+def test_growth_of_resident_memory():
+    found = bench_fleet._growth_of(lambda library, path: bytearray(b"x" * 2**26), jaxexp, "unused")
+    assert found.keys() == {"VmRSS", "RssAnon", "RssFile"}
+    assert 0.9 * 2**26 < found["RssAnon"] < 1.5 * 2**26
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
@@ -416,7 +538,9 @@ def test_goals_are_honest():
         verdicts[goal.about] = goal.met(measured)
         # The goal of another name of a question or a case would never be measured.
         assert goal.question in QUESTION
-        assert set(goal.cases) <= {case.name for case in CASES if QUESTION[goal.question].applies(case)}
+        assert {*goal.cases, *filter(None, [goal.over])} <= {
+            case.name for case in CASES if QUESTION[goal.question].applies(case)
+        }
     assert verdicts["serialize, tiny: times faster than jax.export"]  # 100 of 50
     assert verdicts["serialize, 2,000 parameters: times faster than jax.export"]  # 100 of 100
     assert not verdicts["serialize, 2,000 sharded: times faster than jax.export"]  # 100 of 200
@@ -435,6 +559,15 @@ def test_a_goal_about_every_case_takes_the_worst():
     results.add(measure.benchmark("x", [1.0], {"question": "export", "case": "deep tree", "rival": ORACLE}))
     assert goal.measured(results) is None  # a wrong one among them
     assert goal.measured(Results(ABOUT)) is None
+
+
+def test_a_goal_about_two_cases_is_about_their_quotient():
+    goal = next(goal for goal in goals.GOALS if goal.over)
+    numbers = dict(zip((*goal.cases, goal.over), (1.1e-3, 1e-3), strict=True))
+    results = results_of({(goal.question, case): {SUBJECT: [x], ORACLE: [1.0]} for case, x in numbers.items()})
+    assert goal.measured(results) == pytest.approx(1.1)
+    assert goal.met(goal.measured(results))
+    assert goal.measured(results_of({(goal.question, goal.cases[0]): {SUBJECT: [1.0]}})) is None
 
 
 def test_charts_show_every_value():

@@ -99,6 +99,42 @@ wire::MemberRecord to_record(const nb::dict& member) {
   return record;
 }
 
+/// A member as it is verified: from its header in the ZIP file on, and its modules where they are apart.
+struct Part {
+  Part(std::uint32_t number, std::span<const std::uint8_t> bytes) : number(number), bytes(bytes) {}
+
+  std::uint32_t number;
+  std::span<const std::uint8_t> bytes;
+  std::vector<std::span<const std::uint8_t>> modules;
+  std::optional<wire::Error> error = {};
+};
+
+/// For each damaged one its place among the parts, and where, what was expected, and what was found.
+nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts, std::size_t workers) {
+  {
+    nb::gil_scoped_release release;
+    constexpr std::size_t step = 16;
+    const std::size_t jobs = (parts.size() + step - 1) / step;
+    wire::Crew crew(workers - 1, jobs, [&](std::size_t job) {
+      for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
+        try {
+          wire::verify_member(index, part.number, part.bytes, part.modules);
+        } catch (const wire::Error& error) {
+          part.error = error;
+        }
+      }
+    });
+    for (std::size_t job = 0; job < jobs; ++job)
+      while (!crew.wait_for(job, std::chrono::hours(1))) {
+      }
+  }
+  nb::list damaged;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (const auto& error = parts[i].error)
+      damaged.append(nb::make_tuple(i, error->path, error->expected, error->found));
+  return damaged;
+}
+
 /// The index is a member of the ZIP file, too.
 nb::bytes last_bytes(std::vector<wire::ZipMember> files, const nb::dict& index, std::uint64_t position, nb::bytes comment) {
   const auto number = [&](const char* key) { return nb::cast<std::uint64_t>(index[key]); };
@@ -110,9 +146,8 @@ nb::bytes last_bytes(std::vector<wire::ZipMember> files, const nb::dict& index, 
 
 }  // namespace
 
-IndexView::IndexView(nb::handle index, std::uint64_t root_position, std::uint64_t root_size, nb::bytes root_digest,
-                     std::uint64_t end)
-    : buffer_(aligned(index)), index_(buffer_.bytes(), root_position, root_size, to_digest(root_digest), end) {}
+IndexView::IndexView(nb::handle index, nb::handle root, nb::bytes root_digest, std::uint64_t end)
+    : buffer_(aligned(index)), root_(aligned(root)), index_(buffer_.bytes(), root_.bytes(), to_digest(root_digest), end) {}
 
 nb::object IndexView::find(std::string_view name) const {
   const auto number = index_.find(name);
@@ -174,43 +209,33 @@ nb::list IndexView::own_metadata(const nb::list& numbers) const {
 }
 
 nb::list IndexView::verify(const nb::list& numbers, const nb::list& parts, std::size_t workers) const {
-  struct Item {
-    std::uint32_t number;
-    std::unique_ptr<const Buffer> bytes;
-    std::vector<std::unique_ptr<const Buffer>> modules;
-    std::optional<wire::Error> error;
-  };
-  std::vector<Item> items(numbers.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    items[i].number = nb::cast<std::uint32_t>(numbers[i]);
-    items[i].bytes = std::make_unique<const Buffer>(parts[i][0]);
-    for (nb::handle module : nb::borrow<nb::list>(parts[i][1]))
-      items[i].modules.push_back(std::make_unique<const Buffer>(module));
+  std::vector<std::unique_ptr<const Buffer>> buffers;  // as long as they are read
+  const auto bytes_of = [&](nb::handle part) { return buffers.emplace_back(std::make_unique<const Buffer>(part))->bytes(); };
+  std::vector<Part> members;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    Part& part = members.emplace_back(nb::cast<std::uint32_t>(numbers[i]), bytes_of(parts[i][0]));
+    for (nb::handle module : nb::borrow<nb::list>(parts[i][1])) part.modules.push_back(bytes_of(module));
   }
-  {
-    nb::gil_scoped_release release;
-    const auto verify_one = [&](std::size_t i) {
-      std::vector<std::span<const std::uint8_t>> modules;
-      for (const auto& module : items[i].modules) modules.push_back(module->bytes());
-      try {
-        wire::verify_member(index_, items[i].number, items[i].bytes->bytes(), modules);
-      } catch (const wire::Error& error) {
-        items[i].error = error;
-      }
-    };
-    constexpr std::size_t step = 16;
-    const std::size_t jobs = (items.size() + step - 1) / step;
-    wire::Crew crew(workers - 1, jobs, [&](std::size_t job) {
-      for (std::size_t i = job * step; i < std::min(items.size(), (job + 1) * step); ++i) verify_one(i);
-    });
-    for (std::size_t job = 0; job < jobs; ++job)
-      while (!crew.wait_for(job, std::chrono::hours(1))) {
-      }
+  return verify_parts(index_, members, workers);
+}
+
+nb::list IndexView::verify_in(nb::handle file, const nb::list& numbers, std::size_t workers) const {
+  const Buffer buffer(file);
+  // All places are in front of the index.
+  const auto bytes = buffer.bytes();
+  std::vector<Part> members;
+  for (nb::handle given : numbers) {
+    const auto number = nb::cast<std::uint32_t>(given);
+    const schema::Member& member = index_.member(number);
+    const schema::Place& place = *member.place();
+    const std::uint64_t end = place.position() + place.size();
+    if (end > bytes.size()) throw nb::value_error("the file is shorter than its index says");
+    Part& part = members.emplace_back(number, bytes.subspan(place.position() - place.header(), place.header() + std::size_t{place.size()}));
+    if (!place.apart()) continue;
+    for (const schema::Module* module : *member.modules())
+      part.modules.push_back(bytes.subspan(std::min<std::uint64_t>(module->position(), bytes.size())).first(module->size()));
   }
-  nb::list damaged;
-  for (std::size_t i = 0; i < items.size(); ++i)
-    if (const auto& error = items[i].error) damaged.append(nb::make_tuple(i, error->path, error->expected, error->found));
-  return damaged;
+  return verify_parts(index_, members, workers);
 }
 
 void IndexView::check() const {
@@ -220,11 +245,10 @@ void IndexView::check() const {
 
 void define_archive(nb::module_& m) {
   nb::class_<IndexView>(m, "ArchiveIndex", "The index of an archive in a buffer that is kept while this lives.")
-      .def(nb::init<nb::handle, std::uint64_t, std::uint64_t, nb::bytes, std::uint64_t>(), "index"_a, "root_position"_a,
-           "root_size"_a, "root_digest"_a, "end"_a,
-           nb::sig("def __init__(self, index: typing_extensions.Buffer, root_position: int, root_size: int, "
+      .def(nb::init<nb::handle, nb::handle, nb::bytes, std::uint64_t>(), "index"_a, "root"_a, "root_digest"_a, "end"_a,
+           nb::sig("def __init__(self, index: typing_extensions.Buffer, root: typing_extensions.Buffer, "
                    "root_digest: bytes, end: int) -> None"))
-      .def("__len__", [](const IndexView& view) { return view.index().size(); })
+      .def("__len__", [](const IndexView& view) { return view.index().size(); }, nb::sig("def __len__(self) -> int"))
       .def_prop_ro("writer", [](const IndexView& view) { return nb::cast(view.index().writer()); },
                    nb::sig("def writer(self) -> str"))
       .def("find", &IndexView::find, "name"_a, nb::sig("def find(self, name: str) -> int | None"),
@@ -261,6 +285,10 @@ void define_archive(nb::module_& m) {
            "Compares members with what they have to be, in threads. Parts are the bytes of a member, from its header in "
            "the ZIP file on, and of its modules if they are apart. Returns for each damaged one its place in the list, "
            "and where, what was expected, and what was found.")
+      .def("verify_in", &IndexView::verify_in, "file"_a, "numbers"_a, "workers"_a,
+           nb::sig("def verify_in(self, file: typing_extensions.Buffer, numbers: list[int], workers: int) "
+                   "-> list[tuple[int, str, str, str]]"),
+           "The same where all of the file is in memory. The index has to be checked.")
       .def("check", &IndexView::check, "Checks all of it, and that members share no bytes by mistake.");
 
   m.def("zip_local_header",

@@ -16,8 +16,7 @@ namespace jaxexp {
 /// The index of an archive in a caller's buffer.
 class IndexView {
  public:
-  IndexView(nb::handle index, std::uint64_t root_position, std::uint64_t root_size, nb::bytes root_digest,
-            std::uint64_t end);
+  IndexView(nb::handle index, nb::handle root, nb::bytes root_digest, std::uint64_t end);
 
   const wire::ArchiveIndex& index() const { return index_; }
   nb::object find(std::string_view name) const;
@@ -30,10 +29,11 @@ class IndexView {
   nb::list zip_extents(const nb::list& numbers) const;
   nb::list own_metadata(const nb::list& numbers) const;
   nb::list verify(const nb::list& numbers, const nb::list& parts, std::size_t workers) const;
+  nb::list verify_in(nb::handle file, const nb::list& numbers, std::size_t workers) const;
   void check() const;
 
  private:
-  Buffer buffer_;
+  Buffer buffer_, root_;
   wire::ArchiveIndex index_;
 };
 

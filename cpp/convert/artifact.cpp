@@ -20,25 +20,32 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire:
 
 }  // namespace
 
-Artifact::Source::Source(nb::handle owner, nb::handle module_owners) : buffer(stable(owner)) {
+Artifact::Source::Source(nb::handle owner, nb::handle module_owners) : buffer(stable(owner)), bytes(buffer->bytes()) {
   std::vector<wire::Opened::Bytes> spans;
   if (module_owners.is_valid())
     for (nb::handle module : module_owners) {
       modules.push_back(stable(module));
       spans.push_back(modules.back()->bytes());
     }
-  over(buffer->bytes().size(), [&] { opened.emplace(buffer->bytes(), spans); });
+  over(bytes.size(), [&] { opened.emplace(bytes, spans); });
 }
 
-Artifact::Artifact(nb::handle buffer, nb::handle modules)
-    : source_(std::make_shared<const Source>(buffer, modules)), exported_(&source_->opened->root()), order_(0) {}
+Artifact::Artifact(nb::handle buffer, nb::handle modules) : Artifact(std::make_shared<const Source>(buffer, modules)) {}
 
 nb::dict Artifact::decode() const {
+  bool shareable = false;
+  return decode_shared(shareable);
+}
+
+nb::dict Artifact::decode_shared(bool& shareable) const {
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
   std::string path;
   for (std::size_t i = 0; i < order_; ++i) path += i == 0 ? "vjp" : ".vjp";
   const wire::Trailer* const trailer = source_->opened->trailer() ? &*source_->opened->trailer() : nullptr;
-  return Decoder(*refs, *exported_, source_->buffer->bytes(), path, trailer, order_).exported();
+  Decoder decoder(*refs, *exported_, source_->bytes, path, trailer, order_);
+  nb::dict fields = decoder.exported();
+  shareable = decoder.is_shareable();
+  return fields;
 }
 
 nb::object Artifact::module() const {
@@ -67,7 +74,7 @@ std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
 
 std::size_t Artifact::size() const {
   const auto& trailer = source_->opened->trailer();
-  return trailer ? trailer->whole_size() : source_->buffer->bytes().size();
+  return trailer ? trailer->whole_size() : source_->bytes.size();
 }
 
 std::optional<Artifact> Artifact::vjp() const {
@@ -127,7 +134,7 @@ nb::dict Artifact::facts() const {
 
 nb::list Artifact::modules() const {
   nb::list modules;
-  const std::uint8_t* const start = source_->buffer->bytes().data();
+  const std::uint8_t* const start = source_->bytes.data();
   for (std::optional<Artifact> link = *this; link; link = link->vjp()) {
     const auto bytes = link->unchecked_module_bytes();
     const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });

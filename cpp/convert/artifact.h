@@ -46,16 +46,26 @@ class Artifact {
   nb::list modules() const;
   nb::object metadata() const;
 
- private:
   /// What a function shares with its VJPs.
   struct Source {
+    Source() = default;
     Source(nb::handle owner, nb::handle modules);
     const Buffer& module_buffer(std::size_t order) const { return modules.empty() ? *buffer : *modules[order]; }
 
     std::shared_ptr<const Buffer> buffer;  // read-only, so what was verified stays true
+    std::span<const std::uint8_t> bytes;   // of the buffer; what is behind the artifact included
     std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
     std::optional<wire::Opened> opened;
   };
+  /// Of a source whose members are all there.
+  explicit Artifact(std::shared_ptr<const Source> source)
+      : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {}
+
+  /// The fields of the Exported; sets `shareable` to whether every artifact of the same metadata, weak types included,
+  /// may have the same objects.
+  nb::dict decode_shared(bool& shareable) const;
+
+ private:
 
   Artifact(std::shared_ptr<const Source> source, const wire::schema::Exported& exported, std::size_t order)
       : source_(std::move(source)), exported_(&exported), order_(order) {}

@@ -2,6 +2,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 #include <utility>
@@ -107,10 +108,29 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
   const nb::object dtype = this->dtype(static_cast<int>(aval.dtype()), {&where, "dtype"});
   const auto space = std::max(aval.memory_space(), schema::MemorySpace::Device);
   const nb::object& memory_space = jax_.memory_spaces[static_cast<std::size_t>(space) - 1];
-  object = reading(where, "a shape and dtype that make an aval",
-                   [&] { return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space); });
+  const bool is_plain = !key.empty() && space == schema::MemorySpace::Device;
+  object = reading(where, "a shape and dtype that make an aval", [&] {
+    if (is_plain)
+      if (nb::object aval = plain_aval(shape, dtype); aval.is_valid()) return aval;
+    return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space);
+  });
   if (!key.empty()) jax_.avals.insert(key, object);
   return object;
+}
+
+/// As the constructor's, without its preparations; invalid where this JAX is not known to do it so.
+nb::object Decoder::plain_aval(const nb::object& shape, const nb::object& dtype) {
+  const auto rank = static_cast<std::size_t>(PyTuple_GET_SIZE(shape.ptr()));
+  if (rank >= jax_.plain_avals.size() || jax_.plain_avals[rank].is_none()) return {};
+  const nb::handle rest = jax_.plain_avals[rank];
+  std::array<PyObject*, 8> arguments{shape.ptr(), dtype.ptr(), Py_False};
+  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(rest.ptr()));
+  if (3 + count > arguments.size()) return {};
+  for (std::size_t i = 0; i < count; ++i)
+    arguments[3 + i] = PyTuple_GET_ITEM(rest.ptr(), static_cast<Py_ssize_t>(i));
+  nb::object aval = nb::steal(PyObject_Vectorcall(jax_.create_aval.ptr(), arguments.data(), 3 + count, nullptr));
+  if (!aval.is_valid()) throw nb::python_error();
+  return aval;
 }
 
 nb::object Decoder::weak_aval(const schema::AbstractValue& table, const nb::object& aval) {
@@ -135,6 +155,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     std::from_chars(printed.data(), printed.data() + printed.size(), size);
     return nb::steal(PyLong_FromLongLong(size));
   }
+  shareable_ = false;
   const wire::Expression expression = wire::parse_dimension(printed, where);
   const nb::object symbolic = reading(where, "a dimension", [&] {
     if (!scope_.is_valid()) scope_ = scope();

@@ -47,6 +47,11 @@ class Buffer {
     return view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
   }
 
+  /// As FlatBuffers are written.
+  static bool is_aligned(std::span<const std::uint8_t> bytes) {
+    return reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0;
+  }
+
  private:
   /// A memoryview of an object's bytes. Raises TypeError where the object has no contiguous buffer.
   static nb::object view(nb::handle owner) {
@@ -64,7 +69,7 @@ class Buffer {
 inline std::shared_ptr<const Buffer> stable(nb::handle owner) {
   auto buffer = std::make_shared<const Buffer>(owner);
   const auto bytes = buffer->bytes();
-  if (!buffer->writable() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0) return buffer;
+  if (!buffer->writable() && Buffer::is_aligned(bytes)) return buffer;
   return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
 }
 

@@ -40,6 +40,10 @@ class Decoder {
   /// The fields of the Exported, by name.
   nb::dict exported();
 
+  /// Whether what was read could be read again to the same effect: symbolic dimensions have a scope of their own in
+  /// every Exported, and what registered functions return is theirs.
+  bool is_shareable() const { return shareable_; }
+
  private:
   struct TreeState {
     struct Run {
@@ -60,6 +64,7 @@ class Decoder {
   // aval.cpp
   std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
+  nb::object plain_aval(const nb::object& shape, const nb::object& dtype);
   nb::object weak_aval(const schema::AbstractValue& table, const nb::object& aval);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
@@ -156,6 +161,7 @@ class Decoder {
   const wire::Trailer* const trailer_;
   const schema::FunctionNotes* const notes_;  // of the trailer
   std::string key_;   // of a cache, while it is being put together
+  bool shareable_ = true;
   nb::object scope_;  // of symbolic dimensions; made for the first of them
   Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
 };

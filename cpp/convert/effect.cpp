@@ -9,6 +9,7 @@ Offset<schema::Effect> Encoder::effect(nb::handle effect) {
 }
 
 nb::object Decoder::effect(const schema::Effect& effect, const wire::Path& where) {
+  shareable_ = false;
   return placing(where, [&] { return jax_.effect_of_name(string(*effect.type_name())); });
 }
 

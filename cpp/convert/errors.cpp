@@ -3,6 +3,8 @@
 
 #include <nanobind/stl/string_view.h>
 
+#include <new>
+
 #include "wire/writer.h"
 
 namespace jaxexp {
@@ -60,6 +62,23 @@ void raise_at(nb::python_error& cause, const wire::Path& where) {
   }
   throw;
 }
+
+nb::object python_exception(const std::exception_ptr& exception) {
+  try {
+    try {
+      translate(exception, nullptr);
+    } catch (const std::bad_alloc&) {
+      PyErr_NoMemory();
+    } catch (const std::exception& other) {
+      PyErr_SetString(PyExc_RuntimeError, other.what());
+    }
+    throw nb::python_error();
+  } catch (nb::python_error& error) {
+    return nb::borrow(error.value());
+  }
+}
+
+nb::object export_type_error(const std::string& message) { return make_error("ExportTypeError", text(message)); }
 
 std::string describe(nb::handle object) {
   const std::string type = nb::type_name(object.type()).c_str();

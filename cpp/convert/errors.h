@@ -36,6 +36,12 @@ void translate_errors();
 /// called from the catch clause.
 [[noreturn]] void raise_at(nb::python_error& cause, const wire::Path& where);
 
+/// The exception that Python would see, for one that is in flight in C++.
+nb::object python_exception(const std::exception_ptr& exception);
+
+/// An ExportTypeError, which is a TypeError too.
+nb::object export_type_error(const std::string& message);
+
 /// An object and its type for a message, as in "3 (int)".
 std::string describe(nb::handle object);
 

@@ -30,6 +30,7 @@ JaxRefs::JaxRefs(nb::handle jax)
       tree_state_known(nb::cast<bool>(jax.attr("tree_state_known"))),
       axis_types(three(jax, "axis_types")),
       memory_spaces(three(jax, "memory_spaces")) {
+  for (nb::handle arguments : jax.attr("plain_avals")) plain_avals.push_back(nb::borrow(arguments));
   for (nb::handle dtype : jax.attr("dtypes")) {
     kinds_of_dtypes[dtype] = dtypes.size();
     dtypes.push_back(nb::borrow(dtype));

@@ -16,7 +16,7 @@ namespace nb = nanobind;
 // clang-format off
 // Attributes of the object that bind() is given.
 #define JAXEXP_BOUND(X)                                                                                     \
-  X(ShapedArray) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
+  X(ShapedArray) X(create_aval) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
   X(dimension_operation) X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
   X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry) X(tree_structure) X(custom_node_name)     \
   X(build_custom_node) X(effect_name)                                                                       \
@@ -48,6 +48,7 @@ struct JaxRefs {
   bool tree_state_known;
   std::array<nb::object, 3> axis_types, memory_spaces;  // in the order of their enums, from 1
   std::vector<nb::object> dtypes;                       // by kind
+  std::vector<nb::object> plain_avals;                  // what create_aval takes for plain shapes, by rank; or None
   nb::dict kinds_of_dtypes;
 
   // Avals of constant shapes without a sharding, and trees without custom nodes: nothing else that makes them can

@@ -155,6 +155,7 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
     jax_.trees.insert(key_, treedef);
     return treedef;
   }
+  shareable_ = false;
   Py_ssize_t next_leaf = 0;
   const nb::object pytree = this->pytree(root, avals, next_leaf, where);
   const nb::object treedef = reading(where, "a pytree", [&] { return jax_.tree_structure(pytree); });

@@ -54,12 +54,9 @@ std::uint32_t length(const Vector* vector) {
 
 }  // namespace
 
-ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::uint64_t root_position, std::uint64_t root_size,
+ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root,
                            const Digest& root_digest, std::uint64_t end)
     : index_(index), end_(end) {
-  if (root_position > index.size() || root_size > index.size() - root_position || root_position % 8 != 0)
-    refuse(index_path, "a root inside the index", std::string("one that leads out of it") + advice);
-  const auto root = index.subspan(root_position, root_size);
   if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
   root_ = &verified<schema::Index>(root, 1, index_path);
   const std::uint32_t blocks = root_->blocks()->size();

@@ -1,12 +1,12 @@
 // The order of the checks: digests, structure, meaning, and whether trailer and artifact fit.
 #include "opened.h"
 
+#include <utility>
+
 #include "check.h"
 #include "error.h"
-#include "verify.h"
 
 namespace jaxexp::wire {
-
 namespace {
 
 /// Of modules that lie apart, the sizes; a digest is compared when the module is used.
@@ -24,16 +24,22 @@ void check_sizes(const Trailer& trailer, std::span<const Opened::Bytes> modules)
 
 }  // namespace
 
-Opened::Opened(Bytes buffer, std::span<const Bytes> modules)
-    : trailer_(Trailer::read(buffer, !modules.empty())), modules_(modules.begin(), modules.end()) {
+Opened::Opened(Bytes buffer, std::span<const Bytes> modules, std::optional<Trailer> trailer)
+    : trailer_(std::move(trailer)), modules_(modules.begin(), modules.end()) {
   if (!modules.empty() && !trailer_)
     throw Error({}, "an artifact whose modules are stored apart",
                 std::to_string(buffer.size()) + " bytes that do not begin like one");
   const auto artifact = trailer_ ? trailer_->artifact() : buffer;
-  root_ = &verify(artifact);
+  root_ = &verify(artifact, tables_);
   check(*root_, artifact.size());
   if (trailer_) trailer_->check(*root_);
   if (!modules.empty()) check_sizes(*trailer_, modules);
+}
+
+Opened::Opened(const Trailer& trailer, const schema::Exported& root, std::span<const Bytes> modules)
+    : trailer_(trailer), modules_(modules.begin(), modules.end()), root_(&root) {
+  trailer.check(root);
+  if (!modules.empty()) check_sizes(trailer, modules);
 }
 
 void Opened::check_module(const schema::Exported& exported, std::size_t order) const {

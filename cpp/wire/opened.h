@@ -10,6 +10,7 @@
 
 #include "exported_generated.h"
 #include "trailer.h"
+#include "verify.h"
 
 namespace jaxexp::wire {
 
@@ -20,10 +21,20 @@ class Opened {
 
   /// Where there are modules, the buffer is an image of an artifact that they were cut out of, and there is one for each
   /// function, the primal first. Throws Error.
-  explicit Opened(Bytes buffer, std::span<const Bytes> modules = {});
+  explicit Opened(Bytes buffer, std::span<const Bytes> modules = {})
+      : Opened(buffer, modules, Trailer::read(buffer, !modules.empty())) {}
+
+  /// The same with a trailer that was read already.
+  Opened(Bytes buffer, std::span<const Bytes> modules, std::optional<Trailer> trailer);
+
+  /// Of an artifact whose tables are known to pass the checks. Throws Error where trailer or modules do not fit them.
+  Opened(const Trailer& trailer, const schema::Exported& root, std::span<const Bytes> modules);
 
   const schema::Exported& root() const { return *root_; }
   const std::optional<Trailer>& trailer() const { return trailer_; }
+
+  /// Where its tables are, as far as they were looked at.
+  const Extent& tables() const { return tables_; }
 
   /// The module of a function, which was not compared with its digest.
   Bytes module(const schema::Exported& exported, std::size_t order) const {
@@ -44,6 +55,7 @@ class Opened {
   std::optional<Trailer> trailer_;
   std::vector<Bytes> modules_;  // of an image
   const schema::Exported* root_;
+  Extent tables_{};
   mutable std::atomic<std::uint64_t> checked_modules_{0};
 };
 

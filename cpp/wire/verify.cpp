@@ -144,11 +144,18 @@ class Walk {
     return *reinterpret_cast<const schema::Exported*>(data_ + position);
   }
 
+  const Extent& tables() const { return tables_; }
+
  private:
   static constexpr std::size_t offset_size = sizeof(flatbuffers::uoffset_t), entry_size = sizeof(flatbuffers::voffset_t);
+  static constexpr std::string_view module_field = "mlir_module_serialized";
 
   /// Whether so many bytes from a position on are in the buffer. Both come from 32-bit numbers, so the sum is right.
-  bool holds(std::size_t position, std::size_t size) const { return position + size <= size_; }
+  bool holds(std::size_t position, std::size_t size) {
+    tables_.begin = std::min(tables_.begin, position);
+    tables_.end = std::max(tables_.end, position + size);
+    return position + size <= size_;
+  }
 
   void table(std::size_t position, const Type& type, const Path& path) {
     if (!visits_.first(position, type.number)) return;
@@ -229,6 +236,7 @@ class Walk {
   }
 
   void vector(std::size_t position, const Type::Field& field, const Path& path) {
+    const Extent before = tables_;
     const std::size_t length = this->length(position);
     if (!holds(position + offset_size, length * field.size))
       refuse(path, "a vector inside the buffer", "one that leads out of it");
@@ -236,6 +244,7 @@ class Walk {
     if (!of_bytes) spend(elements_left_, length, path);
     if (!visits_.first(position, vector_of(field))) return;
     if (of_bytes) spend(bytes_left_, length, path);
+    if (of_bytes && field.name == module_field) tables_ = before;
     if (field.kind == Type::Kind::numbers) return;
     for (std::size_t i = 0; i < length; ++i) {
       const Path element{path.parent, path.name, static_cast<std::int64_t>(i)};
@@ -255,7 +264,7 @@ class Walk {
   }
 
   /// Of the vector or string at a position: more than a buffer has where not even that is in the buffer.
-  std::size_t length(std::size_t position) const {
+  std::size_t length(std::size_t position) {
     if (!holds(position, offset_size)) return max_buffer_size;
     return flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
   }
@@ -291,6 +300,7 @@ class Walk {
   std::size_t bytes_left_;     // for distinct strings and byte vectors
   std::size_t elements_left_;  // for other vectors, each time that a table refers to one
   std::size_t depth_ = 0;
+  Extent tables_{max_buffer_size, 0};
   Visits visits_;
   std::array<Layout, 64> layouts_;  // one for each remainder; a newer one takes the place of an older
 };
@@ -328,12 +338,20 @@ std::string_view other_format(std::string_view bytes) {
 }  // namespace
 
 const schema::Exported& verify(std::span<const std::uint8_t> buffer) {
+  Extent tables;
+  return verify(buffer, tables);
+}
+
+const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables) {
   // Offsets reach no further, so whatever lies behind (a trailer) is no part of the flat buffer.
   buffer = buffer.first(std::min(buffer.size(), max_buffer_size - 1));
   if (buffer.size() < FLATBUFFERS_MIN_BUFFER_SIZE)
     refuse_foreign(buffer, std::to_string(buffer.size()) + " bytes");
   try {
-    return Walk(buffer).root();
+    Walk walk(buffer);
+    const schema::Exported& root = walk.root();
+    tables = walk.tables();
+    return root;
   } catch (const Error& error) {
     // What is wrong with the root table has no path; most of what is no artifact fails there.
     if (!error.path.empty()) throw;

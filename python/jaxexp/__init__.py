@@ -18,6 +18,7 @@ from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
 
 if TYPE_CHECKING:
+    from ._bulk import load_many as load_many
     from ._compatibility import Compatibility as Compatibility
     from ._compatibility import compatibility as compatibility
     from ._disabled_check import DisabledSafetyCheck as DisabledSafetyCheck
@@ -65,6 +66,7 @@ _HOME = {
     "install": "_install",
     "is_symbolic_dim": "_jax",
     "load": "_load",
+    "load_many": "_bulk",
     "migrate": "_migrate",
     "register_namedtuple_serialization": "_registry",
     "register_pytree_node_serialization": "_registry",
@@ -98,6 +100,7 @@ __all__ = [
     "install",
     "is_symbolic_dim",
     "load",
+    "load_many",
     "maximum_supported_calling_convention_version",
     "maximum_supported_serialization_version",
     "migrate",

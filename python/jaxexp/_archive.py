@@ -188,7 +188,7 @@ class Archive(Mapping[str, "Handle"]):
         """
         from . import _members
 
-        return _members.load(self._reader, self._listed() if names is None else names, workers, on_error, policy)
+        return _members.load(self._reader, self._names if names is None else names, workers, on_error, policy)
 
     def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
         """Reads every byte of the archive and compares it with what it has to be.
@@ -299,7 +299,8 @@ class Handle:
             DeserializationError: its modules are stored with another member, and are not there.
         """
         with self._placed():
-            return self._reader.artifact_bytes(self._number)
+            data: bytes | memoryview = self._reader.artifact_bytes(self._number)
+            return data
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """What the artifact says of itself, as from `jaxexp.inspect`."""
@@ -337,15 +338,14 @@ class _Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._names: list[str] | None = None
-        with _Placed(source.name):
-            self.end, self.pointer, self.index_bytes = _find_index(source)
-            self.index = _native.ArchiveIndex(
-                self.index_bytes,
-                self.pointer.root_position,
-                self.pointer.root_size,
-                self.pointer.root_digest,
-                self.pointer.position,
-            )
+        try:
+            with self.placed():
+                self.end, self.pointer, self.index_bytes, root = _find_index(source)
+                self.index = _native.ArchiveIndex(
+                    self.index_bytes, root, self.pointer.root_digest, self.pointer.position
+                )
+        finally:
+            source.opened()
 
     @property
     def unfinished_bytes(self) -> int:
@@ -435,27 +435,28 @@ class _Placed:
             error.file = self._name
 
 
-def _find_index(source: Source) -> tuple[int, _zip.Pointer, Any]:
-    """Where the archive ends, what its last bytes say, and the bytes of its index."""
+def _find_index(source: Source) -> tuple[int, _zip.Pointer, Any, Any]:
+    """Where the archive ends, what its last bytes say, the bytes of its index, and those of the index's root."""
     if source.size == 0:
         raise DeserializationError("", "an archive of artifacts", "an empty file")
     first = min(source.size, _FIRST_FETCH if source.whole is None else _zip.TAIL_SIZE)
-    last = source.read(source.size - first, first)
-    tail = bytes(last[-_zip.TAIL_SIZE :])
+    last = source.copy(source.size - first, first)
+    tail = last[-_zip.TAIL_SIZE :]
     end, pointer = source.size, _zip.pointer(tail)
     if pointer is None:
         if _zip.resembles_tail(tail):
             raise DeserializationError("", "an archive's end", "a damaged one; get another copy of the archive")
         end, pointer = _earlier_end(source)
     start = pointer.position
-    if start + pointer.size > end - _zip.TAIL_SIZE:
+    if start + pointer.size > end - _zip.TAIL_SIZE or pointer.root_position + pointer.root_size > pointer.size:
         raise DeserializationError(
             "", f"an index of {pointer.size} bytes at {start}", f"an archive of {end}; get another copy of it"
         )
-    if start >= source.size - first and end == source.size:
-        inside = start - (source.size - first)
-        return end, pointer, last[inside : inside + pointer.size]
-    return end, pointer, source.read(start, pointer.size)
+    inside = start - (source.size - first)
+    index = last[inside : inside + pointer.size] if inside >= 0 else source.read(start, pointer.size)
+    if source.whole is not None:
+        return end, pointer, index, source.copy(start + pointer.root_position, pointer.root_size)
+    return end, pointer, index, index[pointer.root_position : pointer.root_position + pointer.root_size]
 
 
 def _earlier_end(source: Source) -> tuple[int, _zip.Pointer]:

@@ -86,6 +86,12 @@ def read(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
         ) from error
 
 
+def reader_of_many(makes: Any, workers: int, stop: bool) -> _native.ReadMany:
+    """Reads many buffers or files at once, and makes Exported objects of them, or exceptions."""
+    _bind()
+    return _native.ReadMany(makes, workers, stop)
+
+
 def _chain(exported: Exported, vjp_order: int) -> list[Exported]:
     """The function, its VJP, the VJP of that, and so on."""
     # A negative one is as good as 0. The first question is the quick one.
@@ -117,6 +123,8 @@ def _bind() -> None:
     _native.bind(
         types.SimpleNamespace(
             ShapedArray=_jax.ShapedArray,
+            create_aval=_jax.create_aval,
+            plain_avals=_jax.plain_avals,
             with_sharding=_jax.with_sharding,
             with_weak_type=lambda aval: aval.update(weak_type=True),
             SymbolicScope=_jax.SymbolicScope,

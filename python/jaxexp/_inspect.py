@@ -234,7 +234,7 @@ def values_of(
     artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """The arguments and the results of what `Artifact.describe` returned, all or the first ones."""
-    trailer = artifact.trailer()
+    trailer: dict[str, Any] | None = artifact.trailer()
     weak_arguments, weak_results = (
         None if trailer is None else frozenset(trailer["functions"][0][key])
         for key in ("weak_arguments", "weak_results")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from . import _native, _zip
-from ._errors import DeserializationError
+from ._errors import DeserializationError, PolicyError
 
 if TYPE_CHECKING:
     from ._archive import _Reader
@@ -17,26 +17,82 @@ if TYPE_CHECKING:
 _AT_ONCE = 1 << 26
 
 
-def load(reader: _Reader, names: Iterable[str], workers: int | None, on_error: str, policy: Policy | None) -> list[Any]:
+def load(
+    reader: _Reader, names: Iterable[str] | None, workers: int | None, on_error: str, policy: Policy | None
+) -> list[Any]:
     """What `Archive.load_all` returns."""
     from . import _bulk
 
-    names = list(names)
     with reader.placed():
-        numbers = reader.index.find_all(names)
+        numbers = list(range(len(reader.index))) if names is None else reader.index.find_all(list(names))
         if len(numbers) > 1:
             reader.index.check()
         extents = reader.index.extents(numbers)
-    loaded: list[Any] = []
-    for first, last in [(0, len(extents))] if reader.source.whole is not None else _batches(extents):
-        owner, places = _in_one_buffer(reader, extents[first:last])
-        labels = [reader.label(name) for name in names[first:last]]
-        loaded += _bulk.load_slices(owner, places, labels, workers=workers, on_error=on_error, policy=policy)
+    labels = _Labels(reader, numbers)
+    if policy is None and reader.source.whole is not None:
+        options: Any = {"workers": workers, "on_error": on_error}
+        loaded = _bulk.load_slices(reader.source.whole, extents, labels, **options)
+    else:
+        loaded = []
+        for first, last in _batches(extents):
+            part = slice(first, last)
+            loaded += _load_copies(reader, extents[part], labels[part], workers, on_error, policy)
     for i, text in reader.index.own_metadata(numbers):
         if not isinstance(loaded[i], Exception):
-            with reader.placed(names[i]):
+            with reader.placed(reader.index.name(numbers[i])):
                 loaded[i].__dict__["_metadata"] = reader.object(text)
     return loaded
+
+
+def _load_copies(
+    reader: _Reader,
+    extents: Sequence[Any],
+    labels: Sequence[str],
+    workers: int | None,
+    on_error: Any,
+    policy: Policy | None,
+) -> list[Any]:
+    """Members that are not used where they lie: with a policy, what runs has to be what was checked."""
+    from . import _bulk
+
+    loaded: list[Any] = [None] * len(extents)
+    chosen = []
+    for i, (_, size, modules) in enumerate(extents):
+        try:
+            if policy is not None:
+                policy.check_size(size + sum(module for _, module in modules))
+            chosen.append(i)
+        except PolicyError as error:
+            error.file = labels[i]
+            if on_error == "raise":
+                raise
+            loaded[i] = error
+    owner, places = _in_one_buffer(reader, [extents[i] for i in chosen])
+    names = [labels[i] for i in chosen]
+    found = _bulk.load_slices(owner, places, names, workers=workers, on_error=on_error, policy=policy)
+    for i, exported in zip(chosen, found, strict=True):
+        loaded[i] = exported
+    return loaded
+
+
+class _Labels(Sequence[str]):
+    """What messages call members, made when there is a message."""
+
+    def __init__(self, reader: _Reader, numbers: Sequence[int]) -> None:
+        self._reader = reader
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Labels: ...
+    def __getitem__(self, index: int | slice) -> str | _Labels:
+        if isinstance(index, slice):
+            return _Labels(self._reader, self._numbers[index])
+        return self._reader.label(self._reader.index.name(self._numbers[index]))
 
 
 def verify(
@@ -52,31 +108,33 @@ def verify(
     reader.check()
     if names is None:
         _check_directory(reader)
-        names = reader.names()
     threads = worker_count(workers)
-    with reader.placed():
-        numbers = reader.index.find_all(list(names))
-        extents = reader.index.zip_extents(numbers)
+    numbers = list(range(len(reader.index))) if names is None else reader.index.find_all(list(names))
+    extents = reader.index.zip_extents(numbers)
     # Those who share bytes are as good as each other; the one whose header is in front of them stands for all.
     same: dict[int, list[int]] = {}
-    for i, extent in enumerate(extents):
-        members = same.setdefault(extent[0], [])
-        members.insert(0 if not extent[3] else len(members), i)
+    for number, (position, _, _, shared) in zip(numbers, extents, strict=True):
+        members = same.setdefault(position, [])
+        members.insert(len(members) if shared else 0, number)
+    by_number = dict(zip(numbers, extents, strict=True))
     groups = list(same.values())
-    chosen = [extents[group[0]] for group in groups]
-    for first, last in _batches(chosen):
-        parts = _parts(reader, chosen[first:last])
-        batch = groups[first:last]
-        errors: dict[int, DeserializationError] = {}
-        for i, *what in reader.index.verify([numbers[group[0]] for group in batch], parts, threads):
-            errors[i] = DeserializationError(*what)
-        for i, group in enumerate(batch):
-            for member in group:
-                error = errors.get(i)
-                if error is not None:
-                    error = DeserializationError(error.path, error.expected, error.found)
-                    error.file = reader.label(names[member])
-                yield names[member], error
+    chosen = [group[0] for group in groups]
+    places = [by_number[number] for number in chosen]
+    for first, last in _batches(places):
+        some = chosen[first:last]
+        if reader.source.whole is not None:
+            damaged = reader.index.verify_in(reader.source.whole, some, threads)
+        else:
+            damaged = reader.index.verify(some, _parts(reader, places[first:last]), threads)
+        errors = {i: what for i, *what in damaged}
+        for i, group in enumerate(groups[first:last]):
+            for number in group:
+                name = reader.index.name(number)
+                error = None
+                if i in errors:
+                    error = DeserializationError(*errors[i])
+                    error.file = reader.label(name)
+                yield name, error
 
 
 def _check_directory(reader: _Reader) -> None:
@@ -121,9 +179,7 @@ def _parts(reader: _Reader, extents: Sequence[Any]) -> list[tuple[Any, list[Any]
 
 
 def _in_one_buffer(reader: _Reader, extents: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """A buffer that holds members and their modules, and where they are in it."""
-    if reader.source.whole is not None:
-        return reader.source.whole, extents
+    """A buffer of their own for members and their modules, and where they are in it."""
     pieces: list[Any] = []
     end = 0
 

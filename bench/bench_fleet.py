@@ -1,0 +1,366 @@
+"""Thousands of artifacts: an archive opened, one signature of it, all loaded, all verified; and the memory it takes."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import mmap
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bench import disk
+from bench.agree import exported_differences
+from bench.bench_load import signature
+from bench.cases import Case
+from bench.fleet import Fleet
+from bench.measure import Reading, Rival
+from bench.program import Program
+from bench.question import Question, Trial
+
+_SAMPLE = 100  # so many functions are compared where not all are
+_THREADS = os.cpu_count() or 1
+
+
+def _is_fleet(case: Case) -> bool:
+    return case.family == "fleet"
+
+
+def _fleet(program: Program) -> Fleet:
+    assert isinstance(program, Fleet)
+    return program
+
+
+# The ways to all functions of a fleet. All take a library and a path, so that a new process can be told which one.
+
+
+def _from_archive(library: ModuleType, path: Path) -> list[Any]:
+    loaded: list[Any] = library.Archive.open(path).load_all()
+    return loaded
+
+
+def _from_files(library: ModuleType, folder: Path) -> list[Any]:
+    return [library.deserialize(path.read_bytes()) for path in _sorted(folder)]
+
+
+def _from_zip(library: ModuleType, path: Path) -> list[Any]:
+    with zipfile.ZipFile(path) as archive:
+        return [library.deserialize(archive.read(name)) for name in archive.namelist()]
+
+
+def _handles(library: ModuleType, path: Path) -> Any:
+    archive = library.Archive.open(path)
+    return archive, [archive[name] for name in archive]
+
+
+def _zip_directory(library: ModuleType, path: Path) -> Any:
+    return zipfile.ZipFile(path)
+
+
+def _sorted(folder: Path) -> list[Path]:
+    return [folder / name for name in sorted(os.listdir(folder))]
+
+
+# In new processes.
+
+_CHILD = """
+import importlib, json, sys
+from bench import bench_fleet
+measure, way, name, path = json.loads(sys.argv[1])
+print(json.dumps(getattr(bench_fleet, measure)(getattr(bench_fleet, way), importlib.import_module(name), path)))
+"""
+
+
+def _in_a_new_process(measure: Callable[..., Any], way: Callable[..., Any], library: ModuleType, path: Path) -> Any:
+    arguments = json.dumps([measure.__name__, way.__name__, library.__name__, str(path)])
+    command = [sys.executable, "-c", _CHILD, arguments]
+    child = subprocess.run(command, cwd=disk.ROOT, capture_output=True, text=True, check=False)
+    if child.returncode != 0:
+        raise RuntimeError(f"a new process failed: {child.stderr.strip().splitlines()[-1:]}")
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def _seconds_of(way: Callable[..., Any], library: ModuleType, path: str) -> float:
+    library.deserialize  # noqa: B018  (jaxexp imports its own code when it is asked for a name)
+    start = time.perf_counter()
+    loaded = way(library, Path(path))
+    seconds = time.perf_counter() - start
+    del loaded
+    return seconds
+
+
+def _growth_of(way: Callable[..., Any], library: ModuleType, path: str) -> dict[str, int]:
+    """How much more is resident once there is what a way returns, by the kernel's names."""
+    gc.collect()
+    before = _resident()
+    kept = way(library, Path(path))
+    gc.collect()
+    after = _resident()
+    del kept
+    return {name: after[name] - before[name] for name in after}
+
+
+def _resident() -> dict[str, int]:
+    status = Path("/proc/self/status").read_text()
+    lines = (line.partition(":") for line in status.splitlines())
+    return {name: 1024 * int(value.split()[0]) for name, _, value in lines if name in ("VmRSS", "RssAnon", "RssFile")}
+
+
+# Trials.
+
+
+def _open_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    fleet = _fleet(program)
+    path, zipped = fleet.archive(subject), fleet.zipped(subject)
+
+    def opened() -> int:
+        with subject.Archive.open(path) as archive:
+            return len(archive)
+
+    def opened_zip() -> int:
+        with zipfile.ZipFile(zipped) as archive:
+            return len(archive.namelist())
+
+    def wrong() -> list[str]:
+        with subject.Archive.open(path) as archive:
+            return [] if list(archive) == list(fleet.names) and opened() == opened_zip() else ["names"]
+
+    return Trial(subject=Rival(opened), oracle=Rival(opened_zip), wrong=wrong)
+
+
+def _signature_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    fleet = _fleet(program)
+    path, zipped = fleet.archive(subject), fleet.zipped(subject)
+    # Another one each time.
+    names = [itertools.cycle(random.Random(0).sample(fleet.names, len(fleet.names))) for _ in range(3)]
+
+    def summary() -> Any:
+        with subject.Archive.open(path) as archive:
+            return archive[next(names[0])].summary
+
+    def from_zip() -> Any:
+        with zipfile.ZipFile(zipped) as archive:
+            return signature(oracle.deserialize(archive.read(next(names[1]))))
+
+    def load() -> Any:
+        return signature(subject.Archive.open(path)[next(names[2])].load())
+
+    def wrong() -> list[str]:
+        archive, found = subject.Archive.open(path), []
+        for name in fleet.some(_SAMPLE):
+            summary, exported = archive[name].summary, oracle.deserialize((fleet.made / name).read_bytes())
+            for field, avals in (("argument", exported.in_avals), ("result", exported.out_avals)):
+                texts = [f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in avals]
+                listed = list(getattr(summary, f"{field}s"))
+                if listed != texts[: len(listed)] or getattr(summary, f"{field}_count") != len(texts):
+                    found.append(f"{name}.{field}s")
+            if (summary.fun_name, tuple(summary.platforms)) != (exported.fun_name, tuple(exported.platforms)):
+                found.append(name)
+            found += exported_differences(archive[name].load(), exported, module=True, path=f"{name}.")
+        return found
+
+    return Trial(subject=Rival(summary), oracle=Rival(from_zip), wrong=wrong, beside={"load": Rival(load)})
+
+
+def _differences(fleet: Fleet, loaded: list[Any], oracle: ModuleType, count: int = 0) -> list[str]:
+    """Compared with what jax.export wrote and reads: all of them, or about so many."""
+    if len(loaded) != len(fleet.names):
+        return [f"{len(loaded)} functions"]
+    names = set(fleet.some(count) if count else fleet.names)
+    found = []
+    for name, exported in zip(fleet.names, loaded, strict=True):
+        if name in names:
+            expected = oracle.deserialize((fleet.made / name).read_bytes())
+            found += exported_differences(exported, expected, module=True, path=f"{name}.")
+    return found
+
+
+def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    fleet = _fleet(program)
+    files = list(fleet.files(subject).values())
+    path, folder, zipped = fleet.archive(subject), files[0].parent, fleet.zipped(subject)
+    beside: Mapping[str, Callable[[], object]] = {
+        "load_many": lambda: subject.load_many(files),
+        "load": lambda: [subject.load(file) for file in files],
+        "zipfile": lambda: _from_zip(oracle, zipped),
+    }
+    return Trial(
+        subject=Rival(lambda: _from_archive(subject, path)),
+        oracle=Rival(lambda: _from_files(oracle, folder)),
+        wrong=lambda: (
+            _differences(fleet, _from_archive(subject, path), oracle)
+            + _differences(fleet, subject.load_many(files), oracle, _SAMPLE)
+            + _differences(fleet, _from_zip(oracle, zipped), oracle, _SAMPLE)
+        ),
+        beside={name: Rival(run) for name, run in beside.items()},
+    )
+
+
+def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    fleet = _fleet(program)
+    folder = next(iter(fleet.files(subject).values())).parent
+    ours = partial(_in_a_new_process, _seconds_of, _from_archive, subject, fleet.archive(subject))
+    theirs = partial(_in_a_new_process, _seconds_of, _from_files, oracle, folder)
+    return Trial(
+        subject=Reading(ours),
+        oracle=Reading(theirs),
+        wrong=lambda: _differences(fleet, _from_archive(subject, fleet.archive(subject)), oracle, _SAMPLE),
+    )
+
+
+def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    fleet = _fleet(program)
+    path, zipped = fleet.archive(subject), fleet.zipped(subject)
+    threads = ThreadPoolExecutor(_THREADS)
+    buffers = [bytearray(2**20) for _ in range(_THREADS)]
+
+    def verified() -> Any:
+        with subject.Archive.open(path) as archive:
+            return archive.verify()
+
+    def tested() -> str | None:
+        with zipfile.ZipFile(zipped) as archive:
+            return archive.testzip()
+
+    def wrong() -> list[str]:
+        """One bit of one module, too."""
+        damaged = disk.new_path()
+        shutil.copyfile(path, damaged)
+        name = fleet.names[len(fleet.names) // 2]
+        module = oracle.deserialize((fleet.made / name).read_bytes()).mlir_module_serialized
+        with open(damaged, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[mapped.find(module) + len(module) // 2] ^= 1
+        found = [*verified(), *([broken] if (broken := tested()) else [])]
+        with subject.Archive.open(damaged) as archive:
+            noticed = list(archive.verify())
+        damaged.unlink()
+        return found if noticed == [name] else [*found, f"damage to {name}: noticed {noticed}"]
+
+    return Trial(
+        subject=Rival(verified),
+        oracle=Rival(tested),
+        wrong=wrong,
+        beside={"read(2)": Rival(lambda: _read(path, threads, buffers))},
+    )
+
+
+def _read(path: Path, threads: ThreadPoolExecutor, buffers: list[bytearray]) -> int:
+    """Reads a file, a range of it in each thread, always into the same memory. Returns its size."""
+    share = path.stat().st_size // len(buffers) + 1
+
+    def read(number: int, buffer: bytearray) -> int:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(number * share)
+            left = share
+            while left > 0 and (count := file.readinto(memoryview(buffer)[:left])):
+                left -= count
+        return share - left
+
+    return sum(threads.map(read, range(len(buffers)), buffers))
+
+
+def _memory_trial(
+    case: Case, program: Program, subject: ModuleType, oracle: ModuleType, ours: Callable[..., Any], theirs: Any
+) -> Trial:
+    fleet = _fleet(program)
+    path, zipped = fleet.archive(subject), fleet.zipped(subject)
+
+    def growth(kind: str, way: Callable[..., Any], library: ModuleType, path: Path) -> Reading:
+        return Reading(lambda: float(_in_a_new_process(_growth_of, way, library, path)[kind]))
+
+    return Trial(
+        subject=growth("VmRSS", ours, subject, path),
+        oracle=growth("VmRSS", theirs, oracle, zipped),
+        wrong=lambda: _differences(fleet, _from_archive(subject, path), oracle, _SAMPLE),
+        beside={"private": growth("RssAnon", ours, subject, path), "mapped": growth("RssFile", ours, subject, path)},
+    )
+
+
+_MEMORY = {
+    "private": "of the subject's, what belongs to the process alone",
+    "mapped": "of the subject's, pages of files, which the system takes back when it needs memory, and which all "
+    "processes that have the archive open share",
+}
+_NOT_WARM = "One new process for each sample; code that is loaded late counts, too."
+QUESTIONS = (
+    Question(
+        "open archive",
+        "An archive is opened, its number of members asked for, and closed again; beside it the same of "
+        "`zipfile.ZipFile` and a ZIP file of the same members. The file is in the page cache.",
+        _open_trial,
+        applies=_is_fleet,
+    ),
+    Question(
+        "cold signature",
+        "From the path of an archive to the signature of one member, another one each time: opening it and "
+        "`handle.summary`, against `zipfile.ZipFile`, reading the member and `jax.export.deserialize`. The file is in "
+        "the page cache.",
+        _signature_trial,
+        beside={"load": "from the path to the Exported, all metadata decoded"},
+        applies=_is_fleet,
+    ),
+    Question(
+        "load all",
+        "All functions of a fleet as Exporteds, all metadata decoded: `Archive.open(path).load_all()` against a loop "
+        "of reading a file and `jax.export.deserialize`. Both read what the subject wrote, from the page cache, and "
+        "every function is compared with what jax.export makes of its own file. The versions are of 200 functions "
+        "(of 10, where there are 100), which differ in baked constants; no two of the distinct ones have one "
+        "signature. What two functions have in common, both libraries may know from the round before.",
+        _load_trial,
+        beside={
+            "load_many": "`load_many` of the subject over the files",
+            "load": "a loop of `load` over the files",
+            "zipfile": "`jax.export.deserialize` of each member of a `zipfile.ZipFile`",
+        },
+        applies=_is_fleet,
+    ),
+    Question(
+        "load all, first",
+        "The same, as a server does it that starts: once, in a new process for each sample, the garbage collector on. "
+        "All code is imported before.",
+        _first_trial,
+        applies=_is_fleet,
+        quick=False,
+    ),
+    Question(
+        "verify",
+        f"All digests of an archive: `verify`, against `zipfile.ZipFile.testzip`, which computes the members' CRCs; "
+        f"jax.export checks nothing. A damaged copy has to be noticed, too. There are {_THREADS} threads.",
+        _verify_trial,
+        beside={
+            "read(2)": f"reading the archive from the page cache with {_THREADS} threads, each into a buffer of 1 MiB"
+        },
+        applies=_is_fleet,
+    ),
+    Question(
+        "memory of handles",
+        "Resident memory beyond that of a process that has imported the library, once an archive is open and there is "
+        f"a handle for each member; against an open `zipfile.ZipFile`. {_NOT_WARM}",
+        partial(_memory_trial, ours=_handles, theirs=_zip_directory),
+        beside=_MEMORY,
+        applies=_is_fleet,
+        unit="byte",
+        quick=False,
+    ),
+    Question(
+        "memory of all",
+        "The same, once all functions are loaded, and none was called: `load_all` against `jax.export.deserialize` "
+        f"over a `zipfile.ZipFile`. {_NOT_WARM}",
+        partial(_memory_trial, ours=_from_archive, theirs=_from_zip),
+        beside=_MEMORY,
+        applies=_is_fleet,
+        unit="byte",
+        quick=False,
+    ),
+)
