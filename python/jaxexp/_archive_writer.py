@@ -107,8 +107,8 @@ class ArchiveWriter:
         }
         if (equal := self._equal(blob, digest, size)) is not None:
             self._put(name, {**member, **{key: equal[key] for key in _PLACE}, "shared": True})
-        elif self._share_modules and (elsewhere := self._elsewhere(artifact, blob, modules)) is not None:
-            self._store_apart(name, _native.cut(blob), member, elsewhere)
+        elif self._share_modules and (apart := self._apart(artifact, blob, modules)) is not None:
+            self._store_apart(name, *apart, member)
         else:
             self._store(name, blob, member, modules)
         return digest
@@ -166,7 +166,7 @@ class ArchiveWriter:
         self._put(name, {**member, **place, "apart": False, "modules": inside})
 
     def _store_apart(
-        self, name: str, image: Any, member: dict[str, Any], modules: list[tuple[int, int, bytes]]
+        self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: dict[str, Any]
     ) -> None:
         """Writes an artifact without its modules, which are elsewhere."""
         self._put(name, {**member, **self._write(_zip.APART_FOLDER + name, image), "apart": True, "modules": modules})
@@ -198,19 +198,21 @@ class ArchiveWriter:
         member = None if name is None else self._records.get(name)
         return member if member is not None and self._artifact_bytes(member) == bytes(blob) else None
 
-    def _elsewhere(
+    def _apart(
         self, artifact: _native.Artifact, blob: memoryview, modules: list[tuple[int, int, bytes]]
-    ) -> list[tuple[int, int, bytes]] | None:
-        """Where other members have the same modules, if they have all; without a trailer they cannot be left out."""
+    ) -> tuple[bytes, list[tuple[int, int, bytes]]] | None:
+        """The artifact without its modules, and where these are, if other members have all of them."""
         if artifact.trailer() is None:
             return None
-        found = []
+        places = []
         for offset, size, digest in modules:
             position = self._records.module(digest, size)
             if position is None or self._read(position, size) != bytes(blob[offset : offset + size]):
                 return None
-            found.append((position, size, digest))
-        return found
+            places.append((position, size, digest))
+        with contextlib.suppress(DeserializationError):  # laid out in a way that cannot be cut
+            return _native.cut(blob), places
+        return None
 
     def _artifact_bytes(self, member: dict[str, Any]) -> bytes | bytearray:
         stored = self._read(member["position"], member["stored_size"])

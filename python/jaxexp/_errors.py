@@ -36,8 +36,8 @@ class DeserializationError(ExportError):
             empty when it is the buffer as a whole.
         expected: what a reader needs to find there.
         found: what is there.
-        file: the file that was read, the member of an archive, or ``item 17`` where `load_many` was given a
-            buffer; None from `deserialize`.
+        file: the file that was read, the member of an archive, or ``item 17`` where `load_many` was given a buffer;
+            None from `deserialize`.
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -64,8 +64,8 @@ class PolicyError(ExportError):
         field: the field of the policy that would allow it, such as ``"custom_calls"``.
         found: what is in the artifact.
         where: in which function of the artifact, or in which part of it.
-        file: the file that was read, the member of an archive, or ``item 17`` where `load_many` was given a
-            buffer; None from `deserialize`.
+        file: the file that was read, the member of an archive, or ``item 17`` where `load_many` was given a buffer;
+            None from `deserialize`.
     """
 
     def __init__(self, field: str, found: str, where: str, advice: str) -> None:
