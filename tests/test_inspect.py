@@ -132,7 +132,11 @@ def test_custom_calls_are_those_that_a_parser_finds(path: Path) -> None:
     link, counted = _native.Artifact(path.read_bytes()), []
     while link is not None:
         with _jax.make_ir_context() as context:
-            module = _jax.deserialize_module(bytes(link.module()), context)
+            try:
+                module = _jax.deserialize_module(bytes(link.module()), context)
+            except jaxexp.DeserializationError as error:
+                assert "StableHLO up to" in str(error)  # written by a newer JAX
+                return
             counted.append(dict(collections.Counter(target for target, _ in _jax.custom_calls(module))))
         link = link.vjp()
     assert list(found.custom_calls) == counted
