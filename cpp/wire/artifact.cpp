@@ -1,11 +1,10 @@
 // The public view of artifacts: what the Python package decodes to objects of JAX, as text.
 #include "jaxexp/artifact.h"
 
-#include <array>
 #include <cstring>
 #include <utility>
 
-#include "error.h"
+#include "dtype_name.h"
 #include "generation.h"
 #include "opened.h"
 #include "translating.h"
@@ -15,12 +14,6 @@ namespace jaxexp {
 namespace {
 
 using wire::Values;
-
-constexpr std::array dtypes = {
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-    "complex64", "complex128", "bfloat16", "int4", "uint4", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
-    "float8_e5m2", "float8_e5m2fnuz", "float0", "float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn",
-    "key<fry>", "key<rbg>", "key<urbg>"};
 
 template <class Vector, class Read>
 auto each(const Vector* vector, const Read& read) {
@@ -52,9 +45,7 @@ Sharding sharding(const wire::schema::Exported& e, const wire::schema::NamedShar
 std::vector<Value> values(const wire::schema::Exported& e, const Values& v) {
   std::vector<Value> result(v.size());
   for (std::uint32_t i = 0; i < v.size(); ++i) {
-    const auto kind = static_cast<int>(v.aval(i).dtype());
-    const bool known = kind >= 0 && static_cast<std::size_t>(kind) < dtypes.size();
-    result[i].dtype = known ? dtypes[static_cast<std::size_t>(kind)] : "dtype " + std::to_string(kind);
+    result[i].dtype = wire::dtype_name(static_cast<int>(v.aval(i).dtype()));
     result[i].shape = strings(v.aval(i).shape());
     if (const auto* named = v.named_sharding(i)) result[i].sharding = sharding(e, *named);
     if (const auto* proto = v.hlo_sharding(i))
