@@ -44,6 +44,8 @@ def recorded(text: str) -> str:
             "TERM": "xterm",
             "LC_ALL": "C.UTF-8",
             "JAX_PLATFORMS": "cpu",
+            # Modules remember which files they were traced from; so their sizes would tell where jaxexp is installed.
+            "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
         }
         (folder / "old.bin").write_bytes(OLD.read_bytes())
         code = PYTHON.search(text)

@@ -125,6 +125,10 @@ def test_entry_points_are_the_same(folder, subprocess_env) -> None:
         assert len(seen) == 1
 
 
+def test_without_a_command(good) -> None:
+    assert good() == good("--help")
+
+
 def test_version(good) -> None:
     assert good("--version") == f"jaxexp {jaxexp.__version__}\n"
 
@@ -247,6 +251,13 @@ def test_inspect_mlir(folder, good, run) -> None:
     assert (status, out) == (1, "")
     assert "no VJP of order 2" in err
     assert "\x1b" not in good("inspect", "--mlir", folder / "hostile.jaxexp")
+
+
+def test_inspect_mlir_cuts_large_constants(tmp_path, good) -> None:
+    values = np.arange(100, dtype=np.float32) ** 2
+    jaxexp.export(jax.jit(lambda x: x + values))(spec((100,))).save(tmp_path / "f")
+    short, long = good("inspect", "--mlir", tmp_path / "f"), good("inspect", "--mlir", "--all", tmp_path / "f")
+    assert len(short) + 500 < len(long)
 
 
 def test_inspect_goes_on_after_an_error(folder, damaged, run) -> None:
@@ -379,6 +390,25 @@ def test_diff_of_vjps_and_modules_that_cannot_be_read(folder, tmp_path, run) -> 
     assert changes["signature"] == {"VJPs": {"a": 1, "b": 0}}
     assert "operations" not in changes
     assert changes["sizes"]["VJP 1: module"]["b"] is None
+
+
+def test_diff_of_archives(folder, fleet, tmp_path, good, run) -> None:
+    other = tmp_path / "other.zip"
+    good("pack", other, f"b8={folder / 'sharded.jaxexp'}", f"h={folder / 'hostile.jaxexp'}", f"new={fleet}::b8")
+    assert good("diff", fleet, fleet) == ""
+    status, out, _ = run("diff", "--json", fleet, other)
+    digests = {name: jaxexp.Archive.open(fleet)[name].digest for name in NAMES}
+    assert status == 1
+    assert json.loads(out)["changes"]["members"] == {
+        "b8": {"a": digests["b8"], "b": digests["inner/b16"]},
+        "inner/again": {"a": digests["inner/again"], "b": None},
+        "inner/b16": {"a": digests["inner/b16"], "b": None},
+        "new": {"a": None, "b": digests["b8"]},
+    }
+    status, out, _ = run("diff", fleet, other)
+    assert status == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["members", "b8", "inner/again", "inner/b16", "new"]
+    assert run("diff", fleet, folder / "scores.jaxexp")[0] == 2
 
 
 def test_diff_trouble(folder, damaged, run) -> None:
@@ -611,7 +641,12 @@ def test_members(folder, fleet, good, run, tmp_path) -> None:
     good("inspect", odd)
 
 
-def test_urls() -> None:
+def test_urls(fleet, good) -> None:
+    pytest.importorskip("fsspec")
+    url = fleet.as_uri()
+    assert good("ls", url) == good("ls", fleet)
+    assert good("inspect", f"{url}::b8").partition("\n")[2] == good("inspect", f"{fleet}::b8").partition("\n")[2]
+    assert "4 of 4 artifacts whole" in good("verify", url)
     assert sources.split("s3://bucket/fleet.zip::a/b") == ("s3://bucket/fleet.zip", "a/b")
     assert sources.split("simplecache::s3://bucket/fleet.zip") == ("simplecache::s3://bucket/fleet.zip", None)
     assert sources.is_archive("s3://bucket/fleet.zip")
@@ -873,12 +908,15 @@ def test_lines_fit_the_terminal(folder, damaged, subprocess_env, columns: int) -
 
 @needs_pty
 def test_long_tables_are_cut_on_a_terminal_alone(tmp_path, subprocess_env) -> None:
-    jaxexp.export(jax.jit(lambda xs: xs[0]))([1.0] * 100).save(tmp_path / "f")
+    jaxexp.export(jax.jit(lambda xs: xs[0]))([1.0] * 300).save(tmp_path / "f")
     seen = terminal(subprocess_env(NO_COLOR="1"), 80, "inspect", tmp_path / "f")[1]
     assert "args[0][39]" in seen
     assert "args[0][40]" not in seen
-    assert "60 more: --all" in seen
-    assert "args[0][99]" in terminal(subprocess_env(NO_COLOR="1"), 80, "inspect", "--all", tmp_path / "f")[1]
+    assert "260 more: --all" in seen
+    assert "... (--all)" in seen  # of the tree
+    seen = terminal(subprocess_env(NO_COLOR="1"), 80, "inspect", "--all", tmp_path / "f")[1]
+    assert "args[0][99]" in seen
+    assert "--all" not in seen
 
 
 def test_no_colours_and_no_progress_in_a_pipe(folder, subprocess_env) -> None:

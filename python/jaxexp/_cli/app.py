@@ -58,6 +58,8 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Wherever a FILE is read, fleet.zip::resnet/b8 is a member of an archive, and 'fleet.zip::resnet/*' are "
     "several. 'jaxexp COMMAND --help' has examples.",
@@ -68,6 +70,8 @@ class _Commands(click.Group):
 def commands(ctx: click.Context, traceback: bool) -> None:
     """Look at exported JAX functions, check them, compare them, pack them."""
     ctx.obj["traceback"] = traceback
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:

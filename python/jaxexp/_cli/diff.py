@@ -19,7 +19,7 @@ Example:
   jaxexp diff old.jaxexp new.jaxexp
   jaxexp diff --only signature fleet.zip::model/1 fleet.zip::model/2 || echo 'callers have to change'"""
 
-SECTIONS = ("signature", "operations", "sizes", "origin")
+SECTIONS = ("signature", "operations", "sizes", "origin", "members")
 
 
 @click.command(epilog=_EXAMPLE, short_help="Compare two artifacts.")
@@ -30,10 +30,14 @@ SECTIONS = ("signature", "operations", "sizes", "origin")
 def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     """Compare two artifacts: signature, operations by kind, sizes, and where they come from.
 
-    What is the same is not shown. JAX is not imported. The exit status is that of diff(1): 0 if nothing differs, 1 if
-    something does, 2 if they cannot be compared.
+    Of two archives, the names and digests of their members are compared. What is the same is not shown. JAX is not
+    imported. The exit status is that of diff(1): 0 if nothing differs, 1 if something does, 2 if they cannot be
+    compared.
     """
-    differing = _compared(sources.artifact(old), sources.artifact(new))
+    if all(sources.split(text)[1] is None and sources.is_archive(text) for text in (old, new)):
+        differing = {"members": _compared_members(old, new)}
+    else:
+        differing = _compared(sources.artifact(old), sources.artifact(new))
     differing = {name: rows for name, rows in differing.items() if rows and (not only or name in only)}
     if as_json:
         changes = {
@@ -59,8 +63,14 @@ def _compared(old: sources.Source, new: sources.Source) -> dict[str, _Rows]:
             for name in {**a[section], **b[section]}
             if a[section].get(name) != b[section].get(name)
         }
-        for section in SECTIONS
+        for section in a
     }
+
+
+def _compared_members(old: str, new: str) -> _Rows:
+    """What differs between two archives, told from their indices."""
+    a, b = ({name: handle.digest for name, handle in sources.opened(path).items()} for path in (old, new))
+    return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
 
 
 def _facts(source: sources.Source, found: Inspection, orders: int) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,12 @@ Example:
 @click.option("--mlir", is_flag=True, help="Print the module as MLIR text instead. This takes JAX.")
 @click.option("--vjp", "order", default=0, metavar="ORDER", help="With --mlir, the module of this VJP.")
 @click.option("--check", is_flag=True, help="Compare the modules with their digests, too.")
-@click.option("--all", "everything", is_flag=True, help="Show all arguments and results on a terminal, too.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Show what is too long for a terminal, too.",
+)
 def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check: bool, everything: bool) -> int:
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls.
 
@@ -34,19 +39,19 @@ def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check
     """
     if mlir and as_json:
         raise click.UsageError("--mlir and --json exclude each other")
-    status, page, found = 0, Page(), []
+    status, page, found = 0, Page(everything=everything), []
     for text in files:
         try:
             for source in sources.artifacts(text):
                 if mlir:
-                    page.lines(_mlir(source, order))
+                    page.lines(_mlir(source, order, everything))
                     page.write()
                     continue
                 inspection = read(source, check=check)
                 if as_json:
                     found.append({"file": source.name, **inspection.to_dict()})
                 else:
-                    show(page, source.name, inspection, everything=everything)
+                    show(page, source.name, inspection)
         except Exception as error:
             # One of several that cannot be read does not hide the others.
             message = app.said(error)
@@ -73,14 +78,14 @@ def read(source: sources.Source, *, check: bool = False) -> Inspection:
         raise
 
 
-def show(page: Page, name: str, found: Inspection, *, everything: bool) -> None:
+def show(page: Page, name: str, found: Inspection) -> None:
     """Prints an inspection as fields and two tables."""
     page.title(found.fun_name, name)
     page.fields(_facts(found))
     for heading, values in (("argument", found.arguments), ("result", found.results)):
         if values:
             page.blank()
-            _show_values(page, heading, values, everything)
+            _show_values(page, heading, values)
 
 
 def _facts(found: Inspection) -> list[tuple[str, str]]:
@@ -140,9 +145,9 @@ def _digests(found: Inspection) -> str:
     return f"module {found.module_digests[0]}" + (", compared and right" if found.modules_checked else "")
 
 
-def _show_values(page: Page, heading: str, values: Sequence[Value], everything: bool) -> None:
+def _show_values(page: Page, heading: str, values: Sequence[Value]) -> None:
     columns = [Column(heading, style="name"), Column("type"), Column("sharding"), Column("note")]
-    page.table(columns, [(v.path, type_of(v), v.sharding or "", _note(v)) for v in values], everything=everything)
+    page.table(columns, [(v.path, type_of(v), v.sharding or "", _note(v)) for v in values])
 
 
 def type_of(value: Value) -> str:
@@ -158,7 +163,7 @@ def _note(value: Value) -> str:
     return ", ".join(note for note, holds in notes.items() if holds)
 
 
-def _mlir(source: sources.Source, order: int) -> str:
+def _mlir(source: sources.Source, order: int, everything: bool) -> str:
     """The text of a module."""
     from jaxexp._errors import DeserializationError
     from jaxexp._native import Artifact
@@ -173,10 +178,10 @@ def _mlir(source: sources.Source, order: int) -> str:
     except DeserializationError as error:
         error.file = source.name
         raise
-    return _text(bytes(module), source.name)
+    return _text(bytes(module), source.name, None if everything else _ELEMENTS)
 
 
-def _text(module: bytes, name: str) -> str:
+def _text(module: bytes, name: str, most: int | None) -> str:
     from jaxexp import _jax
     from jaxexp._errors import ExportError
 
@@ -187,7 +192,7 @@ def _text(module: bytes, name: str) -> str:
             raise
         except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
             raise click.ClickException(f"the installed JAX cannot parse the module of {name!r}: {error}") from error
-        return str(parsed.operation.get_asm(large_elements_limit=_ELEMENTS))
+        return str(parsed.operation.get_asm(large_elements_limit=most))
 
 
 _ELEMENTS = 16  # constants of more are cut

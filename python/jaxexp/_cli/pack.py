@@ -44,7 +44,7 @@ def command(
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         for name, source in found.items():
-            data = sources.checked(source)
+            data = sources.checked(source).buffer
             if force and name in writer:
                 writer.remove(name)
             writer.add(name, data, metadata=notes)

@@ -21,7 +21,8 @@ _INDENT = 2
 _GAP = "  "
 _NARROWEST = 12  # column of a table
 _WIDEST = 200  # likewise, in a pipe
-_SHOWN = 40  # rows of a table that may be long, on a terminal
+_SHOWN = 40  # rows of a table,
+_TALLEST = 8  # and lines of a text, that may be long, on a terminal
 
 
 def shown(text: str) -> str:
@@ -73,12 +74,17 @@ class Column:
 
 
 class Page:
-    """What a command prints on stdout: collected, then written at once."""
+    """What a command prints on stdout: collected, then written at once.
 
-    def __init__(self) -> None:
+    Args:
+        everything: whether to print on a terminal, too, what would fill more than one.
+    """
+
+    def __init__(self, *, everything: bool = True) -> None:
         self._lines: list[str] = []
         self._colours = colours(sys.stdout)
         self._is_terminal = sys.stdout.isatty()
+        self._is_short = self._is_terminal and not everything
         self._width = shutil.get_terminal_size().columns if self._is_terminal else sys.maxsize
 
     def title(self, name: str, where: str) -> None:
@@ -111,20 +117,19 @@ class Page:
         facts = list(facts)
         left = max((len(name) for name, _ in facts), default=0) + len(_GAP)
         for name, text in facts:
-            wrapped = _wrapped(shown(text), max(_NARROWEST, self._width - indent - left))
+            wrapped = self._lines_of(shown(text), max(_NARROWEST, self._width - indent - left))
             for first, part in zip(itertools.chain([name], itertools.repeat("")), wrapped, strict=False):
                 self._lines.append((" " * indent + self.styled(first.ljust(left), "dim") + part).rstrip())
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, everything: bool = True) -> None:
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
         """A table without its empty columns.
 
         Args:
             columns: its columns.
             rows: a text for each column.
-            everything: whether to show all rows on a terminal, too.
         """
         rows = [[shown(cell) for cell in row] for row in rows]
-        left_out = len(rows) - _SHOWN if self._is_terminal and not everything else 0
+        left_out = len(rows) - _SHOWN if self._is_short else 0
         if left_out > 0:
             rows = rows[:_SHOWN]
         kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
@@ -145,6 +150,17 @@ class Page:
             click.echo("\n".join(self._lines), color=self._colours)
         self._lines = []
 
+    def _cell(self, column: Column, text: str, width: int) -> list[str]:
+        if not self._is_terminal:
+            return [text]
+        return [_shortened(text, width)] if column.cut else self._lines_of(text, width)
+
+    def _lines_of(self, text: str, width: int) -> list[str]:
+        lines = _wrapped(text, width)
+        if self._is_short and len(lines) > _TALLEST:
+            lines[_TALLEST - 1 :] = ["... (--all)"]
+        return lines
+
     def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
         """What each column needs; if that is too much, the widest ones get less."""
         widths = [max(_cells(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
@@ -159,10 +175,7 @@ class Page:
         return widths
 
     def _row(self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], style: str | None) -> None:
-        cells = [
-            [text] if not self._is_terminal else [_shortened(text, width)] if column.cut else _wrapped(text, width)
-            for column, text, width in zip(columns, row, widths, strict=True)
-        ]
+        cells = [self._cell(column, text, width) for column, text, width in zip(columns, row, widths, strict=True)]
         styles = [style or column.style_of(text) for column, text in zip(columns, row, strict=True)]
         for parts in itertools.zip_longest(*cells, fillvalue=""):
             line = _GAP.join(

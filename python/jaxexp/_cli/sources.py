@@ -56,8 +56,21 @@ class Source:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def checked(source: Source) -> Any:
-    """The bytes of an artifact, after all of them were verified: structure, digests, and the bytecode of its modules.
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """An artifact after all of its bytes were verified.
+
+    Attributes:
+        buffer: its bytes.
+        has_digests: whether it has digests of its own, by which any damage is found.
+    """
+
+    buffer: Any
+    has_digests: bool
+
+
+def checked(source: Source) -> Checked:
+    """Verifies an artifact: structure, digests, and the bytecode of its modules.
 
     Raises:
         DeserializationError: it is damaged; the error names it.
@@ -69,14 +82,15 @@ def checked(source: Source) -> Any:
         buffer = source.read()
         if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
             raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
-        link: _native.Artifact | None = _native.Artifact(buffer)
+        artifact = _native.Artifact(buffer)
+        link: _native.Artifact | None = artifact
         while link is not None:
             _native.check_bytecode(link.module())
             link = link.vjp()
     except DeserializationError as error:
         error.file = source.name
         raise
-    return buffer
+    return Checked(buffer, artifact.trailer() is not None)
 
 
 def artifacts(text: str) -> Iterator[Source]:

@@ -36,7 +36,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
         total = 0
         with progress.bar("unpacking", len(targets)) as advance:
             for name, target in targets.items():
-                data = sources.checked(sources.Source(f"{archive}{sources.MEMBER}{name}", handle=opened[name]))
+                data = sources.checked(sources.Source(f"{archive}{sources.MEMBER}{name}", handle=opened[name])).buffer
                 _make_folder(directory, target)
                 files.write(target, data, force=force)
                 total += memoryview(data).nbytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
 import itertools
 import json
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp import _members, _native, _workers
+from jaxexp import _workers
 from jaxexp._errors import DeserializationError
 
 from . import app, progress, sources
@@ -122,19 +121,33 @@ def _verified(found: list[_Job], workers: int | None) -> list[Verdict]:
     steps = sum(len(job.archive) if isinstance(job, _Members) else 1 for job in found)
     verdicts: list[Verdict] = []
     with progress.bar("verifying", steps) as advance:
-        pool = concurrent.futures.ThreadPoolExecutor(threads)
-        try:
-            for in_archives, jobs in itertools.groupby(found, key=lambda job: isinstance(job, _Members)):
-                for verdict in _of_members(jobs, threads, advance) if in_archives else pool.map(_verdict, jobs):
-                    verdicts.append(verdict)
-                    advance(0 if in_archives else 1)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for in_archives, jobs in itertools.groupby(found, key=lambda job: isinstance(job, _Members)):
+            if in_archives:
+                verdicts += _of_members(jobs, threads, advance)
+            else:
+                verdicts += _of_files(list(jobs), threads, advance)
     return verdicts
+
+
+def _of_files(jobs: list[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
+    if len(jobs) == 1:  # needs no thread, and no import of what makes threads
+        yield _verdict(jobs[0])
+        return
+    import concurrent.futures
+
+    pool = concurrent.futures.ThreadPoolExecutor(threads)
+    try:
+        for verdict in pool.map(_verdict, jobs):
+            yield verdict
+            advance(1)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
     """Of archives, each of which is verified in threads of its own: every byte of it is under a digest."""
+    from jaxexp import _members
+
     for job in jobs:
         errors: dict[str, DeserializationError | None] = {}
         try:
@@ -161,13 +174,12 @@ def _verdict(source: sources.Source | Verdict) -> Verdict:
     if isinstance(source, Verdict):
         return source
     try:
-        buffer = sources.checked(source)
-        digests = _native.Artifact(buffer).trailer() is not None
+        found = sources.checked(source)
     except DeserializationError as error:
         return _damaged(source.name, source.size(), error)
     except Exception as error:
         return Verdict(source.name, "unreadable", 0, None, app.said(error))
-    return Verdict(source.name, "whole", memoryview(buffer).nbytes, digests, None)
+    return Verdict(source.name, "whole", memoryview(found.buffer).nbytes, found.has_digests, None)
 
 
 def _print(verdicts: list[Verdict], quiet: bool) -> None:
