@@ -15,6 +15,7 @@
 #include "convert/encode.h"
 #include "convert/errors.h"
 #include "convert/jax_refs.h"
+#include "wire/dtype_name.h"
 #include "convert/read_many.h"
 #include "convert/verify_files.h"
 
@@ -114,5 +115,6 @@ NB_MODULE(_native, m) {
                 "tuple[dict[str, int], dict[str, int] | None] | None"),
         "How often each kind of operation, and each target of a custom call, occurs in a module, after the same check; "
         "None, or None for the targets, where it is written in a way that is not known here.");
+  m.def("dtype_name", &wire::dtype_name, "kind"_a, "What JAX calls a dtype, by its number in an artifact.");
   define_archive(m);
 }

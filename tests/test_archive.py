@@ -23,7 +23,7 @@ import pytest
 
 import jaxexp
 from archives import blob, exported, plain, unzip
-from jaxexp import Archive, ArchiveWriter, DeserializationError, ExportError, _native, _zip
+from jaxexp import Archive, ArchiveWriter, DeserializationError, ExportError, _native
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 W = {"kernel": np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3), "bias": np.ones(3, np.float32)}
@@ -469,7 +469,11 @@ class TestWriting:
                     archive = Archive.open(torn)
                 except DeserializationError:
                     # Of the last bytes, which look like an end, more than half are there.
-                    assert len(new) - _zip.TAIL_SIZE // 2 < size + len(rest) < len(new) + _zip.TAIL_SIZE // 2
+                    assert (
+                        len(new) - _native.ARCHIVE_END_SIZE // 2
+                        < size + len(rest)
+                        < len(new) + _native.ARCHIVE_END_SIZE // 2
+                    )
                     continue
                 assert list(archive) == ["a", "b"]
                 assert archive.unfinished_bytes == size + len(rest) - len(old)
@@ -605,7 +609,7 @@ class TestDamage:
         make(path, members)
         pointer = Archive.open(path)._reader.pointer
         data = bytearray(path.read_bytes())
-        data[pointer.position + pointer.root_position // 2] ^= 1  # in the second block of four
+        data[pointer.index_position + pointer.root_position // 2] ^= 1  # in the second block of four
         path.write_bytes(data)
         archive = Archive.open(path)
         assert len(archive) == 200
@@ -622,7 +626,7 @@ class TestDamage:
         pointer = Archive.open(path)._reader.pointer
         data = path.read_bytes()
         unnoticed = []
-        for position in range(pointer.position - 80, len(data)):
+        for position in range(pointer.index_position - 80, len(data)):
             for bit in range(8):
                 damaged = bytearray(data)
                 damaged[position] ^= 1 << bit
@@ -632,7 +636,7 @@ class TestDamage:
                 except DeserializationError:
                     pass
         # In front of the index is the last member, with up to 63 bytes of its own padding behind it.
-        assert not [place for place in unnoticed if place[0] >= pointer.position - 50]
+        assert not [place for place in unnoticed if place[0] >= pointer.index_position - 50]
 
     def test_every_byte_of_members_and_their_headers(self, path: Path) -> None:
         make(path, {"a": blob(), "b": blob("tpu"), "c": plain(), "d": plain()})
@@ -695,12 +699,12 @@ def rebuilt(path: Path, change: Any) -> io.BytesIO:
     lying = _native.ArchiveRecords()
     for name, member in members.items():
         lying.put(name, member)
-    header = len(_native.zip_local_header(_zip.INDEX_NAME, 0, 0, len(data)))
+    header = len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, len(data)))
     start = len(data) + header
     index, root_position, root_size, digest = lying.write("liar 1.0", start)
     place = {"position": start, "stored_size": len(index), "crc32": zlib.crc32(index), "header": header}
-    data += _native.zip_local_header(_zip.INDEX_NAME, len(index), place["crc32"], len(data)) + index
-    pointer = _zip.Pointer(start, len(index), root_position, root_size, digest)
+    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), place["crc32"], len(data)) + index
+    pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, digest)
     return io.BytesIO(data + lying.last_bytes(place, len(data), pointer.comment()))
 
 

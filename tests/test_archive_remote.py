@@ -173,7 +173,7 @@ def test_a_large_index_takes_one_more_request(server: Any, http_url: str, tmp_pa
             archive.add(f"{'a-long-folder-name/' * 5}{i:03}", blob(version=i % 9), metadata={"number": i})
     server.data = (tmp_path / "many.zip").read_bytes()
     many = Archive.open(http_url)
-    index = many._reader.pointer.size
+    index = many._reader.pointer.index_size
     assert index > 1 << 16
     assert [size for command, size in server.requests if command == "GET"] == [1 << 16, index]
     name = list(many)[123]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -156,3 +157,45 @@ def test_a_damaged_module(program: Path, tmp_path: Path) -> None:
     with pytest.raises(jaxexp.DeserializationError) as error:
         _ = jaxexp.deserialize(bytes(blob)).mlir_module_serialized
     assert str(error.value) in done.stderr
+
+
+def test_archives(program: Path, tmp_path: Path) -> None:
+    """Modules that are apart are found, torn ends passed by, damage is refused as in Python."""
+    fleet, path = program.with_name("fleet"), tmp_path / "fleet.zip"
+    names = ("sin", "with VJPs", "multi_platform")
+    members = {f"{name}/{i}": artifact(name) for i in range(2) for name in names}
+    with jaxexp.Archive.create(path) as archive:
+        for name, blob in members.items():
+            archive.add(name, blob)
+        for platform in ("cpu", "cuda"):
+            archive.add(f"platforms/{platform}", blobs_of_one_module()[platform])
+    with jaxexp.Archive.open(path) as archive:
+        assert [handle.shares_modules for handle in archive.values()].count(True) == 1
+        lines = []
+        for name, handle in archive.items():
+            exported = handle.load()
+            values = ", ".join(line.strip() for line in names_of(exported.in_avals, [None] * len(exported.in_avals)))
+            size = len(exported.mlir_module_serialized)
+            lines.append(f"{name}: {exported.fun_name}({values}), {size} bytes of StableHLO\n")
+    assert run(fleet, path) == "".join(lines)
+
+    whole = path.read_bytes()
+    reader = jaxexp.Archive.open(path)._reader
+    places = len(whole) - 20, reader.pointer.index_position + 40, reader.index.extent(0)[0] + 40
+    path.write_bytes(whole + whole[:-100])
+    assert run(fleet, path) == "".join(lines)
+    for position in places:
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(jaxexp.DeserializationError) as error:
+            jaxexp.Archive.open(path).load_all()
+        done = subprocess.run([fleet, path], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert f"expected {error.value.expected}, found {error.value.found}" in done.stderr
+
+
+def blobs_of_one_module() -> dict[str, bytes]:
+    blobs = {}
+    jitted = jax.jit(lambda x: x + 1)
+    for platform in ("cpu", "cuda"):
+        blobs[platform] = bytes(jaxexp.export(jitted, platforms=[platform])(np.float32(0)).serialize())
+    return blobs

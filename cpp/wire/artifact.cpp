@@ -1,35 +1,19 @@
 // The public view of artifacts: what the Python package decodes to objects of JAX, as text.
 #include "jaxexp/artifact.h"
 
-#include <array>
 #include <cstring>
 #include <utility>
 
-#include "error.h"
+#include "dtype_name.h"
 #include "generation.h"
 #include "opened.h"
+#include "translating.h"
 #include "values.h"
 
 namespace jaxexp {
 namespace {
 
 using wire::Values;
-
-constexpr std::array dtypes = {
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-    "complex64", "complex128", "bfloat16", "int4", "uint4", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
-    "float8_e5m2", "float8_e5m2fnuz", "float0", "float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn",
-    "key<fry>", "key<rbg>", "key<urbg>"};
-
-/// Runs a function of cpp/wire, whose errors become the public one.
-template <class Function>
-auto translating(const Function& function) {
-  try {
-    return function();
-  } catch (const wire::Error& error) {
-    throw DeserializationError(error.path, error.expected, error.found);
-  }
-}
 
 template <class Vector, class Read>
 auto each(const Vector* vector, const Read& read) {
@@ -61,9 +45,7 @@ Sharding sharding(const wire::schema::Exported& e, const wire::schema::NamedShar
 std::vector<Value> values(const wire::schema::Exported& e, const Values& v) {
   std::vector<Value> result(v.size());
   for (std::uint32_t i = 0; i < v.size(); ++i) {
-    const auto kind = static_cast<int>(v.aval(i).dtype());
-    const bool known = kind >= 0 && static_cast<std::size_t>(kind) < dtypes.size();
-    result[i].dtype = known ? dtypes[static_cast<std::size_t>(kind)] : "dtype " + std::to_string(kind);
+    result[i].dtype = wire::dtype_name(static_cast<int>(v.aval(i).dtype()));
     result[i].shape = strings(v.aval(i).shape());
     if (const auto* named = v.named_sharding(i)) result[i].sharding = sharding(e, *named);
     if (const auto* proto = v.hlo_sharding(i))
@@ -101,14 +83,14 @@ std::string Sharding::str() const {
 std::string Value::str() const { return dtype + '[' + joined(shape) + ']'; }
 
 struct Artifact::State {
-  explicit State(std::span<const std::uint8_t> buffer) {
+  State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules) {
     // Tables are read where they lie, and were written for multiples of four.
     if (reinterpret_cast<std::uintptr_t>(buffer.data()) % alignof(std::uint32_t) != 0) {
       aligned = std::make_unique_for_overwrite<std::uint32_t[]>((buffer.size() + 3) / 4);
       std::memcpy(aligned.get(), buffer.data(), buffer.size());
       buffer = {reinterpret_cast<const std::uint8_t*>(aligned.get()), buffer.size()};
     }
-    opened.emplace(buffer);
+    opened.emplace(buffer, modules);
     for (const auto* e = &opened->root(); e; e = e->vjp()) functions.push_back(e);
   }
 
@@ -119,8 +101,10 @@ struct Artifact::State {
   std::vector<const wire::schema::Exported*> functions;  // the primal, its VJP, the VJP's VJP, ...
 };
 
-Artifact::Artifact(std::span<const std::uint8_t> buffer)
-    : state_(translating([&] { return std::make_shared<const State>(buffer); })) {}
+Artifact::Artifact(std::span<const std::uint8_t> buffer) : Artifact(buffer, {}) {}
+
+Artifact::Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules)
+    : state_(translating([&] { return std::make_shared<const State>(buffer, modules); })) {}
 
 Artifact::Artifact(std::shared_ptr<const State> state, std::size_t order) : state_(std::move(state)), order_(order) {}
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ._load import load as load
     from ._migrate import migrate as migrate
     from ._policy import Policy as Policy
+    from ._prefetch import prefetch as prefetch
     from ._registry import register_namedtuple_serialization as register_namedtuple_serialization
     from ._registry import register_pytree_node_serialization as register_pytree_node_serialization
 
@@ -68,6 +69,7 @@ _HOME = {
     "load": "_load",
     "load_many": "_bulk",
     "migrate": "_migrate",
+    "prefetch": "_prefetch",
     "register_namedtuple_serialization": "_registry",
     "register_pytree_node_serialization": "_registry",
     "symbolic_args_specs": "_jax",
@@ -106,6 +108,7 @@ __all__ = [
     "migrate",
     "minimum_supported_calling_convention_version",
     "minimum_supported_serialization_version",
+    "prefetch",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
     "symbolic_args_specs",

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _native, _source, _summary, _zip
+from . import _native, _source, _summary
 from ._errors import DeserializationError, ExportError, PolicyError
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ class _Reader:
             with self.placed():
                 self.end, self.pointer, self.index_bytes, root = _find_index(source)
                 self.index = _native.ArchiveIndex(
-                    self.index_bytes, root, self.pointer.root_digest, self.pointer.position
+                    self.index_bytes, root, self.pointer.root_digest, self.pointer.index_position
                 )
         finally:
             source.opened()
@@ -435,40 +435,43 @@ class _Placed:
             error.file = self._name
 
 
-def _find_index(source: Source) -> tuple[int, _zip.Pointer, Any, Any]:
+def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, Any, Any]:
     """Where the archive ends, what its last bytes say, the bytes of its index, and those of the index's root."""
     if source.size == 0:
         raise DeserializationError("", "an archive of artifacts", "an empty file")
-    first = min(source.size, _FIRST_FETCH if source.whole is None else _zip.TAIL_SIZE)
+    first = min(source.size, _FIRST_FETCH if source.whole is None else _native.ARCHIVE_END_SIZE)
     last = source.copy(source.size - first, first)
-    tail = last[-_zip.TAIL_SIZE :]
-    end, pointer = source.size, _zip.pointer(tail)
+    tail = last[-_native.ARCHIVE_END_SIZE :]
+    end, pointer = source.size, _native.ArchiveEnd.read(tail)
     if pointer is None:
-        if _zip.resembles_tail(tail):
+        if _native.ArchiveEnd.is_resembled_by(tail):
             raise DeserializationError("", "an archive's end", "a damaged one; get another copy of the archive")
         end, pointer = _earlier_end(source)
-    start = pointer.position
-    if start + pointer.size > end - _zip.TAIL_SIZE or pointer.root_position + pointer.root_size > pointer.size:
+    start = pointer.index_position
+    if (
+        start + pointer.index_size > end - _native.ARCHIVE_END_SIZE
+        or pointer.root_position + pointer.root_size > pointer.index_size
+    ):
         raise DeserializationError(
-            "", f"an index of {pointer.size} bytes at {start}", f"an archive of {end}; get another copy of it"
+            "", f"an index of {pointer.index_size} bytes at {start}", f"an archive of {end}; get another copy of it"
         )
     inside = start - (source.size - first)
-    index = last[inside : inside + pointer.size] if inside >= 0 else source.read(start, pointer.size)
+    index = last[inside : inside + pointer.index_size] if inside >= 0 else source.read(start, pointer.index_size)
     if source.whole is not None:
         return end, pointer, index, source.copy(start + pointer.root_position, pointer.root_size)
     return end, pointer, index, index[pointer.root_position : pointer.root_position + pointer.root_size]
 
 
-def _earlier_end(source: Source) -> tuple[int, _zip.Pointer]:
+def _earlier_end(source: Source) -> tuple[int, _native.ArchiveEnd]:
     """The end of the archive as it was before somebody appended to it and did not come to an end."""
     found = source.size
-    while (found := source.rfind(_zip.MAGIC, found)) >= _zip.MAGIC_AT:
-        start = found - _zip.MAGIC_AT
-        if start + _zip.TAIL_SIZE > source.size:
+    while (found := source.rfind(_native.ARCHIVE_END_MAGIC, found)) >= _native.ARCHIVE_END_MAGIC_AT:
+        start = found - _native.ARCHIVE_END_MAGIC_AT
+        if start + _native.ARCHIVE_END_SIZE > source.size:
             continue
-        pointer = _zip.pointer(bytes(source.read(start, _zip.TAIL_SIZE)))
+        pointer = _native.ArchiveEnd.read(bytes(source.read(start, _native.ARCHIVE_END_SIZE)))
         if pointer is not None:
-            return start + _zip.TAIL_SIZE, pointer
+            return start + _native.ARCHIVE_END_SIZE, pointer
     is_zip = bytes(source.read(0, min(4, source.size))) in (b"PK\3\4", b"PK\5\6")
     raise DeserializationError(
         "",

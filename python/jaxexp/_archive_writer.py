@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-from . import __version__, _files, _lock, _metadata, _native, _summary, _zip
+from . import __version__, _files, _lock, _metadata, _native, _summary
 from ._errors import DeserializationError, ExportError, ExportTypeError
 
 if TYPE_CHECKING:
@@ -169,7 +169,10 @@ class ArchiveWriter:
         self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: dict[str, Any]
     ) -> None:
         """Writes an artifact without its modules, which are elsewhere."""
-        self._put(name, {**member, **self._write(_zip.APART_FOLDER + name, image), "apart": True, "modules": modules})
+        self._put(
+            name,
+            {**member, **self._write(_native.ARCHIVE_APART_FOLDER + name, image), "apart": True, "modules": modules},
+        )
 
     def _write(self, name: str, data: Any) -> dict[str, Any]:
         """Writes a member of the ZIP file behind the others."""
@@ -223,7 +226,7 @@ class ArchiveWriter:
     def _move(self, removed: dict[str, Any], heir: str, others: list[str]) -> None:
         """Writes what a member had that was removed again, for those who shared it."""
         stored = self._read(removed["position"], removed["stored_size"])
-        place = self._write(_zip.APART_FOLDER + heir if removed["apart"] else heir, stored)
+        place = self._write(_native.ARCHIVE_APART_FOLDER + heir if removed["apart"] else heir, stored)
         moved = place["position"] - removed["position"]
         modules = removed["modules"]
         if not removed["apart"]:
@@ -259,13 +262,13 @@ class ArchiveWriter:
 
     def _finish(self) -> None:
         """Writes the index and the ZIP file's own directory; the last bytes only when all others are on the disk."""
-        start = self._end + len(_native.zip_local_header(_zip.INDEX_NAME, 0, 0, self._end))
+        start = self._end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._end))
         try:
             index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
         except ValueError as error:
             raise ExportError(f"the archive cannot be finished: {error}") from error
-        pointer = _zip.Pointer(start, len(index), root_position, root_size, root_digest)
-        place = self._write(_zip.INDEX_NAME, index)
+        pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
+        place = self._write(_native.ARCHIVE_INDEX_NAME, index)
         last = self._records.last_bytes(place, self._end, pointer.comment())
         self._sync()
         self._write_at(self._end, last)

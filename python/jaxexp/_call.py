@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,11 @@ def call_exported(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, A
     return _call_traced(exported, args, kwargs)
 
 
+def lowered(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The `jax.stages.Lowered` of a call with these arguments, or specs, that the same call later compiles or finds."""
+    return exported._eager_call.lower(*args, **kwargs)
+
+
 def eager_callable(exported: Exported) -> Callable[..., Any]:
     """The function as one jitted callable, which donates what it was exported to donate; `Exported` keeps it."""
 
@@ -50,11 +56,20 @@ def eager_callable(exported: Exported) -> Callable[..., Any]:
     call_flat.__name__ = call_flat.__qualname__ = exported.fun_name
     jitted_flat = jax.jit(call_flat, donate_argnums=donated)
 
-    def call_donating(*args: Any, **kwargs: Any) -> Any:
-        leaves = _leaves(exported, args, kwargs)
-        return jax.tree_util.tree_unflatten(exported.out_tree, jitted_flat(*leaves))
+    return _Donating(exported, jitted_flat)
 
-    return call_donating
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Donating:
+    exported: Exported
+    jitted_flat: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = _leaves(self.exported, args, kwargs)
+        return jax.tree_util.tree_unflatten(self.exported.out_tree, self.jitted_flat(*leaves))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted_flat.lower(*_leaves(self.exported, args, kwargs))
 
 
 def _donated_arguments(exported: Exported) -> tuple[int, ...]:

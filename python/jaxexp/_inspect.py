@@ -178,13 +178,6 @@ def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
         raise
 
 
-# By the numbers that dtypes have in an artifact.
-DTYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-    "complex64", "complex128", "bfloat16", "int4", "uint4", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
-    "float8_e5m2", "float8_e5m2fnuz", "float0", "float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn",
-    "key<fry>", "key<rbg>", "key<urbg>",
-)  # fmt: skip
 # Artifacts from before memory spaces have 0.
 _MEMORY_SPACES = ("device", "device", "host", "any")
 
@@ -304,10 +297,10 @@ def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
     return None if indices is None else index in indices
 
 
-def _value(described: tuple[int, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str) -> Value:
+def _value(described: tuple[str, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str) -> Value:
     dtype, dims, memory_space, sharding = described
     return Value(
-        dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"dtype number {dtype}",
+        dtype=dtype,
         weak_type=weak_type,
         shape=tuple(int(dim) if dim.isdecimal() else dim for dim in dims),
         memory_space=_MEMORY_SPACES[memory_space],

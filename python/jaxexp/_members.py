@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from . import _native, _zip
+from . import _native
 from ._errors import DeserializationError, PolicyError
 
 if TYPE_CHECKING:
@@ -140,16 +140,23 @@ def verify(
 def _check_directory(reader: _Reader) -> None:
     """Compares what stands behind the index with what has to be there."""
     pointer, index = reader.pointer, reader.index_bytes
-    start = pointer.position + pointer.size
+    start = pointer.index_position + pointer.index_size
     crc32 = zlib.crc32(index)
     with reader.placed():
-        most = min(_MOST_HEADER, pointer.position)
-        before = bytes(reader.source.read(pointer.position - most, most))
+        most = min(_MOST_HEADER, pointer.index_position)
+        before = bytes(reader.source.read(pointer.index_position - most, most))
         behind = bytes(reader.source.read(start, reader.end - start))
         for header in range(most, 0, -1):  # it is as long as its own beginning asks for
-            begin = pointer.position - header
-            if before[most - header :] == _native.zip_local_header(_zip.INDEX_NAME, pointer.size, crc32, begin):
-                place = {"position": pointer.position, "stored_size": pointer.size, "crc32": crc32, "header": header}
+            begin = pointer.index_position - header
+            if before[most - header :] == _native.zip_local_header(
+                _native.ARCHIVE_INDEX_NAME, pointer.index_size, crc32, begin
+            ):
+                place = {
+                    "position": pointer.index_position,
+                    "stored_size": pointer.index_size,
+                    "crc32": crc32,
+                    "header": header,
+                }
                 if behind == reader.index.last_bytes(place, start, pointer.comment()):
                     return
         raise DeserializationError(

@@ -84,7 +84,10 @@ class Artifact {
   std::optional<Artifact> vjp() const;
 
  private:
+  friend class Archive;
   struct State;
+  /// Of an archive's member whose modules are stored apart from it, if there are any.
+  Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules);
   Artifact(std::shared_ptr<const State> state, std::size_t order);
 
   std::shared_ptr<const State> state_;
