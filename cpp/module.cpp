@@ -1,9 +1,11 @@
 // jaxexp._native: what Python sees of the codec.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include "convert/apart.h"
 #include "convert/archive.h"
@@ -15,6 +17,7 @@
 #include "convert/jax_refs.h"
 #include "wire/dtype_name.h"
 #include "convert/read_many.h"
+#include "convert/verify_files.h"
 
 NB_MODULE(_native, m) {
   using namespace jaxexp;
@@ -102,6 +105,11 @@ NB_MODULE(_native, m) {
   m.def("check_bytecode", &check_bytecode, "module"_a,
         nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
         "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");
+  m.def("verify_files", &verify_files, "paths"_a, "workers"_a,
+        nb::sig("def verify_files(paths: list[str], workers: int) -> "
+                "list[tuple[int, bool, None | int | tuple[str, str, str]]]"),
+        "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
+        "digests, and what is wrong, if anything: an errno, or where, what was expected, and what was found.");
   m.def("contents", &contents, "module"_a,
         nb::sig("def contents(module: typing_extensions.Buffer) -> "
                 "tuple[dict[str, int], dict[str, int] | None] | None"),

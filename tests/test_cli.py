@@ -303,7 +303,9 @@ def test_verify_json(folder, damaged, run) -> None:
     files = facts.pop("files")
     total = sum(path.stat().st_size for place in (folder, damaged) for path in place.iterdir())
     assert facts == {"artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "bytes": total}
-    assert all(file.keys() == {"file", "state", "bytes", "digests", "error", "archive"} for file in files)
+    assert all(
+        file.keys() == {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes"} for file in files
+    )
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
 
@@ -678,6 +680,20 @@ def test_verify_archives(folder, fleet, tmp_path, good, run) -> None:
     assert "4 of 5 artifacts whole" in out
 
 
+def test_verify_an_unfinished_append(folder, fleet, tmp_path, good) -> None:
+    """The archive is as it was before, and whole; what is left behind it is mentioned."""
+    torn = tmp_path / "torn.zip"
+    torn.write_bytes(fleet.read_bytes())
+    good("pack", "--append", torn, f"x={folder / 'sharded.jaxexp'}")
+    torn.write_bytes(torn.read_bytes()[:-5])
+    left = jaxexp.Archive.open(torn).unfinished_bytes
+    assert left > 0
+    text = good("verify", torn)
+    assert "whole: 4 members" in text
+    assert f"{left:,} bytes behind it" in text
+    assert {file["unfinished_bytes"] for file in json.loads(good("verify", "--json", torn))["files"]} == {left}
+
+
 # --- bench ------------------------------------------------------------------------------------------------------------
 
 
@@ -775,7 +791,7 @@ def test_interrupted(monkeypatch, folder, run) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such pipes")
-@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--json"], ["verify"]])
+@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--json"], ["inspect", "--mlir"], ["verify"]])
 def test_a_reader_who_has_left(folder, subprocess_env, arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -838,7 +854,11 @@ def terminal(env: dict[str, str], columns: int, *arguments: object, delay: float
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 40, columns, 0, 0))
-    code = "import sys; from jaxexp._cli import main, progress; progress.DELAY = {}; sys.exit(main())"
+    # As if it took long, and the files were many.
+    code = (
+        "import sys; from jaxexp._cli import main, progress, verify; "
+        "progress.DELAY = {}; verify._FILES = 1; sys.exit(main())"
+    )
     env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")} | {
         "TERM": "xterm-256color",
         **{name: value for name, value in env.items() if name == "NO_COLOR" and value},

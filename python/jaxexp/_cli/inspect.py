@@ -52,6 +52,8 @@ def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check
                     found.append({"file": source.name, **inspection.to_dict()})
                 else:
                     show(page, source.name, inspection)
+        except BrokenPipeError:
+            raise
         except Exception as error:
             # One of several that cannot be read does not hide the others.
             message = app.said(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp import _workers
+from jaxexp import _native, _workers
 from jaxexp._errors import DeserializationError
 
 from . import app, progress, sources
@@ -39,6 +40,7 @@ class Verdict:
         digests: whether it has digests, by which any damage is found; None where that was not reached.
         error: what is wrong with it; None if nothing is.
         archive: the archive that it is a member of, or None.
+        unfinished_bytes: how many bytes an interrupted append left behind that archive, which do no harm.
     """
 
     file: str
@@ -47,6 +49,7 @@ class Verdict:
     digests: bool | None
     error: str | None
     archive: str | None = None
+    unfinished_bytes: int = 0
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
@@ -125,23 +128,43 @@ def _verified(found: list[_Job], workers: int | None) -> list[Verdict]:
             if in_archives:
                 verdicts += _of_members(jobs, threads, advance)
             else:
-                verdicts += _of_files(list(jobs), threads, advance)
+                verdicts += _of_files(jobs, threads, advance)
     return verdicts
 
 
-def _of_files(jobs: list[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
-    if len(jobs) == 1:  # needs no thread, and no import of what makes threads
-        yield _verdict(jobs[0])
-        return
-    import concurrent.futures
+def _of_files(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
+    for batch in _batches(jobs):
+        paths = [job.path for job in batch if isinstance(job, sources.Source) and job.path is not None]
+        said = iter(_native.verify_files(paths, threads))
+        for job in batch:
+            yield job if isinstance(job, Verdict) else _verdict(job.name, *next(said))
+        advance(len(batch))
 
-    pool = concurrent.futures.ThreadPoolExecutor(threads)
-    try:
-        for verdict in pool.map(_verdict, jobs):
-            yield verdict
-            advance(1)
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+def _batches(jobs: Iterable[Any]) -> Iterator[list[Any]]:
+    """Files that are verified without a sign of life: some, or a large one."""
+    batch: list[Any] = []
+    size = 0
+    for job in jobs:
+        batch.append(job)
+        with contextlib.suppress(OSError):
+            size += job.size() if isinstance(job, sources.Source) else 0
+        if len(batch) >= _FILES or size >= _BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+_FILES, _BYTES = 256, 1 << 28
+
+
+def _verdict(name: str, size: int, digests: bool, wrong: Any) -> Verdict:
+    if wrong is None:
+        return Verdict(name, "whole", size, digests, None)
+    if isinstance(wrong, int):
+        return Verdict(name, "unreadable", 0, None, f"{name!r}: {os.strerror(wrong)}")
+    return _damaged(name, size, DeserializationError(*wrong))
 
 
 def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
@@ -149,6 +172,7 @@ def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None
     from jaxexp import _members
 
     for job in jobs:
+        left = job.archive.unfinished_bytes
         errors: dict[str, DeserializationError | None] = {}
         try:
             for name, error in _members.verify(job.archive._reader, job.archive._names, threads):
@@ -162,7 +186,7 @@ def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None
             wrong, shown = errors[name], f"{job.path}{sources.MEMBER}{name}"
             size = job.archive[name].size
             verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _damaged(shown, size, wrong)
-            yield dataclasses.replace(verdict, archive=job.path)
+            yield dataclasses.replace(verdict, archive=job.path, unfinished_bytes=left)
 
 
 def _damaged(name: str, size: int, error: DeserializationError) -> Verdict:
@@ -170,24 +194,12 @@ def _damaged(name: str, size: int, error: DeserializationError) -> Verdict:
     return Verdict(name, "damaged", size, None, f"{where}expected {error.expected}, found {error.found}")
 
 
-def _verdict(source: sources.Source | Verdict) -> Verdict:
-    if isinstance(source, Verdict):
-        return source
-    try:
-        found = sources.checked(source)
-    except DeserializationError as error:
-        return _damaged(source.name, source.size(), error)
-    except Exception as error:
-        return Verdict(source.name, "unreadable", 0, None, app.said(error))
-    return Verdict(source.name, "whole", memoryview(found.buffer).nbytes, found.has_digests, None)
-
-
 def _print(verdicts: list[Verdict], quiet: bool) -> None:
     page = Page()
     rows = [row for row in _rows(verdicts) if not quiet or row[2] in ("damaged", "unreadable")]
     if rows:
         state = Column("state", marks={"whole": "good", "damaged": "bad", "unreadable": "bad"})
-        page.table([Column("artifact", style="name"), Column("bytes", right=True), state, Column("why")], rows)
+        page.table([Column("artifact", style="name"), Column("bytes", right=True), state, Column("note")], rows)
     if not quiet:
         page.blank()
         total = sum(verdict.bytes for verdict in verdicts)
@@ -205,7 +217,9 @@ def _rows(verdicts: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
             found = [verdict for verdict in found if verdict.error is not None]
             size = sum(verdict.bytes for verdict in whole)
             if whole:
-                yield archive, f"{size:,}", f"whole: {counted(len(whole), 'member')}", ""
+                left = whole[0].unfinished_bytes
+                note = f"{left:,} bytes behind it are of an append that was not finished" if left else ""
+                yield archive, f"{size:,}", f"whole: {counted(len(whole), 'member')}", note
         for verdict in found:
             yield verdict.file, f"{verdict.bytes:,}", _state(verdict), verdict.error or ""
 
