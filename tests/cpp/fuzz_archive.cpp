@@ -1,11 +1,12 @@
 // Fuzz target: the index of an archive, read as it is and with digests that are right: what it says is consistent, and
-// written again it says the same.
+// written again it says the same. So it is with the last bytes of an archive, which lead to the index.
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "index.h"
 #include "target.h"
+#include "wire/archive_end.h"
 #include "wire/archive_index.h"
 #include "wire/archive_limits.h"
 #include "wire/archive_records.h"
@@ -80,6 +81,19 @@ wire::IndexBytes write(const wire::ArchiveIndex& index, std::uint64_t end) {
   return records.write(index.writer(), end);
 }
 
+/// The bytes at the beginning as the end of an archive.
+void read_end(const Bytes& bytes) {
+  const auto last = std::span(bytes).first(std::min(bytes.size(), wire::ArchiveEnd::size));
+  const bool is_resembled = wire::ArchiveEnd::is_resembled_by(last);
+  const auto end = wire::ArchiveEnd::read(last);
+  if (!end) return;
+  tests::require(is_resembled, "an end resembles one");
+  const std::string comment = end->comment();
+  tests::require(std::equal(comment.begin(), comment.end(), last.begin() + wire::ArchiveEnd::magic_at, last.end(),
+                            [](char c, std::uint8_t byte) { return static_cast<std::uint8_t>(c) == byte; }),
+                 "what was read is written again");
+}
+
 bool read(const Bytes& bytes) {
   const auto* root = tests::index_root(bytes);
   const std::uint64_t end = root ? root->end() : 0;
@@ -106,6 +120,7 @@ bool read(const Bytes& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Bytes bytes(data, data + size);
   bytes.shrink_to_fit();
+  read_end(bytes);
   read(bytes);
   tests::seal_index(bytes);
   if (!read(bytes)) return 0;

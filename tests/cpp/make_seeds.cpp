@@ -12,6 +12,7 @@
 
 #include "index.h"
 #include "rebuild.h"
+#include "wire/archive_end.h"
 #include "wire/check.h"
 #include "wire/error.h"
 #include "wire/verify.h"
@@ -60,6 +61,13 @@ int main(int argc, char** argv) try {
   };
   const auto write = [&](const auto& bytes) { write_to(folder, bytes); };
   for (const auto& index : indexes()) write_to(archives, index);
+  const wire::ArchiveEnd end{1 << 20, 4096, 4000, 96, {}};
+  const std::string comment = end.comment();
+  // The last record of a ZIP file: its signature, numbers, and the size of the comment.
+  std::string last("PK\5\6", 4);
+  last.resize(20);
+  last += static_cast<char>(comment.size());
+  write_to(archives, last + '\0' + comment);
   std::set<std::string> texts;
   for (int i = 5; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
