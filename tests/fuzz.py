@@ -29,14 +29,15 @@ def seed_files() -> list[Path]:
 
 
 def make_seeds(programs: Path, folder: Path) -> int:
-    """Fills folders of artifacts (with shortened modules), of modules and of dimensions; returns how many files."""
-    parts = [str(folder / name) for name in ("artifacts", "modules", "dimensions")]
+    """Fills folders of artifacts (with shortened modules), modules, dimensions and indexes; returns how many files."""
+    parts = [str(folder / name) for name in ("artifacts", "modules", "dimensions", "archives")]
     command = [str(programs / "make_seeds"), *parts, *map(str, seed_files())]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
 
 
 def seeds_of(target: str, folder: Path) -> Path:
-    return folder / {"fuzz_bytecode": "modules", "fuzz_dimension": "dimensions"}.get(target, "artifacts")
+    others = {"fuzz_bytecode": "modules", "fuzz_dimension": "dimensions", "fuzz_archive": "archives"}
+    return folder / others.get(target, "artifacts")
 
 
 def targets(programs: Path) -> list[str]:

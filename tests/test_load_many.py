@@ -386,7 +386,7 @@ def test_parts_of_one_buffer(blobs: list[bytes]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
 def test_pages_of_a_mapped_file_do_not_stay(tmp_path: Path) -> None:
     (blob,) = versions(lambda c, x: x * c, arr(3), count=1)
-    size = -(-len(blob) // 64) * 64
+    size = (len(blob) // 64 + 1) * 64
     (tmp_path / "many").write_bytes(blob.ljust(size, b"\0") * 500)
 
     def resident() -> int:

@@ -60,7 +60,7 @@ ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const 
   if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
   root_ = &verified<schema::Index>(root, 1, index_path);
   const std::uint32_t blocks = root_->blocks()->size();
-  if (size() > max_members || blocks > size() || (size() != 0 && blocks == 0))
+  if (size() > max_members || blocks > size() || size() > std::uint64_t{blocks} * members_in_block)
     refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size()));
   if (root_->end() != end)
     refuse({&index_path, "end"}, "members that end at byte " + std::to_string(end), std::to_string(root_->end()));
@@ -171,6 +171,9 @@ void ArchiveIndex::check_member(const schema::Member& member, std::string_view p
       place.header() > place.position())
     refuse({&path, "place"}, "bytes in front of the index, at a multiple of " + std::to_string(member_alignment),
            std::to_string(place.size()) + " at " + std::to_string(place.position()));
+  // Which FlatBuffers' verifier leaves open.
+  if (member.modules() && reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
+    refuse({&path, "modules"}, "a vector at a multiple of eight bytes", "one elsewhere");
   const std::uint32_t modules = length(member.modules());
   if (modules > max_vjp_order + 1 || (place.apart() && modules == 0))
     refuse({&path, "modules"}, "the modules of the function and of its VJPs", std::to_string(modules));

@@ -1,5 +1,6 @@
-// make_seeds ARTIFACTS MODULES DIMENSIONS FILE...: fills three folders with what fuzz targets begin with. Each artifact is
-// written again with a module of a few bytes, once without a trailer and once with one; its own module lies apart.
+// make_seeds ARTIFACTS MODULES DIMENSIONS ARCHIVES FILE...: fills four folders with what fuzz targets begin with. Each
+// artifact is written again with a module of a few bytes, once without a trailer and once with one; its own module lies
+// apart. Of archives there are the indexes.
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -9,17 +10,49 @@
 #include <string>
 #include <vector>
 
+#include "index.h"
 #include "rebuild.h"
+#include "wire/archive_end.h"
 #include "wire/check.h"
 #include "wire/error.h"
 #include "wire/verify.h"
 
+namespace {
+
+using namespace jaxexp;
+
+/// Indexes of up to nine members: some that own their bytes, one that shares another's, one without its modules.
+std::vector<std::vector<std::uint8_t>> indexes() {
+  std::vector<std::pair<std::string, wire::MemberRecord>> members;
+  for (std::uint64_t i = 0; i < 9; ++i) {
+    wire::MemberRecord record;
+    record.position = 128 + 1024 * i;
+    record.header = 64;
+    record.size = record.stored_size = 700;
+    record.digest[0] = static_cast<std::uint8_t>(i);
+    record.modules = {{record.position + 300, 200, {}}};
+    record.fun_name = "f";
+    record.writer = "0.12.0.1";
+    record.platforms = "cpu\ncuda";
+    record.arguments = "float32[8,128]";
+    record.nr_devices = record.argument_count = 1;
+    if (i == 1) record.jax_version = "0.12.0.1", record.metadata = R"({"v": 1})", record.own_metadata = true;
+    if (i == 2) record.position = 128, record.shared = true, record.modules[0].position = 428;
+    if (i == 3) record.apart = true, record.stored_size = 400, record.modules[0].position = 428;
+    members.emplace_back("m/" + std::to_string(i), record);
+  }
+  const auto first = [&](std::ptrdiff_t count) { return std::vector(members.begin(), members.begin() + count); };
+  return {tests::index_of({}, 1, 0),         tests::index_of(first(1), 1, 1 << 20), tests::index_of(first(4), 64, 1 << 20),
+          tests::index_of(first(4), 1, 1 << 20), tests::index_of(members, 4, 1 << 20)};
+}
+
+}  // namespace
+
 int main(int argc, char** argv) try {
-  using namespace jaxexp;
-  if (argc < 4) return std::fputs("usage: make_seeds ARTIFACTS MODULES DIMENSIONS FILE...\n", stderr), 2;
+  if (argc < 5) return std::fputs("usage: make_seeds ARTIFACTS MODULES DIMENSIONS ARCHIVES FILE...\n", stderr), 2;
   const std::filesystem::path folder = argv[1];
-  const std::filesystem::path modules = argv[2], dimensions = argv[3];
-  for (const auto& path : {folder, modules, dimensions}) std::filesystem::create_directories(path);
+  const std::filesystem::path modules = argv[2], dimensions = argv[3], archives = argv[4];
+  for (const auto& path : {folder, modules, dimensions, archives}) std::filesystem::create_directories(path);
   int written = 0;
   const auto write_to = [&](const std::filesystem::path& path, const auto& bytes) {
     if (bytes.size() > 1 << 16) return;
@@ -27,8 +60,16 @@ int main(int argc, char** argv) try {
     std::ofstream(path / ("seed_" + std::to_string(written++)), std::ios::binary) << text;
   };
   const auto write = [&](const auto& bytes) { write_to(folder, bytes); };
+  for (const auto& index : indexes()) write_to(archives, index);
+  const wire::ArchiveEnd end{1 << 20, 4096, 4000, 96, {}};
+  const std::string comment = end.comment();
+  // The last record of a ZIP file: its signature, numbers, and the size of the comment.
+  std::string last("PK\5\6", 4);
+  last.resize(20);
+  last += static_cast<char>(comment.size());
+  write_to(archives, last + '\0' + comment);
   std::set<std::string> texts;
-  for (int i = 4; i < argc; ++i) {
+  for (int i = 5; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
     const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
     const std::vector<std::uint8_t> bytes(text.begin(), text.end());

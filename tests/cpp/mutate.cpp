@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "archive_generated.h"
 #include "exported_generated.h"
+#include "index.h"
 #include "seal.h"
 #include "trailer_generated.h"
 #include "wire/trailer.h"
@@ -399,6 +401,22 @@ std::size_t mutate_with_trailer(std::uint8_t* data, std::size_t size, std::size_
   return artifact.size();
 }
 
+/// The root or a block of an archive's index.
+std::size_t mutate_index(std::uint8_t* data, std::size_t size, std::size_t max_size, Random& random) {
+  const auto blocks = blocks_of({data, size});
+  if (!blocks.empty() && !random.one_in(3)) {
+    const auto [position, length] = random.of(blocks);
+    Mutation(data + position, length, length, random, wire::schema::BlockTypeTable())();
+  } else {
+    size = Mutation(data, size, max_size, random, wire::schema::IndexTypeTable())();
+  }
+  if (random.one_in(2)) return size;
+  Bytes bytes(data, data + size);
+  seal_index(bytes);
+  std::ranges::copy(bytes, data);
+  return size;
+}
+
 }  // namespace
 
 std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t max_size, std::uint64_t seed) {
@@ -406,6 +424,11 @@ std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t max_size, s
   if (size < 16 || std::equal(data, data + 4, "ML\xEFR")) return mutate_bytes(data, size, max_size, seed);
   const bool has_trailer = size >= 4 + wire::head_size + wire::TrailerWriter::footer_size &&
                            std::equal(wire::mark.begin(), wire::mark.end(), data + 4);
+  if (std::equal(data + 4, data + 8, index_identifier)) {
+    for (std::size_t changes = 1 + random.below(3); changes > 0 && size >= 16; --changes)
+      size = mutate_index(data, size, max_size, random);
+    return size;
+  }
   for (std::size_t changes = 1 + random.below(3); changes > 0; --changes)
     size = has_trailer ? mutate_with_trailer(data, size, max_size, random)
                        : Mutation(data, size, max_size, random, wire::schema::ExportedTypeTable())();

@@ -1,0 +1,135 @@
+// Fuzz target: the index of an archive, read as it is and with digests that are right: what it says is consistent, and
+// written again it says the same. So it is with the last bytes of an archive, which lead to the index.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "index.h"
+#include "target.h"
+#include "wire/archive_end.h"
+#include "wire/archive_index.h"
+#include "wire/archive_limits.h"
+#include "wire/archive_records.h"
+#include "wire/error.h"
+#include "wire/member_name.h"
+#include "wire/zip_file.h"
+
+namespace {
+
+using namespace jaxexp;
+using Bytes = std::vector<std::uint8_t>;
+
+void check_error(const wire::Error& error) {
+  tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
+  for (const std::string& text : {error.path, error.expected, error.found})
+    tests::require(text.size() < 1000 && tests::is_utf8(text), "an error's texts are short and can be shown");
+}
+
+/// Members one by one, as a reader looks them up that has not checked the whole index.
+void look_up(const wire::ArchiveIndex& index) {
+  for (const std::uint32_t number : {0u, index.size() / 2, index.size() - 1, index.size()}) {
+    try {
+      const auto& member = index.member(number);
+      tests::require(number < index.size(), "there is such a member");
+      tests::require(wire::wrong_with_name(member.name()->string_view()).empty(), "a name is one");
+      static_cast<void>(index.find(member.name()->string_view()));
+    } catch (const wire::Error& error) {
+      check_error(error);
+    }
+  }
+  for (const char* name : {"", "a", "m/1", "zz"}) {
+    try {
+      if (const auto number = index.find(name)) tests::require(index.member(*number).name()->str() == name, "it is found");
+    } catch (const wire::Error& error) {
+      check_error(error);
+    }
+  }
+}
+
+/// Everything that an index says which was accepted.
+void show(const wire::ArchiveIndex& index, std::uint64_t end) {
+  std::string previous;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> own;
+  for (std::uint32_t i = 0; i < index.size(); ++i) {
+    const auto& member = index.member(i);
+    const std::string name = member.name()->str();
+    tests::require(i == 0 || previous < name, "names ascend");
+    tests::require(wire::wrong_with_name(name).empty() && tests::is_utf8(name), "names are relative paths");
+    tests::require(index.find(name) == i, "a member is found by its name");
+    previous = name;
+    for (const auto* text : {member.fun_name(), member.jax_version(), member.writer(), member.platforms(),
+                             member.arguments(), member.results(), member.metadata()})
+      if (text) tests::require(tests::is_utf8(text->string_view()), "texts are UTF-8");
+    const auto& place = *member.place();
+    const std::uint64_t position = place.position();
+    tests::require(position % 64 == 0 && position >= place.header() && position + place.size() <= end, "it is in the file");
+    if (!place.shared()) own.emplace_back(position - place.header(), position + place.size());
+    for (std::uint32_t k = 0; member.modules() && k < member.modules()->size(); ++k)
+      tests::require(member.modules()->Get(k)->position() + member.modules()->Get(k)->size() <= end, "a module too");
+  }
+  std::ranges::sort(own);
+  for (std::size_t i = 1; i < own.size(); ++i) tests::require(own[i - 1].second <= own[i].first, "bytes have one owner");
+  std::vector<wire::ZipMember> files = index.files();
+  tests::require(files.size() == own.size(), "each owner is a file");
+  tests::require(wire::zip_end(files, end, "comment").size() > 22, "and has a place in the directory");
+}
+
+wire::IndexBytes write(const wire::ArchiveIndex& index, std::uint64_t end) {
+  wire::ArchiveRecords records;
+  records.take(index);
+  tests::require(records.members().size() == index.size(), "all members are taken over");
+  return records.write(index.writer(), end);
+}
+
+/// The bytes at the beginning as the end of an archive.
+void read_end(const Bytes& bytes) {
+  const auto last = std::span(bytes).first(std::min(bytes.size(), wire::ArchiveEnd::size));
+  const bool is_resembled = wire::ArchiveEnd::is_resembled_by(last);
+  const auto end = wire::ArchiveEnd::read(last);
+  if (!end) return;
+  tests::require(is_resembled, "an end resembles one");
+  const std::string comment = end->comment();
+  tests::require(std::equal(comment.begin(), comment.end(), last.begin() + wire::ArchiveEnd::magic_at, last.end(),
+                            [](char c, std::uint8_t byte) { return static_cast<std::uint8_t>(c) == byte; }),
+                 "what was read is written again");
+}
+
+bool read(const Bytes& bytes) {
+  const auto* root = tests::index_root(bytes);
+  const std::uint64_t end = root ? root->end() : 0;
+  try {
+    const wire::ArchiveIndex index(bytes, bytes, wire::digest(bytes), end);
+    look_up(index);
+    index.check();
+    show(index, end);
+    const wire::IndexBytes written = write(index, end);
+    const wire::ArchiveIndex again(written.bytes, std::span(written.bytes).subspan(written.root_position, written.root_size),
+                                   written.root_digest, end);
+    again.check();
+    show(again, end);
+    tests::require(write(again, end).bytes == written.bytes, "what was written is written again");
+    return true;
+  } catch (const wire::Error& error) {
+    check_error(error);
+    return false;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Bytes bytes(data, data + size);
+  bytes.shrink_to_fit();
+  read_end(bytes);
+  read(bytes);
+  tests::seal_index(bytes);
+  if (!read(bytes)) return 0;
+  // Sealed and read: then each bit of a block counts.
+  for (const auto& [position, length] : tests::blocks_of(bytes)) {
+    const std::size_t bit = (position * 31 + size * 17) % (8 * length);
+    Bytes damaged = bytes;
+    damaged[position + bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+    tests::require(!read(damaged), "a changed bit is noticed");
+  }
+  return 0;
+}
