@@ -30,11 +30,6 @@ def first(cell: Cell) -> float | None:
     return over(cell.median("first time"), cell.median(SUBJECT))
 
 
-def shown(name: str) -> Measure:
-    """How many times the oracle's median is that of something that stands beside."""
-    return lambda cell: over(cell.median(ORACLE), cell.median(name))
-
-
 def rate_of(name: str) -> Measure:
     """The subject's rate, as a part of that of something that stands beside and handles the same bytes."""
     return lambda cell: over(cell.median(name), cell.median(SUBJECT))
@@ -199,11 +194,9 @@ GOALS = (
         for case in _FLEETS
     ),
     *(
-        Goal(
-            f"{way}, {case}: times faster than jax.export over files", "load all", (case,), measure, limit, True, times
-        )
+        _times_faster(question, case, limit, f"{question}, {case}: times faster than jax.export over files")
+        for question in ("load all", "load all, first")
         for case, limit in zip(_FLEETS, (100, 40), strict=True)
-        for way, measure in (("load_all of an archive", faster), ("load_many over files", shown("load_many")))
     ),
     *(
         Goal(f"verify, {case}: of the bandwidth of reading", "verify", (case,), rate_of("read(2)"), 0.5, True, _percent)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import fsspec.asyn
 import jax
 import numpy as np
 import pytest
@@ -21,6 +22,18 @@ from archives import blob, plain
 from jaxexp import Archive, DeserializationError
 
 pytest.importorskip("aiohttp")
+pytest.importorskip("s3fs")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sessions_end() -> Iterator[None]:
+    """fsspec keeps its connections for the next who asks; left open, they would warn in some later test."""
+    yield
+    for protocol, attribute in (("http", "_session"), ("s3", "_s3creator")):
+        for fs in list(fsspec.get_filesystem_class(protocol)._cache.values()):
+            if (session := getattr(fs, attribute, None)) is not None:
+                fsspec.asyn.sync(fs.loop, session.__aexit__, None, None, None)
+        fsspec.get_filesystem_class(protocol).clear_instance_cache()
 
 
 @pytest.fixture(scope="module")

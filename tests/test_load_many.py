@@ -383,6 +383,34 @@ def test_parts_of_one_buffer(blobs: list[bytes]) -> None:
             _bulk.load_slices(owner, [wrong], ["wrong"])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_pages_of_a_mapped_file_do_not_stay(tmp_path: Path) -> None:
+    (blob,) = versions(lambda c, x: x * c, arr(3), count=1)
+    size = -(-len(blob) // 64) * 64
+    (tmp_path / "many").write_bytes(blob.ljust(size, b"\0") * 500)
+
+    def resident() -> int:
+        _, _, lines = Path("/proc/self/smaps").read_text().partition(str(tmp_path / "many"))
+        return int(lines.partition("Rss:")[2].split()[0])
+
+    with open(tmp_path / "many", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        extents = [(i * size, len(blob), ()) for i in range(500)]
+        assert sum(mapped[:: mmap.PAGESIZE]) >= 0
+        assert resident() * 1024 >= size * 500 // 2
+        found = _bulk.load_slices(memoryview(mapped), extents, [""] * 500)
+        assert resident() == 0
+        np.testing.assert_array_equal(found[499].call(arr(3)), arr(3) * 2)
+        assert resident() > 0
+        del found
+        jax.clear_caches()
+        gc.collect()
+    # What was written to a private mapping is there alone.
+    with open(tmp_path / "many", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        mapped[-1:] = b"x"
+        assert len(_bulk.load_slices(mapped, extents, [""] * 500)) == 500
+        assert mapped[-1:] == b"x"
+
+
 def test_images_and_their_modules() -> None:
     from jaxexp import _native
 

@@ -115,11 +115,12 @@ nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts,
   {
     nb::gil_scoped_release release;
     constexpr std::size_t step = 16;
+    wire::Known known;  // keeps views into the parts
     const std::size_t jobs = (parts.size() + step - 1) / step;
     wire::Crew crew(workers - 1, jobs, [&](std::size_t job) {
       for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
         try {
-          wire::verify_member(index, part.number, part.bytes, part.modules);
+          wire::verify_member(index, part.number, part.bytes, part.modules, known);
         } catch (const wire::Error& error) {
           part.error = error;
         }

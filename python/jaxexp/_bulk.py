@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
+import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,9 +101,27 @@ def load_slices(
         workers: as in `load_many`.
         on_error: as in `load_many`.
         policy: as in `load_many`. The buffer must not change while this runs.
+
+    Returns:
+        As `load_many`.
     """
     results, failed = _reader(workers, on_error).slices(owner, list(extents))
+    _let_go_of_pages(owner)
     return _finish(results, failed, names.__getitem__, on_error, policy)
+
+
+def _let_go_of_pages(owner: Any) -> None:
+    """Takes the pages of a mapped file, which were read for the metadata, out of this process's memory.
+
+    They stay in the system's cache, from where the next access has them back.
+    """
+    mapped = owner.obj if isinstance(owner, memoryview) else owner
+    if sys.platform == "linux" and isinstance(mapped, mmap.mmap):
+        with memoryview(mapped) as view:
+            read_only = view.readonly
+        if read_only:  # what was written to a private mapping would be lost
+            with contextlib.suppress(OSError):
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _reader(workers: int | None, on_error: str) -> Any:
