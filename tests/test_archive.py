@@ -650,7 +650,7 @@ class TestDamage:
                 damaged = bytearray(data)
                 damaged[at] ^= 0x10
                 errors = Archive.open(io.BytesIO(damaged)).verify()
-                in_header = at < archive._reader.index.extent(number)[0]  # which belongs to one of those who share bytes
+                in_header = at < archive._reader.index.extent(number)[0]  # of one of those who share bytes
                 assert ({min(names)} if in_header else names) <= set(errors), at
                 if number == 0:
                     assert set(errors) <= {"a", "b"}, "b has a's module"

@@ -6,6 +6,7 @@ Every other module takes these names from here, so that a JAX release which move
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -126,6 +127,10 @@ try:
     _dimension_of_operation = shape_poly._DimExpr._from_operation
     is_constant_dim = core.is_constant_dim
     evaluate_shape = core.evaluate_shape
+
+    # Modules say where their functions were called. jaxexp's own lines, and the folder that it is installed in, are
+    # nothing to their users, and would make modules differ that are otherwise equal.
+    source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 
     # Tracing, lowering and MLIR.
     Primitive = core.Primitive
