@@ -650,11 +650,12 @@ class TestDamage:
                 damaged = bytearray(data)
                 damaged[at] ^= 0x10
                 errors = Archive.open(io.BytesIO(damaged)).verify()
-                assert names <= set(errors), at
+                in_header = at < archive._reader.index.extent(number)[0]  # which belongs to one of those who share bytes
+                assert ({min(names)} if in_header else names) <= set(errors), at
                 if number == 0:
                     assert set(errors) <= {"a", "b"}, "b has a's module"
                 else:
-                    assert set(errors) == names
+                    assert set(errors) <= names
 
     def test_damage_is_found_when_the_module_is_first_used(self, path: Path) -> None:
         make(path, {"a": blob(), "b": blob("tpu")})

@@ -700,7 +700,7 @@ def test_verify_an_unfinished_append(folder, fleet, tmp_path, good) -> None:
 def test_bench(folder, good) -> None:
     rows = json.loads(good("bench", "--json", "--rounds", 2))
     assert [(row["file"], row["what"]) for row in rows] == [
-        (name, what) for name in ("1 layers", "100 layers") for what in ("signature", "all")
+        (name, what) for name in ("1 layer", "100 layers") for what in ("signature", "all")
     ]
     for row in rows:
         assert row.keys() == {"file", "what", "jaxexp", "jax.export", "ratio", "quartiles"}

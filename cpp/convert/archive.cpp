@@ -110,8 +110,8 @@ struct Part {
   std::optional<wire::Error> error = {};
 };
 
-/// For each damaged one its place among the parts, and where, what was expected, and what was found.
-nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts, std::size_t workers) {
+/// For each damaged one its number, and where, what was expected, and what was found.
+nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts, std::size_t workers, wire::Known& known) {
   {
     nb::gil_scoped_release release;
     constexpr std::size_t step = 16;
@@ -119,7 +119,7 @@ nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts,
     wire::Crew crew(workers - 1, jobs, [&](std::size_t job) {
       for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
         try {
-          wire::verify_member(index, part.number, part.bytes, part.modules);
+          wire::verify_member(index, part.number, part.bytes, part.modules, known);
         } catch (const wire::Error& error) {
           part.error = error;
         }
@@ -130,9 +130,9 @@ nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts,
       }
   }
   nb::list damaged;
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    if (const auto& error = parts[i].error)
-      damaged.append(nb::make_tuple(i, error->path, error->expected, error->found));
+  for (const Part& part : parts)
+    if (const auto& error = part.error)
+      damaged.append(nb::make_tuple(part.number, error->path, error->expected, error->found));
   return damaged;
 }
 
@@ -217,26 +217,41 @@ nb::list IndexView::verify(const nb::list& numbers, const nb::list& parts, std::
     Part& part = members.emplace_back(nb::cast<std::uint32_t>(numbers[i]), bytes_of(parts[i][0]));
     for (nb::handle module : nb::borrow<nb::list>(parts[i][1])) part.modules.push_back(bytes_of(module));
   }
-  return verify_parts(index_, members, workers);
+  wire::Known known;
+  return verify_parts(index_, members, workers, known);
 }
 
-nb::list IndexView::verify_in(nb::handle file, const nb::list& numbers, std::size_t workers) const {
+nb::tuple IndexView::verify_from(std::uint32_t first, nb::handle file, std::size_t workers) const {
   const Buffer buffer(file);
-  // All places are in front of the index.
   const auto bytes = buffer.bytes();
   std::vector<Part> members;
-  for (nb::handle given : numbers) {
-    const auto number = nb::cast<std::uint32_t>(given);
+  constexpr std::size_t most = std::size_t{1} << 26;  // without a sign of life
+  std::uint32_t number = first;
+  for (std::size_t size = 0; number < index_.size() && size < most; ++number) {
     const schema::Member& member = index_.member(number);
     const schema::Place& place = *member.place();
-    const std::uint64_t end = place.position() + place.size();
-    if (end > bytes.size()) throw nb::value_error("the file is shorter than its index says");
-    Part& part = members.emplace_back(number, bytes.subspan(place.position() - place.header(), place.header() + std::size_t{place.size()}));
+    if (place.shared()) continue;
+    // All places are in front of the index.
+    if (place.position() + place.size() > bytes.size()) throw nb::value_error("the file is shorter than its index says");
+    const auto start = static_cast<std::size_t>(place.position() - place.header());
+    Part& part = members.emplace_back(number, bytes.subspan(start, std::size_t{place.header()} + place.size()));
+    size += part.bytes.size();
     if (!place.apart()) continue;
-    for (const schema::Module* module : *member.modules())
-      part.modules.push_back(bytes.subspan(std::min<std::uint64_t>(module->position(), bytes.size())).first(module->size()));
+    for (const schema::Module* module : *member.modules()) {
+      part.modules.push_back(bytes.subspan(module->position(), module->size()));
+      size += module->size();
+    }
   }
-  return verify_parts(index_, members, workers);
+  wire::Known known;
+  return nb::make_tuple(number, verify_parts(index_, members, workers, known));
+}
+
+nb::list IndexView::sharing(std::uint32_t number) const {
+  const std::uint64_t position = index_.member(number).place()->position();
+  nb::list numbers;
+  for (std::uint32_t i = 0; i < index_.size(); ++i)
+    if (index_.member(i).place()->position() == position) numbers.append(i);
+  return numbers;
 }
 
 void IndexView::check() const {
@@ -284,12 +299,15 @@ void define_archive(nb::module_& m) {
            nb::sig("def verify(self, numbers: list[int], parts: list[tuple[typing_extensions.Buffer, "
                    "list[typing_extensions.Buffer]]], workers: int) -> list[tuple[int, str, str, str]]"),
            "Compares members with what they have to be, in threads. Parts are the bytes of a member, from its header in "
-           "the ZIP file on, and of its modules if they are apart. Returns for each damaged one its place in the list, "
-           "and where, what was expected, and what was found.")
-      .def("verify_in", &IndexView::verify_in, "file"_a, "numbers"_a, "workers"_a,
-           nb::sig("def verify_in(self, file: typing_extensions.Buffer, numbers: list[int], workers: int) "
-                   "-> list[tuple[int, str, str, str]]"),
-           "The same where all of the file is in memory. The index has to be checked.")
+           "the ZIP file on, and of its modules if they are apart. Returns for each damaged one its number, and where, "
+           "what was expected, and what was found.")
+      .def("verify_from", &IndexView::verify_from, "first"_a, "file"_a, "workers"_a,
+           nb::sig("def verify_from(self, first: int, file: typing_extensions.Buffer, workers: int) "
+                   "-> tuple[int, list[tuple[int, str, str, str]]]"),
+           "The same of those who own their bytes, from a number on, where all of the file is in memory. Returns at which "
+           "it stopped, too. The index has to be checked.")
+      .def("sharing", &IndexView::sharing, "number"_a, nb::sig("def sharing(self, number: int) -> list[int]"),
+           "All members with the same bytes.")
       .def("check", &IndexView::check, "Checks all of it, and that members share no bytes by mistake.");
 
   using End = wire::ArchiveEnd;

@@ -227,8 +227,12 @@ void ArchiveIndex::check_places() const {
     }
     for (std::uint32_t j = 0; j < length(member.modules()); ++j) {
       const schema::Module& module = *member.modules()->Get(j);
+      const auto is_within = [&](std::uint64_t start, std::uint64_t end) {
+        return module.position() >= start && module.position() <= end && module.size() <= end - module.position();
+      };
+      if (!place.apart() && is_within(place.position(), place.position() + place.size())) continue;
       const Extent* const owner = holder(module.position());
-      if (!owner || owner->apart || module.size() > owner->end - std::min(owner->end, module.position()))
+      if (!owner || owner->apart || !is_within(owner->position, owner->end))
         refuse({&path, "modules", j}, "bytes inside a member", "others");
     }
   }

@@ -23,7 +23,7 @@ class AttributesAndTypes {
   bool holds_dictionaries_alone(std::uint64_t attribute) const { return nodes_[attribute].holds_dictionaries_alone; }
   /// What an array or a dictionary holds: in dictionaries, names and values alternate.
   std::span<const std::uint32_t> elements(std::uint64_t attribute) const { return references_of(attribute); }
-  /// The number of the string that a builtin string attribute is; `no_string` for all others.
+  /// The number of the string that a string attribute of the builtin dialect or of VHLO is; `no_string` for all others.
   std::uint32_t string(std::uint64_t attribute) const { return nodes_[attribute].string; }
   static constexpr std::uint32_t no_string = UINT32_MAX;
   std::uint64_t types() const { return listed_.size() - attributes_; }

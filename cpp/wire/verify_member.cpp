@@ -2,6 +2,7 @@
 #include "verify_member.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "digest.h"
 #include "error.h"
@@ -10,20 +11,21 @@
 namespace jaxexp::wire {
 
 void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<const std::uint8_t> bytes,
-                   std::span<const std::span<const std::uint8_t>> modules) {
+                   std::span<const std::span<const std::uint8_t>> modules, Known& known) {
   const schema::Member& member = index.member(number);
   const schema::Place& place = *member.place();
   if (bytes.size() != std::size_t{place.header()} + place.size())
     throw Error({}, std::to_string(place.size()) + " bytes", std::to_string(bytes.size()));
   const auto artifact = bytes.subspan(place.header());
-  const Opened opened(artifact, modules);
+  std::optional<Opened> opened;
+  known.open(artifact, modules, opened);
   const auto is_right = [&] {
     const Digest found = digest(artifact);
     return std::ranges::equal(found, std::span(member.digest()->bytes()->Data(), found.size()));
   };
   if (place.apart() || !is_right()) {
     std::size_t order = 0;
-    for (const schema::Exported* e = &opened.root(); e; e = e->vjp(), ++order) opened.check_module(*e, order);
+    for (const schema::Exported* e = &opened->root(); e; e = e->vjp(), ++order) opened->check_module(*e, order);
     if (!place.apart()) throw Error({}, "the bytes as they were added to the archive", "others; get another copy of it");
   }
   if (!place.shared()) index.check_header(number, bytes.first(place.header()));

@@ -207,7 +207,7 @@ class Archive(Mapping[str, "Handle"]):
         """
         from . import _members
 
-        return {name: error for name, error in _members.verify(self._reader, self._names, workers) if error is not None}
+        return dict(error for _, errors in _members.verify(self._reader, self._names, workers) for error in errors)
 
     def close(self) -> None:
         """Lets go of the file. What was loaded from it stays usable, and holds it as long as it needs it."""

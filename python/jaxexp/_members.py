@@ -97,44 +97,41 @@ class _Labels(Sequence[str]):
 
 def verify(
     reader: _Reader, names: Sequence[str] | None, workers: int | None
-) -> Iterator[tuple[str, DeserializationError | None]]:
-    """For each member, in some order, what is wrong with it.
+) -> Iterator[tuple[int, list[tuple[str, DeserializationError]]]]:
+    """As it goes on, how many members were verified at once, and what is wrong with those that are damaged.
 
     Raises:
         DeserializationError: the index or the ZIP file's directory is damaged.
     """
     from ._workers import worker_count
 
+    threads = worker_count(workers)
+    index = reader.index
     reader.check()
     if names is None:
         _check_directory(reader)
-    threads = worker_count(workers)
-    numbers = list(range(len(reader.index))) if names is None else reader.index.find_all(list(names))
-    extents = reader.index.zip_extents(numbers)
-    # Those who share bytes are as good as each other; the one whose header is in front of them stands for all.
-    same: dict[int, list[int]] = {}
-    for number, (position, _, _, shared) in zip(numbers, extents, strict=True):
-        members = same.setdefault(position, [])
-        members.insert(len(members) if shared else 0, number)
-    by_number = dict(zip(numbers, extents, strict=True))
-    groups = list(same.values())
-    chosen = [group[0] for group in groups]
-    places = [by_number[number] for number in chosen]
-    for first, last in _batches(places):
-        some = chosen[first:last]
-        if reader.source.whole is not None:
-            damaged = reader.index.verify_in(reader.source.whole, some, threads)
-        else:
-            damaged = reader.index.verify(some, _parts(reader, places[first:last]), threads)
-        errors = {i: what for i, *what in damaged}
-        for i, group in enumerate(groups[first:last]):
-            for number in group:
-                name = reader.index.name(number)
-                error = None
-                if i in errors:
-                    error = DeserializationError(*errors[i])
-                    error.file = reader.label(name)
-                yield name, error
+    if names is None and reader.source.whole is not None:
+        number = 0
+        while number < len(index):
+            end, damaged = index.verify_from(number, reader.source.whole, threads)
+            yield end - number, _errors(reader, ((i, what) for owner, *what in damaged for i in index.sharing(owner)))
+            number = end
+        return
+    numbers = list(range(len(index))) if names is None else index.find_all(list(names))
+    extents = index.zip_extents(numbers)
+    for first, last in _batches(extents):
+        damaged = index.verify(numbers[first:last], _parts(reader, extents[first:last]), threads)
+        yield last - first, _errors(reader, ((number, what) for number, *what in damaged))
+
+
+def _errors(reader: _Reader, damaged: Iterable[tuple[int, list[str]]]) -> list[tuple[str, DeserializationError]]:
+    errors = []
+    for number, what in damaged:
+        error = DeserializationError(*what)
+        name = reader.index.name(number)
+        error.file = reader.label(name)
+        errors.append((name, error))
+    return errors
 
 
 def _check_directory(reader: _Reader) -> None:

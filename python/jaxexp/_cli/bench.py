@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from . import app, progress, sources
-from .page import Column, Page
+from .page import Column, Page, counted
 
 _EXAMPLE = """\b
 Example:
@@ -88,7 +88,7 @@ def _exported_here() -> Mapping[str, bytes]:
 
     x = jax.ShapeDtypeStruct((4, 8), jnp.float32)
     return {
-        f"{count} layers": bytes(export(jax.jit(network))(layers(count), x).serialize(vjp_order=1))
+        counted(count, "layer"): bytes(export(jax.jit(network))(layers(count), x).serialize(vjp_order=1))
         for count in (1, 100)
     }
 

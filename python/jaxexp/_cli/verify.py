@@ -173,17 +173,19 @@ def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None
 
     for job in jobs:
         left = job.archive.unfinished_bytes
-        errors: dict[str, DeserializationError | None] = {}
+        errors: dict[str, DeserializationError] = {}
+        names: Iterable[str] = ()
         try:
-            for name, error in _members.verify(job.archive._reader, job.archive._names, threads):
-                errors[name] = error
-                advance(1)
+            for count, damaged in _members.verify(job.archive._reader, job.archive._names, threads):
+                errors.update(damaged)
+                advance(count)
+            names = job.archive
         except DeserializationError as error:
             yield _damaged(job.path, 0, error)
         except Exception as error:
             yield Verdict(job.path, "unreadable", 0, None, app.said(error))
-        for name in sorted(errors):
-            wrong, shown = errors[name], f"{job.path}{sources.MEMBER}{name}"
+        for name in names:
+            wrong, shown = errors.get(name), f"{job.path}{sources.MEMBER}{name}"
             size = job.archive[name].size
             verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _damaged(shown, size, wrong)
             yield dataclasses.replace(verdict, archive=job.path, unfinished_bytes=left)
