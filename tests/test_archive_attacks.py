@@ -38,9 +38,9 @@ class Forged:
         number: int = struct.unpack_from("<I", self.data, at)[0]
         return number
 
-    def field(self, slot: int) -> int:
-        """Where a field of the root is."""
-        table = self._table()
+    def field(self, slot: int, table: int | None = None) -> int:
+        """Where a field of a table is, of the root unless another one is named."""
+        table = self._table() if table is None else table
         vtable = table - struct.unpack_from("<i", self.data, table)[0]
         offset: int = struct.unpack_from("<H", self.data, vtable + 4 + 2 * slot)[0]
         return table + offset
@@ -206,6 +206,23 @@ def test_every_place_in_every_member(forged: Forged) -> None:
                 refused += 1
     assert read > 100
     assert refused > 100
+
+
+def test_modules_at_an_odd_place(forged: Forged) -> None:
+    """Numbers of eight bytes at a multiple of four: a vector that begins four bytes too early."""
+    start = forged.block(0).start
+    block = start + forged.u32(start)
+    vector = forged.field(0, block)
+    vector += forged.u32(vector)
+    table = vector + 4
+    table += forged.u32(table)
+    modules = forged.field(4, table)
+    length = modules + forged.u32(modules)
+    assert (length + 4 - start) % 8 == 0
+    forged.put(length - 4, forged.u32(length))
+    forged.put(modules, forged.u32(modules) - 4)
+    with pytest.raises(DeserializationError, match=r"modules: expected a vector at a multiple of eight bytes"):
+        list(Archive.open(io.BytesIO(forged.sealed())))
 
 
 def test_every_length(honest: bytes, tmp_path: Path) -> None:

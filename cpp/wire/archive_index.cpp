@@ -172,7 +172,7 @@ void ArchiveIndex::check_member(const schema::Member& member, std::string_view p
     refuse({&path, "place"}, "bytes in front of the index, at a multiple of " + std::to_string(member_alignment),
            std::to_string(place.size()) + " at " + std::to_string(place.position()));
   // Which FlatBuffers' verifier leaves open.
-  if (member.modules() && reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
+  if (length(member.modules()) != 0 && reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
     refuse({&path, "modules"}, "a vector at a multiple of eight bytes", "one elsewhere");
   const std::uint32_t modules = length(member.modules());
   if (modules > max_vjp_order + 1 || (place.apart() && modules == 0))
