@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import random
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -167,6 +169,16 @@ class TestReading:
         assert [dict(e.metadata) for e in archive.load_all()] == [expected[name] for name in archive]
         # Saved on, it keeps what the archive said.
         assert jaxexp.deserialize(archive["archive's"].load().serialize()).metadata == expected["archive's"]
+
+    def test_a_function_that_is_kept_is_loaded_once(self, path: Path) -> None:
+        archive = Archive.open(make(path, {"a": blob(), "b": blob("tpu")}))
+        kept = archive["a"].load()
+        assert archive.glob("*")["a"].load() is kept
+        assert archive["a"].load(policy=jaxexp.Policy()) is not kept
+        assert Archive.open(path)["a"].load() is not kept
+        gone = weakref.ref(archive["b"].load())
+        gc.collect()
+        assert gone() is None
 
     def test_policy(self, path: Path) -> None:
         make(path, {"model": blob()})

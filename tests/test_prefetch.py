@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import subprocess
 import sys
 import threading
@@ -189,6 +190,19 @@ def test_handles_are_loaded() -> None:
             return function
 
     assert len(jaxexp.prefetch([Handle(), (Handle(), (arr(3), arr(2, 1)))])) == 2
+
+
+def test_an_archive_keeps_what_is_compiled(count: Count, tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        for i, function in enumerate(many(3)):
+            writer.add(str(i), function.serialize())
+    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
+        assert len(jaxexp.prefetch(archive.values())) == 3
+        gc.collect()
+        count.clear()
+        for function in (handle.load() for handle in archive.values()):
+            function.call(*(np.ones(aval.shape, aval.dtype) for aval in function.in_avals))
+        assert count.compiled == 0
 
 
 def test_errors() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import fnmatch
 import json
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +212,7 @@ class Archive(Mapping[str, "Handle"]):
 
     def close(self) -> None:
         """Lets go of the file. What was loaded from it stays usable, and holds it as long as it needs it."""
+        self._reader.kept.clear()
         self._reader.source.close()
 
     def __enter__(self) -> Archive:
@@ -277,6 +279,9 @@ class Handle:
     def load(self, *, policy: Policy | None = None) -> Exported:
         """The function, as from `jaxexp.load`; from a mapped file, its module is read when it is called.
 
+        As long as somebody keeps it, and without a policy, the same function is returned again, with the code that was
+        compiled for it.
+
         Args:
             policy: what the artifact may contain, as in `deserialize`.
 
@@ -287,7 +292,16 @@ class Handle:
         """
         from . import _members
 
-        exported: Exported = _members.load(self._reader, [self.name], 1, "raise", policy)[0]
+        exported = self._reader.loaded.get(self._number) if policy is None else None
+        if exported is None:
+            exported = _members.load(self._reader, [self.name], 1, "raise", policy)[0]
+            if policy is None:
+                self._reader.loaded[self._number] = exported
+        return exported
+
+    def load_and_keep(self) -> Exported:
+        """As `load`; the archive keeps the function until it is closed."""
+        exported = self._reader.kept[self._number] = self.load()
         return exported
 
     def read(self) -> bytes | memoryview:
@@ -337,6 +351,8 @@ class _Reader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
+        self.kept: dict[int, Exported] = {}
         self._names: list[str] | None = None
         try:
             with self.placed():

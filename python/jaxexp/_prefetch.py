@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from . import _call
+from ._archive import Handle
 from ._errors import ExportError, ExportTypeError
 from ._exported import Exported
 from ._workers import worker_count
@@ -43,11 +44,12 @@ def prefetch(
     function, unless JAX is asked to forget it (`jax.clear_caches`).
 
     Args:
-        handles: functions, as `Exported` or as what has a method `load` that returns one, such as the handles of an
-            archive; load first, and keep, what is to be called later. A function with symbolic dimensions is compiled
-            for the shapes that come with it, in a tuple: ``(function, args)`` or ``(function, args, kwargs)``, where
-            `args` is the tuple of positional arguments, arrays or `jax.ShapeDtypeStruct`. Other functions may come with
-            arguments, too; then `mesh_or_device` says nothing about them.
+        handles: functions, as `Exported`, as handles of an archive (which then keeps the functions until it is closed,
+            so that `Handle.load` returns them), or as anything else whose method `load` returns one. A function with
+            symbolic dimensions is compiled for the shapes that come with it, in a tuple: ``(function, args)`` or
+            ``(function, args, kwargs)``, where `args` is the tuple of positional arguments, arrays or
+            `jax.ShapeDtypeStruct`. Other functions may come with arguments, too; then `mesh_or_device` says nothing
+            about them.
         mesh_or_device: a `jax.sharding.Mesh` or a device, as above.
         workers: how many threads compile; by default one for each CPU that the process may use.
         on_error: ``"raise"`` raises the error of the first function, in their order, that cannot be compiled;
@@ -113,7 +115,9 @@ def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
 def _function_and_arguments(item: Any, place: Any) -> tuple[Exported, tuple[Any, ...], dict[str, Any]]:
     given = item if isinstance(item, tuple) else (item,)
     exported = given[0] if given else None
-    if not isinstance(exported, Exported) and callable(load := getattr(exported, "load", None)):
+    if isinstance(exported, Handle):
+        exported = exported.load_and_keep()
+    elif not isinstance(exported, Exported) and callable(load := getattr(exported, "load", None)):
         exported = load()
     if not isinstance(exported, Exported) or len(given) > 3:
         raise ExportTypeError(
