@@ -437,6 +437,12 @@ class TestWriting:
         make(path, kinds)
         assert_sound(path, dict.fromkeys(kinds, data))
 
+    def test_what_follows_an_artifact_is_left_out(self, path: Path) -> None:
+        make(path, {"cpu": blob() + b"more", "tpu": blob("tpu") + bytes(1000), "again": blob() + b"other"})
+        assert_sound(path, {"cpu": blob(), "tpu": blob("tpu"), "again": blob()})
+        with zipfile.ZipFile(path) as zipped:
+            assert zipped.namelist() == ["cpu", ".jaxexp/apart/tpu", ".jaxexp/index"]
+
     def test_create_is_atomic(self, path: Path) -> None:
         make(path, {"old": blob()})
         with pytest.raises(RuntimeError, match="enough"), Archive.create(path) as archive:

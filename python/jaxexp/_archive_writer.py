@@ -96,7 +96,8 @@ class ArchiveWriter:
             raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
         artifact = _native.Artifact(blob)
         modules = artifact.modules()
-        size = memoryview(blob).nbytes
+        size = artifact.size
+        blob = memoryview(blob)[:size]  # what follows in the buffer is no part of it
         digest = _native.digest(blob)
         member = {
             **_summary.fields_of(artifact),
@@ -193,7 +194,11 @@ class ArchiveWriter:
 
     def _read(self, position: int, size: int) -> bytes:
         self._file.seek(position)
-        return self._file.read(size)
+        parts = []
+        while size and (part := self._file.read(size)):  # a raw file may give less than it is asked for
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
 
     def _equal(self, blob: Any, digest: bytes, size: int) -> dict[str, Any] | None:
         """A member of the same content. Digests can be made to agree, so bytes are compared."""
