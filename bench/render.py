@@ -27,6 +27,8 @@ HEADLINES = (
     ("deserialize", "2,000 sharded"),
     ("save", "512 MiB constant"),
     ("load", "512 MiB constant"),
+    ("load all", "10,000 versions"),
+    ("load all", "10,000 distinct"),
     ("call", "tiny"),
     ("trace", "2,000 parameters"),
     ("export", "2,000 parameters"),
