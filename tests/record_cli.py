@@ -7,16 +7,14 @@ on a terminal of 100 columns without colours.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 from pathlib import Path
+
+from terminal import on_terminal
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "cli.md"
@@ -62,22 +60,8 @@ def session(block: str, folder: Path, env: dict[str, str]) -> str:
 
 def output(command: str, folder: Path, env: dict[str, str]) -> str:
     """What a command of a shell leaves on a terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, COLUMNS, 0, 0))
-    process = subprocess.Popen(["sh", "-c", command], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            part = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        seen += part
-    os.close(ours)
-    process.wait()
-    return settled(seen.decode())
+    _, seen = on_terminal(["sh", "-c", command], 50, COLUMNS, cwd=folder, env=env)
+    return settled(seen)
 
 
 def settled(seen: str) -> str:

@@ -847,13 +847,8 @@ def test_shown() -> None:
 
 def terminal(env: dict[str, str], columns: int, *arguments: object, delay: float | None = 0) -> tuple[int, str]:
     """Runs a command on a terminal of its own: its status, and all that appears there."""
-    import fcntl
-    import pty
-    import struct
-    import termios
+    from terminal import on_terminal  # which not every system has
 
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 40, columns, 0, 0))
     # As if it took long, and the files were many.
     code = (
         "import sys; from jaxexp._cli import main, progress, verify; "
@@ -863,25 +858,8 @@ def terminal(env: dict[str, str], columns: int, *arguments: object, delay: float
         "TERM": "xterm-256color",
         **{name: value for name, value in env.items() if name == "NO_COLOR" and value},
     }
-    process = subprocess.Popen(
-        [sys.executable, "-c", code.format("progress.DELAY" if delay is None else delay), *map(str, arguments)],
-        env=env,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            part = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        seen += part
-    os.close(ours)
-    return process.wait(), seen.decode()
+    code = code.format("progress.DELAY" if delay is None else delay)
+    return on_terminal([sys.executable, "-c", code, *map(str, arguments)], 40, columns, env=env)
 
 
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")

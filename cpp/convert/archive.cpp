@@ -6,7 +6,6 @@
 #include <nanobind/stl/string_view.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -23,15 +22,6 @@ namespace {
 using namespace nb::literals;
 namespace schema = wire::schema;
 
-/// Of the alignment that the numbers in an index have.
-nb::object aligned(nb::handle index) {
-  const Buffer buffer(index);
-  const auto bytes = buffer.bytes();
-  if (!buffer.writable() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) == 0)
-    return nb::borrow(index);
-  return nb::bytes(bytes.data(), bytes.size());
-}
-
 wire::Digest to_digest(nb::handle bytes) {
   const auto given = nb::cast<nb::bytes>(bytes);
   wire::Digest digest;
@@ -44,59 +34,46 @@ nb::bytes to_bytes(const wire::Digest& digest) { return nb::bytes(digest.data(),
 
 nb::str text(const flatbuffers::String* string) { return string ? nb::str(string->c_str(), string->size()) : nb::str(""); }
 
+/// Calls a function with the name and the place of each field that is a number or a text.
+template <class Record, class Function>
+void each_field(Record& record, const Function& function) {
+  function("position", record.position);
+  function("stored_size", record.stored_size);
+  function("crc32", record.crc32);
+  function("header", record.header);
+  function("shared", record.shared);
+  function("apart", record.apart);
+  function("size", record.size);
+  function("fun_name", record.fun_name);
+  function("jax_version", record.jax_version);
+  function("writer", record.writer);
+  function("platforms", record.platforms);
+  function("nr_devices", record.nr_devices);
+  function("arguments", record.arguments);
+  function("argument_count", record.argument_count);
+  function("results", record.results);
+  function("result_count", record.result_count);
+  function("metadata", record.metadata);
+  function("own_metadata", record.own_metadata);
+}
+
 nb::dict to_dict(const wire::MemberRecord& record) {
-  const auto optional = [](const std::optional<std::string>& text) { return text ? nb::cast(*text) : nb::none(); };
+  nb::dict member;
+  each_field(record, [&](const char* name, const auto& field) { member[name] = field; });
   nb::list modules;
   for (const auto& module : record.modules)
     modules.append(nb::make_tuple(module.position, module.size, to_bytes(module.digest)));
-  nb::dict member;
-  member["position"] = record.position;
-  member["stored_size"] = record.stored_size;
-  member["crc32"] = record.crc32;
-  member["header"] = record.header;
-  member["shared"] = record.shared;
-  member["apart"] = record.apart;
-  member["digest"] = to_bytes(record.digest);
-  member["size"] = record.size;
   member["modules"] = nb::tuple(modules);
-  member["fun_name"] = record.fun_name;
-  member["jax_version"] = optional(record.jax_version);
-  member["writer"] = record.writer;
-  member["platforms"] = record.platforms;
-  member["nr_devices"] = record.nr_devices;
-  member["arguments"] = record.arguments;
-  member["argument_count"] = record.argument_count;
-  member["results"] = record.results;
-  member["result_count"] = record.result_count;
-  member["metadata"] = optional(record.metadata);
-  member["own_metadata"] = record.own_metadata;
+  member["digest"] = to_bytes(record.digest);
   return member;
 }
 
 wire::MemberRecord to_record(const nb::dict& member) {
   wire::MemberRecord record;
-  const auto read = [&]<class T>(const char* key, T& target) { target = nb::cast<T>(member[key]); };
-  read("position", record.position);
-  read("stored_size", record.stored_size);
-  read("crc32", record.crc32);
-  read("header", record.header);
-  read("shared", record.shared);
-  read("apart", record.apart);
-  record.digest = to_digest(member["digest"]);
-  read("size", record.size);
+  each_field(record, [&]<class T>(const char* name, T& field) { field = nb::cast<T>(member[name]); });
   for (nb::handle module : member["modules"])
     record.modules.push_back({nb::cast<std::uint64_t>(module[0]), nb::cast<std::uint32_t>(module[1]), to_digest(module[2])});
-  read("fun_name", record.fun_name);
-  read("jax_version", record.jax_version);
-  read("writer", record.writer);
-  read("platforms", record.platforms);
-  read("nr_devices", record.nr_devices);
-  read("arguments", record.arguments);
-  read("argument_count", record.argument_count);
-  read("results", record.results);
-  read("result_count", record.result_count);
-  read("metadata", record.metadata);
-  read("own_metadata", record.own_metadata);
+  record.digest = to_digest(member["digest"]);
   return record;
 }
 
@@ -111,12 +88,13 @@ struct Part {
 };
 
 /// For each damaged one its number, and where, what was expected, and what was found.
-nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts, std::size_t workers, wire::Known& known) {
+nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts, std::size_t workers) {
   {
+    wire::Known known;
     nb::gil_scoped_release release;
     constexpr std::size_t step = 16;
     const std::size_t jobs = (parts.size() + step - 1) / step;
-    wire::Crew crew(workers - 1, jobs, [&](std::size_t job) {
+    wire::Crew::run(workers, jobs, [&](std::size_t job) {
       for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
         try {
           wire::verify_member(index, part.number, part.bytes, part.modules, known);
@@ -125,9 +103,6 @@ nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts,
         }
       }
     });
-    for (std::size_t job = 0; job < jobs; ++job)
-      while (!crew.wait_for(job, std::chrono::hours(1))) {
-      }
   }
   nb::list damaged;
   for (const Part& part : parts)
@@ -148,7 +123,9 @@ nb::bytes last_bytes(std::vector<wire::ZipMember> files, const nb::dict& index, 
 }  // namespace
 
 IndexView::IndexView(nb::handle index, nb::handle root, nb::bytes root_digest, std::uint64_t end)
-    : buffer_(aligned(index)), root_(aligned(root)), index_(buffer_.bytes(), root_.bytes(), to_digest(root_digest), end) {}
+    : buffer_(stable(index, alignof(std::uint64_t))),
+      root_(stable(root, alignof(std::uint64_t))),
+      index_(buffer_->bytes(), root_->bytes(), to_digest(root_digest), end) {}
 
 nb::object IndexView::find(std::string_view name) const {
   const auto number = index_.find(name);
@@ -195,7 +172,7 @@ nb::list IndexView::zip_extents(const nb::list& numbers) const {
     const auto number = nb::cast<std::uint32_t>(given);
     const schema::Place& place = *index_.member(number).place();
     extents.append(nb::make_tuple(place.position() - place.header(), std::uint64_t{place.header()} + place.size(),
-                                  extent(number)[2], place.shared()));
+                                  extent(number)[2]));
   }
   return extents;
 }
@@ -217,8 +194,7 @@ nb::list IndexView::verify(const nb::list& numbers, const nb::list& parts, std::
     Part& part = members.emplace_back(nb::cast<std::uint32_t>(numbers[i]), bytes_of(parts[i][0]));
     for (nb::handle module : nb::borrow<nb::list>(parts[i][1])) part.modules.push_back(bytes_of(module));
   }
-  wire::Known known;
-  return verify_parts(index_, members, workers, known);
+  return verify_parts(index_, members, workers);
 }
 
 nb::tuple IndexView::verify_from(std::uint32_t first, nb::handle file, std::size_t workers) const {
@@ -242,8 +218,7 @@ nb::tuple IndexView::verify_from(std::uint32_t first, nb::handle file, std::size
       size += module->size();
     }
   }
-  wire::Known known;
-  return nb::make_tuple(number, verify_parts(index_, members, workers, known));
+  return nb::make_tuple(number, verify_parts(index_, members, workers));
 }
 
 nb::list IndexView::sharing(std::uint32_t number) const {
@@ -265,8 +240,6 @@ void define_archive(nb::module_& m) {
            nb::sig("def __init__(self, index: typing_extensions.Buffer, root: typing_extensions.Buffer, "
                    "root_digest: bytes, end: int) -> None"))
       .def("__len__", [](const IndexView& view) { return view.index().size(); }, nb::sig("def __len__(self) -> int"))
-      .def_prop_ro("writer", [](const IndexView& view) { return nb::cast(view.index().writer()); },
-                   nb::sig("def writer(self) -> str"))
       .def("find", &IndexView::find, "name"_a, nb::sig("def find(self, name: str) -> int | None"),
            "The number of a member.")
       .def("names", &IndexView::names, nb::sig("def names(self) -> list[str]"))
@@ -282,9 +255,8 @@ void define_archive(nb::module_& m) {
            nb::sig("def extents(self, numbers: list[int]) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]"),
            "`extent` of several members.")
       .def("zip_extents", &IndexView::zip_extents, "numbers"_a,
-           nb::sig("def zip_extents(self, numbers: list[int]) "
-                   "-> list[tuple[int, int, tuple[tuple[int, int], ...], bool]]"),
-           "The same from their headers in the ZIP file on, and whether the bytes are another member's.")
+           nb::sig("def zip_extents(self, numbers: list[int]) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]"),
+           "The same from their headers in the ZIP file on.")
       .def("own_metadata", &IndexView::own_metadata, "numbers"_a,
            nb::sig("def own_metadata(self, numbers: list[int]) -> list[tuple[int, str]]"),
            "For members with metadata that were given to the archive: the place in the list, and the JSON text.")

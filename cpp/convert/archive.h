@@ -34,7 +34,7 @@ class IndexView {
   void check() const;
 
  private:
-  Buffer buffer_, root_;
+  std::shared_ptr<const Buffer> buffer_, root_;
   wire::ArchiveIndex index_;
 };
 

@@ -47,9 +47,11 @@ class Buffer {
     return view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
   }
 
-  /// As FlatBuffers are written.
-  static bool is_aligned(std::span<const std::uint8_t> bytes) {
-    return reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint32_t) == 0;
+  /// As an artifact's FlatBuffers are written.
+  static constexpr std::size_t alignment = alignof(std::uint32_t);
+
+  static bool is_aligned(std::span<const std::uint8_t> bytes, std::size_t alignment = Buffer::alignment) {
+    return reinterpret_cast<std::uintptr_t>(bytes.data()) % alignment == 0;
   }
 
  private:
@@ -66,10 +68,10 @@ class Buffer {
 /// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
 /// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
 /// FlatBuffers are written.
-inline std::shared_ptr<const Buffer> stable(nb::handle owner) {
+inline std::shared_ptr<const Buffer> stable(nb::handle owner, std::size_t alignment = Buffer::alignment) {
   auto buffer = std::make_shared<const Buffer>(owner);
   const auto bytes = buffer->bytes();
-  if (!buffer->writable() && Buffer::is_aligned(bytes)) return buffer;
+  if (!buffer->writable() && Buffer::is_aligned(bytes, alignment)) return buffer;
   return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
 }
 

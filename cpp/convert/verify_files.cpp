@@ -3,7 +3,6 @@
 
 #include <nanobind/stl/string.h>
 
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -67,10 +66,7 @@ nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size
   std::vector<Verdict> verdicts(paths.size());
   {
     nb::gil_scoped_release release;
-    wire::Crew crew(workers - 1, paths.size(), [&](std::size_t i) { verify(paths[i], verdicts[i]); });
-    for (std::size_t i = 0; i < paths.size(); ++i)
-      while (!crew.wait_for(i, std::chrono::hours(1))) {
-      }
+    wire::Crew::run(workers, paths.size(), [&](std::size_t i) { verify(paths[i], verdicts[i]); });
   }
   nb::list said;
   for (const Verdict& verdict : verdicts)

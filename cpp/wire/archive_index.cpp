@@ -9,7 +9,9 @@
 #include "error.h"
 #include "limits.h"
 #include "member_name.h"
+#include "stored_digest.h"
 #include "utf8.h"
+#include "values.h"
 
 namespace jaxexp::wire {
 namespace {
@@ -45,11 +47,6 @@ void check_text(const flatbuffers::String* text, const Path& path) {
 std::string zip_name(const schema::Member& member) {
   const std::string name = member.name()->str();
   return member.place()->apart() ? std::string(apart_folder) + name : name;
-}
-
-template <class Vector>
-std::uint32_t length(const Vector* vector) {
-  return vector ? vector->size() : 0;
 }
 
 }  // namespace
@@ -138,8 +135,7 @@ const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
   if (place.position() % 8 != 0 || place.position() > index_.size() || place.size() > index_.size() - place.position())
     refuse(path, "a block inside the index", "one that leads out of it");
   const auto bytes = index_.subspan(place.position(), place.size());
-  const Digest found = digest(bytes);
-  if (!std::ranges::equal(found, std::span(place.digest().bytes()->Data(), found.size())))
+  if (digest(bytes) != stored(place.digest()))
     refuse(path, "the bytes as they were written", std::string("others") + advice);
   const std::uint32_t first = first_member(number), end = first_member(number + 1);
   if ((number == 0 && first != 0) || end <= first || end - first > members_in_block)
@@ -172,9 +168,9 @@ void ArchiveIndex::check_member(const schema::Member& member, std::string_view p
     refuse({&path, "place"}, "bytes in front of the index, at a multiple of " + std::to_string(member_alignment),
            std::to_string(place.size()) + " at " + std::to_string(place.position()));
   // Which FlatBuffers' verifier leaves open.
-  if (length(member.modules()) != 0 && reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
+  if (Values::length(member.modules()) != 0 && reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
     refuse({&path, "modules"}, "a vector at a multiple of eight bytes", "one elsewhere");
-  const std::uint32_t modules = length(member.modules());
+  const std::uint32_t modules = Values::length(member.modules());
   if (modules > max_vjp_order + 1 || (place.apart() && modules == 0))
     refuse({&path, "modules"}, "the modules of the function and of its VJPs", std::to_string(modules));
   for (std::uint32_t i = 0; i < modules; ++i) {
@@ -225,7 +221,7 @@ void ArchiveIndex::check_places() const {
       if (!owner || owner->position != place.position() || owner->end - owner->position != place.size() || owner->apart != place.apart())
         refuse({&path, "place"}, "the bytes of another member", "others");
     }
-    for (std::uint32_t j = 0; j < length(member.modules()); ++j) {
+    for (std::uint32_t j = 0; j < Values::length(member.modules()); ++j) {
       const schema::Module& module = *member.modules()->Get(j);
       const auto is_within = [&](std::uint64_t start, std::uint64_t end) {
         return module.position() >= start && module.position() <= end && module.size() <= end - module.position();

@@ -8,12 +8,12 @@
 #include "limits.h"
 #include "load.h"
 #include "member_name.h"
+#include "stored_digest.h"
 #include "utf8.h"
 
 namespace jaxexp::wire {
 namespace {
 
-Digest of_struct(const schema::Digest& digest) { return load<Digest>(digest.bytes()->Data()); }
 schema::Digest to_struct(const Digest& digest) { return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest)); }
 
 std::string text(const flatbuffers::String* string) { return string ? string->str() : std::string(); }
@@ -39,11 +39,11 @@ MemberRecord MemberRecord::of(const schema::Member& member) {
   record.header = place.header();
   record.shared = place.shared();
   record.apart = place.apart();
-  record.digest = of_struct(*member.digest());
+  record.digest = stored(*member.digest());
   record.size = member.size();
   for (std::uint32_t i = 0; member.modules() && i < member.modules()->size(); ++i) {
     const schema::Module& module = *member.modules()->Get(i);
-    record.modules.push_back({module.position(), module.size(), of_struct(module.digest())});
+    record.modules.push_back({module.position(), module.size(), stored(module.digest())});
   }
   record.fun_name = text(member.fun_name());
   record.jax_version = optional_text(member.jax_version());

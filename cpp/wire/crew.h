@@ -30,6 +30,14 @@ class Crew {
       // The owner does what is left.
     }
   }
+  /// Does all jobs in so many threads, the caller's included.
+  static void run(std::size_t threads, std::size_t jobs, std::function<void(std::size_t)> job) {
+    Crew crew(threads - 1, jobs, std::move(job));
+    for (std::size_t i = 0; i < jobs; ++i)
+      while (!crew.wait_for(i, std::chrono::hours(1))) {
+      }
+  }
+
   ~Crew() {
     next_ = jobs_;
     for (std::thread& thread : threads_) thread.join();

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "limits.h"
 #include "load.h"
+#include "stored_digest.h"
 #include "utf8.h"
 #include "values.h"
 #include "writer.h"
@@ -173,7 +174,7 @@ std::size_t Trailer::whole_size() const {
   return size;
 }
 
-Digest Trailer::module_digest(std::size_t order) const { return load_digest(notes(order).module_digest()->bytes()->Data()); }
+Digest Trailer::module_digest(std::size_t order) const { return stored(*notes(order).module_digest()); }
 
 void Trailer::check_module(const Digest& found, std::size_t order) const {
   const Digest expected = module_digest(order);

@@ -16,6 +16,7 @@ from ._errors import DeserializationError, ExportError, PolicyError
 
 if TYPE_CHECKING:
     from ._archive_writer import ArchiveWriter
+    from ._bulk import OnError
     from ._exported import Exported
     from ._inspect import Inspection
     from ._policy import Policy
@@ -168,7 +169,7 @@ class Archive(Mapping[str, "Handle"]):
         names: Iterable[str] | None = None,
         *,
         workers: int | None = None,
-        on_error: str = "raise",
+        on_error: OnError = "raise",
         policy: Policy | None = None,
     ) -> list[Exported]:
         """Loads many members at once: verified in threads, decoded with what they have in common made once.
@@ -321,7 +322,8 @@ class Handle:
         from . import _inspect
 
         with self._placed():
-            return _inspect.inspect(self._reader.artifact_bytes(self._number), check_modules=check_modules)
+            image, modules = self._reader.parts(self._number)
+            return _inspect.described(image, check_modules, modules)
 
     @property
     def _member(self) -> dict[str, Any]:
@@ -404,7 +406,7 @@ class _Reader:
             return {}
         from . import _metadata
 
-        return _metadata.from_json(self.artifact(number).metadata() or {})
+        return _metadata.from_json(_native.Artifact(*self.parts(number)).metadata() or {})
 
     @staticmethod
     def object(text: str) -> dict[str, Any]:
@@ -417,15 +419,15 @@ class _Reader:
             raise DeserializationError("index.metadata", "a JSON object", f"a {type(value).__name__}")
         return value
 
-    def artifact(self, number: int) -> _native.Artifact:
+    def parts(self, number: int) -> tuple[Any, list[Any]]:
+        """The bytes of a member, and of its modules if they are apart."""
         position, size, modules = self.index.extent(number)
         image, *parts = self.source.read_many([(position, size), *modules])
-        return _native.Artifact(image, parts)
+        return image, parts
 
     def artifact_bytes(self, number: int) -> Any:
-        position, size, modules = self.index.extent(number)
-        image, *parts = self.source.read_many([(position, size), *modules])
-        return bytes(_native.join(image, parts)) if modules else image
+        image, modules = self.parts(number)
+        return bytes(_native.join(image, modules)) if modules else image
 
     def reopening(self) -> tuple[str, dict[str, Any]]:
         if self.source.address is None:

@@ -1,13 +1,30 @@
-"""Writing files so that a reader sees the old bytes or all of the new ones."""
+"""Files: mapped to be read, and written so that a reader sees the old bytes or all of the new ones."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
+
+from ._errors import DeserializationError
+
+
+def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
+    """The bytes of an artifact's file.
+
+    Raises:
+        DeserializationError: it is empty.
+        OSError: it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            error = DeserializationError("", "a serialized Exported", "an empty file")
+            error.file = os.fsdecode(path)
+            raise error
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def replace(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
@@ -29,7 +46,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """
     final = os.path.realpath(os.fsdecode(path))
     replaced = os.stat(final) if os.path.exists(final) else None
-    temporary = os.path.join(os.path.dirname(final), f".{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(os.path.dirname(final), f".{os.urandom(8).hex()}.tmp")
     try:
         with open(temporary, "x+b") as file:
             yield file

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from . import _bytecode, _native, _op_sharding
+from . import _bytecode, _files, _native, _op_sharding
 from ._errors import DeserializationError, ExportTypeError
 
 
@@ -169,10 +168,7 @@ def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
     if not isinstance(path_or_buffer, (str, os.PathLike)):
         return described(path_or_buffer, check_modules)
     try:
-        with open(path_or_buffer, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise DeserializationError("", "a serialized Exported", "an empty file")
-            return described(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), check_modules)
+        return described(_files.mapped(path_or_buffer), check_modules)
     except DeserializationError as error:
         error.file = os.fsdecode(path_or_buffer)
         raise

@@ -11,6 +11,7 @@ from ._errors import DeserializationError, PolicyError
 
 if TYPE_CHECKING:
     from ._archive import _Reader
+    from ._bulk import OnError
     from ._policy import Policy
 
 # How much is fetched at once from where an archive is not in memory, and verified without a sign of life.
@@ -18,7 +19,7 @@ _AT_ONCE = 1 << 26
 
 
 def load(
-    reader: _Reader, names: Iterable[str] | None, workers: int | None, on_error: str, policy: Policy | None
+    reader: _Reader, names: Iterable[str] | None, workers: int | None, on_error: OnError, policy: Policy | None
 ) -> list[Any]:
     """What `Archive.load_all` returns."""
     from . import _bulk
@@ -30,8 +31,7 @@ def load(
         extents = reader.index.extents(numbers)
     labels = _Labels(reader, numbers)
     if policy is None and reader.source.whole is not None:
-        options: Any = {"workers": workers, "on_error": on_error}
-        loaded = _bulk.load_slices(reader.source.whole, extents, labels, **options)
+        loaded = _bulk.load_slices(reader.source.whole, extents, labels, workers=workers, on_error=on_error)
     else:
         loaded = []
         for first, last in _batches(extents):
@@ -49,7 +49,7 @@ def _load_copies(
     extents: Sequence[Any],
     labels: Sequence[str],
     workers: int | None,
-    on_error: Any,
+    on_error: OnError,
     policy: Policy | None,
 ) -> list[Any]:
     """Members that are not used where they lie: with a policy, what runs has to be what was checked."""

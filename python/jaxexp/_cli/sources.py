@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxexp import _files
 from jaxexp._errors import DeserializationError
 
 if TYPE_CHECKING:
@@ -48,12 +48,7 @@ class Source:
         """
         if self.path is None:
             return self.handle.read()
-        with open(self.path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                error = DeserializationError("", "a serialized Exported", "an empty file")
-                error.file = self.path
-                raise error
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return _files.mapped(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
