@@ -1,6 +1,6 @@
 """A census of damage: every single-bit flip of three artifacts, and changes of two bytes, are noticed before use.
 
-`python tests/test_census.py` prints what becomes of flips in artifacts without a trailer, for docs/security.md.
+`python tests/test_census.py` prints what becomes of flips in artifacts without a trailer, for docs/guide/security.md.
 """
 
 from __future__ import annotations

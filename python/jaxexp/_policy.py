@@ -23,7 +23,7 @@ class Policy:
     The default allows what `export` allows without `disabled_checks`: custom calls with a promise of stability, no
     callbacks and no effects. It limits no sizes. In every field, None allows anything.
 
-    A module that passes is still a program: docs/policy.md says what is promised and what is not.
+    A module that passes is still a program: docs/guide/policy.md says what is promised and what is not.
 
     Attributes:
         custom_calls: targets of custom calls that may be called beside those whose meaning JAX promises to keep.
