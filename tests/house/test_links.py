@@ -25,10 +25,13 @@ def links(text: str) -> list[str]:
     return [target for target in LINK.findall(CODE.sub("``", text)) if not re.match(r"[a-z]+:", target)]
 
 
-def anchors(text: str) -> Iterator[str]:
+def anchors_of(file: Path) -> Iterator[str]:
     """The anchors that GitHub gives to the headings of a page."""
+    if file.suffix != ".md":
+        return
+    text = re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     seen: dict[str, int] = {}
-    for heading in HEADING.findall(re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
+    for heading in HEADING.findall(text):
         shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         kept = "".join(c for c in shown if c in " -_" or unicodedata.category(c)[0] in "LN")
         anchor = kept.replace(" ", "-")
@@ -41,9 +44,7 @@ def broken(page: Path) -> list[str]:
     for target in links(page.read_text(encoding="utf-8")):
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
-        if not file.is_relative_to(ROOT) or not file.exists():
-            found.append(target)
-        elif anchor and (file.suffix != ".md" or anchor not in anchors(file.read_text(encoding="utf-8"))):
+        if not (file.is_relative_to(ROOT) and file.exists() and (not anchor or anchor in anchors_of(file))):
             found.append(target)
     return found
 
