@@ -1,4 +1,4 @@
-"""Every relative link in the documentation leads to a file, and to a heading in it, that exist."""
+"""The documentation refers only to what exists: files, headings, and the paths in its code spans."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if not (ROOT / "docs").exists():
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`((?:bench|cpp|demo|docs|python|schema|tests)/[^`\s]*)`")
 
 
 def links(text: str) -> list[str]:
@@ -52,6 +53,12 @@ def broken(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     assert not broken(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_paths_exist(page: Path) -> None:
+    named = SPAN.findall(page.read_text(encoding="utf-8"))
+    assert not [path for path in named if not any(ROOT.glob(path.partition("::")[0].rstrip("/")))]
 
 
 def test_the_index_lists_every_page() -> None:
