@@ -100,7 +100,8 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
     reasons: dict[str, None] = {}
     lines = [
         f"Written by jaxexp on JAX {WRITER_JAX}; read, called and compared by each release's own `jax.export`.",
-        "A version in a cell: jaxexp refuses to write this for the release, and names the first one that can read it.",
+        "A version in a cell means that jaxexp refuses to write the case for this release; "
+        "that version is the first that reads it.",
         "",
         "| case | " + " | ".join(releases) + " |",
         "|---|" + "---|" * len(releases),
@@ -124,9 +125,9 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
     total = sum(len(results[release]) for release in releases)
     ok = sum(cell["is"] == "ok" for release in releases for cell in results[release].values())
     failed = sum(cell["is"] == "failed" for release in releases for cell in results[release].values())
-    lines += ["", f"{ok} of {total} are read, run and match; {total - ok - failed} are refused; {failed} failed."]
+    lines += ["", f"{ok} of {total} were read, ran and matched; {total - ok - failed} were refused; {failed} failed."]
     if reasons:
-        lines += ["", "Why not:", "", *reasons]
+        lines += ["", "Why they were refused:", "", *reasons]
     return "\n".join(lines)
 
 
