@@ -127,7 +127,7 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
     failed = sum(cell["is"] == "failed" for release in releases for cell in results[release].values())
     lines += ["", f"{ok} of {total} were read, ran and matched; {total - ok - failed} were refused; {failed} failed."]
     if reasons:
-        lines += ["", "Why they were refused:", "", *reasons]
+        lines += ["", "Reasons:", "", *reasons]
     return "\n".join(lines)
 
 
