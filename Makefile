@@ -26,7 +26,7 @@ CHECKED := python tests bench demo noxfile.py
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
 
-help:  ## say what can be made
+help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: $(INSTALLED)  ## train, export, save; load in a new process and compare with the live model
@@ -40,21 +40,21 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 	@$(MAKE) --no-print-directory lint
 
 # With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
-fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, SECONDS=n over all targets (TARGETS="verify decoder" for some)
+fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, for SECONDS=n in total (TARGETS="verify decoder" for some targets)
 	@$(BIN)/python tests/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
 
-sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some)
+sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some steps)
 	@$(BIN)/python tests/sanitize.py $(STEPS)
 
 # A partial run is not for docs/benchmarks.md.
-bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute, docs/ stays; BENCH_ARGS=... likewise)
+bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
 matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
-interop:  ## what old releases of JAX read of what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
+interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
 
 # mypy looks at the installed package, where the native module's generated stub lies beside the code.
@@ -64,11 +64,11 @@ lint: $(INSTALLED)  ## ruff and mypy
 	@$(BIN)/mypy -p jaxexp
 	@echo "lint: clean"
 
-format: $(INSTALLED)  ## let ruff put the Python files in order
+format: $(INSTALLED)  ## format the Python files with ruff
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
 
-clean:  ## remove all that these targets made, environments included
+clean:  ## remove everything that these targets made, environments included
 	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache
 	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
 
