@@ -465,7 +465,7 @@ attack(
 )
 attack(
     "vtable_outside",
-    "places: a vtable behind the end",
+    "places: a vtable after the end",
     "root table is damaged",
     changed(lambda b: struct.pack_into("<i", b, struct.unpack_from("<I", b)[0], -(2**30))),
 )
@@ -477,7 +477,7 @@ attack(
 )
 attack(
     "field_outside",
-    "places: a field 64 kB behind its table",
+    "places: a field 64 kB after its table",
     "inside the buffer",
     changed(lambda b: struct.pack_into("<H", b, vtable_of_root(b) + 4 + 2 * 18, 65532)),
 )
@@ -546,7 +546,7 @@ def with_head(blob: bytes, end: int) -> bytes:
 plain = Writer().finish(function())
 attack(
     "trailer_cut",
-    "trailers: a trailer that ends behind the file",
+    "trailers: a trailer that ends after the end of the file",
     "as the artifact says of itself",
     with_head(plain, 10**6),
 )
