@@ -16,10 +16,11 @@ from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
 from ._function.convention import NEWEST_VERSION as maximum_supported_calling_convention_version
 from ._function.convention import OLDEST_VERSION as minimum_supported_calling_convention_version
+from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ._artifact.inspect import Inspection as Inspection
     from ._artifact.inspect import inspect as inspect
+    from ._artifact.inspection import Inspection as Inspection
     from ._call.prefetch import prefetch as prefetch
     from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
     from ._codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from ._read.many import load_many as load_many
     from ._read.policy import Policy as Policy
 
-__version__ = "0.1.0"
-
 # Names that JAX gave these two before 2024.
 maximum_supported_serialization_version = maximum_supported_calling_convention_version
 minimum_supported_serialization_version = minimum_supported_calling_convention_version
@@ -54,8 +53,8 @@ _HOME = {
     "Compatibility": "_compat.compatibility",
     "DisabledSafetyCheck": "_function.safety_check",
     "Exported": "_exported",
-    "Handle": "_archive.archive",
-    "Inspection": "_artifact.inspect",
+    "Handle": "_archive.handle",
+    "Inspection": "_artifact.inspection",
     "Policy": "_read.policy",
     "Summary": "_archive.summary",
     "SymbolicScope": "_jax",
