@@ -1,7 +1,8 @@
 """Saves two artifacts over one file again and again in child processes that are killed: test_kill.py starts this.
 
-kill.py FOLDER OLD NEW moments COUNT SEED    at random moments, by another process
+kill.py FOLDER OLD NEW bytes COUNT SEED      when the new file has a size by chance
 kill.py FOLDER OLD NEW steps                 in front of each step that the system is asked for
+kill.py FOLDER OLD NEW moments COUNT SEED    at random moments, by another process
 """
 
 import collections
@@ -9,12 +10,11 @@ import itertools
 import os
 import random
 import re
-import select
 import signal
 import sys
-from collections.abc import Callable
 
 import jaxexp
+from kit.dying import assert_died, die_at, forked, kill_after
 
 
 def main() -> None:
@@ -26,30 +26,53 @@ def main() -> None:
     exports[0].save(path)
     found: collections.Counter[str] = collections.Counter()
 
-    def look(child: int) -> None:
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), f"the child ended by itself, status {status}"
-        assert os.WTERMSIG(status) == signal.SIGKILL
+    def look(child: int, of: signal.Signals = signal.SIGKILL) -> tuple[str, list[int]]:
+        """Which version is there, and the sizes of what else is left."""
+        assert_died(child, of)
         with open(path, "rb") as file:
-            found[versions[file.read()]] += 1  # a KeyError is a third thing
+            version = versions[file.read()]  # a KeyError is a third thing
+        found[version] += 1
         jaxexp.load(path)
+        sizes = []
         for name in set(os.listdir(folder)) - {"artifact"}:
             left = os.path.join(folder, name)
             assert re.fullmatch(r"\.[0-9a-f]{16}\.tmp", name), name
-            found["partial"] += os.path.getsize(left) not in map(len, versions)
+            sizes.append(os.path.getsize(left))
             os.unlink(left)  # hundreds of them would fill the disk
+        return version, sizes
+
+    def save_and_die(complete: int, size: int) -> None:
+        """Saves the new one, the old one, ... so many times, and dies at this size of the next one."""
+        for exported in itertools.islice(itertools.cycle(reversed(exports)), complete):
+            exported.save(path)
+        die_at(size)
+        exports[(complete + 1) % 2].save(path)
 
     def save_forever() -> None:
         for exported in itertools.cycle(reversed(exports)):
             exported.save(path)
 
-    if how == "moments":
+    if how == "bytes":
+        count, seed = map(int, rest)
+        source = random.Random(seed)
+        lengths = {name: len(blob) for blob, name in versions.items()}
+        for number in range(count):
+            complete = source.randrange(3)
+            whole = lengths[("new", "old")[complete % 2]]
+            # The first two die at the first byte and at the last one.
+            size = (0, whole - 1, source.randrange(whole))[min(number, 2)]
+            exports[0].save(path)
+            child, ended = forked(lambda complete=complete, size=size: save_and_die(complete, size))
+            there, sizes = look(child, signal.SIGXFSZ)
+            assert (there, sizes) == (("old", "new")[complete % 2], [size])
+            found["partial"] += 1
+            os.close(ended)
+    elif how == "moments":
         count, seed = map(int, rest)
         source = random.Random(seed)
         for _ in range(count):
             child, ended = forked(save_forever)
-            select.select([ended], [], [], source.uniform(0, 0.02))  # the child holds the other end, and does not end
-            os.kill(child, signal.SIGKILL)
+            kill_after(child, ended, source.uniform(0, 0.02))
             look(child)
             os.close(ended)
     else:
@@ -66,21 +89,6 @@ def main() -> None:
             exports[0].save(path)
     for name, count in found.items():
         print(name, count)
-
-
-def forked(run: Callable[[], None]) -> tuple[int, int]:
-    """A child process that runs this, and the end of a pipe that is its standard output."""
-    ended, held = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(ended)
-        os.dup2(held, 1)
-        try:
-            run()
-        finally:
-            os._exit(1)
-    os.close(held)
-    return child, ended
 
 
 def save_until(step: int, exported: jaxexp.Exported, path: str) -> None:
