@@ -41,10 +41,10 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 
 # With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
 fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, SECONDS=n over all targets (TARGETS="verify decoder" for some)
-	@$(BIN)/python tests/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
+	@$(BIN)/python tests/tools/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
 
 sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some)
-	@$(BIN)/python tests/sanitize.py $(STEPS)
+	@$(BIN)/python tests/tools/sanitize.py $(STEPS)
 
 # A partial run is not for docs/benchmarks.md.
 bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute, docs/ stays; BENCH_ARGS=... likewise)
