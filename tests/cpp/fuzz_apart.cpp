@@ -8,9 +8,9 @@
 #include "seal.h"
 #include "target.h"
 #include "view.h"
-#include "wire/apart.h"
-#include "wire/digest.h"
-#include "wire/error.h"
+#include "wire/artifact/apart.h"
+#include "wire/base/digest.h"
+#include "wire/base/error.h"
 
 namespace {
 

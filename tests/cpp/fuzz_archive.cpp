@@ -6,13 +6,13 @@
 
 #include "index.h"
 #include "target.h"
-#include "wire/archive_end.h"
-#include "wire/archive_index.h"
-#include "wire/archive_limits.h"
-#include "wire/archive_records.h"
-#include "wire/error.h"
-#include "wire/member_name.h"
-#include "wire/zip_file.h"
+#include "wire/archive/end.h"
+#include "wire/archive/index.h"
+#include "wire/archive/limits.h"
+#include "wire/archive/member_name.h"
+#include "wire/archive/records.h"
+#include "wire/archive/zip_file.h"
+#include "wire/base/error.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include "seal.h"
 #include "target.h"
 #include "view.h"
-#include "wire/error.h"
-#include "wire/known.h"
+#include "wire/artifact/known.h"
+#include "wire/base/error.h"
 
 namespace {
 

@@ -8,12 +8,12 @@
 #include "seal.h"
 #include "target.h"
 #include "view.h"
-#include "wire/check.h"
-#include "wire/digest.h"
-#include "wire/error.h"
-#include "wire/trailer.h"
-#include "wire/values.h"
-#include "wire/verify.h"
+#include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
+#include "wire/base/error.h"
+#include "wire/exported/check.h"
+#include "wire/exported/values.h"
+#include "wire/exported/verify.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "wire/digest.h"
+#include "wire/base/digest.h"
 
 namespace jaxexp::tests {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "index.h"
 #include "rebuild.h"
-#include "wire/archive_end.h"
-#include "wire/check.h"
-#include "wire/error.h"
-#include "wire/verify.h"
+#include "wire/archive/end.h"
+#include "wire/base/error.h"
+#include "wire/exported/check.h"
+#include "wire/exported/verify.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include "index.h"
 #include "seal.h"
 #include "trailer_generated.h"
-#include "wire/trailer.h"
+#include "wire/artifact/trailer.h"
 
 namespace jaxexp::tests {
 namespace {

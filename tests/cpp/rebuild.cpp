@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "wire/flat_map.h"
-#include "wire/writer.h"
+#include "wire/artifact/writer.h"
+#include "wire/base/flat_map.h"
 
 namespace jaxexp::tests {
 namespace {

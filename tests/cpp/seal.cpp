@@ -7,8 +7,8 @@
 
 #include "exported_generated.h"
 #include "trailer_generated.h"
-#include "wire/digest.h"
-#include "wire/trailer.h"
+#include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
 
 namespace jaxexp::tests {
 namespace {

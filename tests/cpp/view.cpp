@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "fields.h"
-#include "wire/flat_map.h"
+#include "wire/base/flat_map.h"
 
 namespace jaxexp::tests {
 namespace {
