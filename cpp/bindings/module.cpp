@@ -21,6 +21,7 @@
 
 NB_MODULE(_native, m) {
   using namespace jaxexp;
+  using namespace jaxexp::bindings;
   using namespace nb::literals;
 
   m.doc() = "The codec of serialized Exported. Importing it imports no JAX: `bind` hands over what it needs.";

@@ -16,7 +16,7 @@
 #include "wire/base/crew.h"
 #include "wire/base/error.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 using namespace nb::literals;
@@ -398,4 +398,4 @@ void define_archive(nb::module_& m) {
            "The bytes of the index; where its root is in them, its size and its digest.");
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -11,7 +11,7 @@
 #include "wire/archive/index.h"
 #include "wire/archive/records.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 /// The index of an archive in a caller's buffer.
 class IndexView {
@@ -41,4 +41,4 @@ class IndexView {
 /// Adds what Python sees of archives to the native module.
 void define_archive(nb::module_& m);
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -8,7 +8,7 @@
 #include "wire/artifact/apart.h"
 #include "wire/base/digest.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 nb::object cut(nb::handle artifact) {
   const auto buffer = stable(artifact);
@@ -37,4 +37,4 @@ nb::object digest(nb::handle buffer) {
   return nb::bytes(found.data(), found.size());
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -16,4 +16,4 @@ nb::object join(nb::handle image, nb::handle modules);
 /// wire::digest, as bytes.
 nb::object digest(nb::handle buffer);
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -5,7 +5,7 @@
 #include "wire/exported/generation.h"
 #include "wire/exported/values.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
@@ -179,4 +179,4 @@ nb::object Artifact::trailer() const {
   return facts;
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

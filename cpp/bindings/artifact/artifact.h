@@ -13,7 +13,7 @@
 #include "exported_generated.h"
 #include "wire/artifact/opened.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 class Artifact {
  public:
@@ -75,4 +75,4 @@ class Artifact {
   std::size_t order_;  // how many VJPs deep
 };
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

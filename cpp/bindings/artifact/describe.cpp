@@ -9,7 +9,7 @@
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/values.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 namespace schema = wire::schema;
@@ -153,4 +153,4 @@ nb::dict Artifact::describe() const {
   return facts;
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

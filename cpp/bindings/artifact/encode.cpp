@@ -13,7 +13,7 @@
 #include "wire/exported/check.h"
 #include "wire/exported/limits.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 /// The bytes of a function's module, and what keeps them where they are.
@@ -182,4 +182,4 @@ nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Fo
   return parts;
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -8,7 +8,7 @@
 
 #include "wire/artifact/trailer.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -28,4 +28,4 @@ nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& 
 /// The same bytes as a list of buffers, in which the modules are views of what the chain holds.
 nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Form& form, const wire::Notes* notes);
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -75,4 +75,4 @@ inline std::shared_ptr<const Buffer> stable(nb::handle owner, std::size_t alignm
   return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

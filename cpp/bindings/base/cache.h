@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -50,4 +50,4 @@ class Cache {
   Objects objects_;
 };
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

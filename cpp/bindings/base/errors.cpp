@@ -7,7 +7,7 @@
 
 #include "wire/artifact/writer.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 nb::str text(const std::string& utf8) { return nb::str(utf8.data(), utf8.size()); }
@@ -88,4 +88,4 @@ std::string describe(nb::handle object) {
   return wire::shortened(text) + " (" + type + ")";
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

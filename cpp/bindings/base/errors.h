@@ -9,7 +9,7 @@
 
 #include "wire/base/error.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -45,4 +45,4 @@ nb::object export_type_error(const std::string& message);
 /// An object and its type for a message, as in "3 (int)".
 std::string describe(nb::handle object);
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 std::shared_ptr<const JaxRefs>& current() {
@@ -51,4 +51,4 @@ void unbind_with(nb::module_& module) {
   module.attr("_bound") = nb::capsule(&current(), [](void*) noexcept { current().reset(); });
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

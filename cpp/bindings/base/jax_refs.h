@@ -9,7 +9,7 @@
 
 #include "bindings/base/cache.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -65,4 +65,4 @@ void bind(nb::handle jax);
 /// Drops the references when the module goes, while the interpreter can still take them.
 void unbind_with(nb::module_& module);
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -17,4 +17,4 @@ inline nb::object text(std::string_view bytes) {
   return decoded;
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -6,11 +6,11 @@
 #include "bindings/base/buffer.h"
 #include "wire/bytecode/bytecode.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 inline void check_bytecode(nb::handle module) {
   const Buffer buffer(module);
   over(buffer.bytes().size(), [&] { wire::check_bytecode(buffer.bytes(), {nullptr, "mlir_module_serialized"}); });
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -9,7 +9,7 @@
 #include "bindings/base/text.h"
 #include "wire/bytecode/bytecode.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 /// A pair of dicts: kinds of operations, and targets of custom calls (None where they are not known), each with how
 /// often it occurs. None for bytecode of a version that is not known here.
@@ -28,4 +28,4 @@ inline nb::object contents(nb::handle module) {
   return nb::make_tuple(counts(found->operations), calls);
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

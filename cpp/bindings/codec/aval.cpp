@@ -14,7 +14,7 @@
 #include "wire/exported/dimension.h"
 #include "wire/exported/generation.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
   std::uint32_t& offset = known(avals_, aval);
@@ -244,4 +244,4 @@ nb::object Decoder::dtype(int kind, const wire::Path& where) {
   }
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

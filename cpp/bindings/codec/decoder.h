@@ -18,7 +18,7 @@
 #include "wire/exported/dimension.h"
 #include "wire/exported/values.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace schema = wire::schema;
 
@@ -166,4 +166,4 @@ class Decoder {
   Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
 };
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -2,7 +2,7 @@
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 Offset<schema::Effect> Encoder::effect(nb::handle effect) {
   return schema::CreateEffect(writer_.fbb(), string(jax_.effect_name(effect), "the name of an effect"));
@@ -13,4 +13,4 @@ nb::object Decoder::effect(const schema::Effect& effect, const wire::Path& where
   return placing(where, [&] { return jax_.effect_of_name(string(*effect.type_name())); });
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -3,7 +3,7 @@
 
 #include "bindings/base/errors.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 std::string_view Encoder::utf8(nb::handle text, const char* what) const {
   if (!PyUnicode_Check(text.ptr())) refuse(std::string(what) + " has to be a string, found " + describe(text), true);
@@ -35,4 +35,4 @@ void Encoder::refuse(const std::string& what, bool wrong_type) const {
   throw NotSerializable(where_, what, wrong_type);
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

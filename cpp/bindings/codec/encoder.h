@@ -14,7 +14,7 @@
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace schema = wire::schema;
 template <class T>
@@ -143,4 +143,4 @@ class Encoder {
   Offsets<schema::Sharding> shardings_by_number_;  // unspecified first
 };
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -4,7 +4,7 @@
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view exported_path,
                                            std::span<const std::uint8_t> module, std::string_view jax_version,
@@ -222,4 +222,4 @@ std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, st
   return {avals, shardings};
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

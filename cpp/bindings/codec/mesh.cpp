@@ -6,7 +6,7 @@
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 Offset<schema::AbstractMesh> Encoder::mesh(nb::handle mesh) {
   std::uint32_t& offset = known(meshes_, mesh);
@@ -87,4 +87,4 @@ const char* Decoder::platform_of_kind(std::string kind, const wire::Path& where)
                     "'" + wire::shortened(kind) + "'");
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

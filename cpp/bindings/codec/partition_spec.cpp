@@ -5,7 +5,7 @@
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 Offset<schema::PartitionSpec> Encoder::partition_spec(nb::handle spec) {
   std::uint32_t& offset = known(specs_, spec);
@@ -72,4 +72,4 @@ nb::object Decoder::one_axis(const schema::PartitionSpecOneAxis& axis) {
   }
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

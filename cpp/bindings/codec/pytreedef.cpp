@@ -7,7 +7,7 @@
 #include "bindings/codec/encoder.h"
 #include "wire/exported/limits.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 using Kind = schema::PyTreeDefKind;
@@ -239,4 +239,4 @@ nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leav
   }
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

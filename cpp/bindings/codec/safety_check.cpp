@@ -2,7 +2,7 @@
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 Offset<schema::DisabledSafetyCheck> Encoder::safety_check(nb::handle check) {
   using Kind = schema::DisabledSafetyCheckKind;
@@ -17,4 +17,4 @@ nb::object Decoder::safety_check(const schema::DisabledSafetyCheck& check, const
   return reading(where, "a safety check", [&] { return jax_.safety_check(static_cast<int>(check.kind()), target); });
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -3,7 +3,7 @@
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 Offset<schema::NamedSharding> Encoder::named_sharding(nb::handle sharding) {
   std::uint32_t& offset = known(named_shardings_, sharding);
@@ -55,4 +55,4 @@ nb::object Decoder::hlo_sharding(const flatbuffers::Vector<std::int8_t>& proto, 
   return reading(where, "an xla.OpSharding", [&] { return jax_.sharding_of_proto(bytes(proto), aval); });
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -17,7 +17,7 @@
 #include "wire/base/file_bytes.h"
 #include "wire/exported/values.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 using Bytes = std::span<const std::uint8_t>;
@@ -313,4 +313,4 @@ nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
   return Reading(*this, std::move(items), false, UINT64_MAX).run();
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

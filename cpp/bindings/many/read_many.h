@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -33,4 +33,4 @@ struct ReadMany {
   nb::tuple slices(nb::handle owner, const nb::list& extents) const;
 };
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -15,7 +15,7 @@
 #include "wire/base/file_bytes.h"
 #include "wire/bytecode/bytecode.h"
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 namespace {
 
 struct Verdict {
@@ -74,4 +74,4 @@ nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size
   return said;
 }
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-namespace jaxexp {
+namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
@@ -15,4 +15,4 @@ namespace nb = nanobind;
 /// where, what was expected, and what was found. Checked are structure, digests, and the bytecode of modules.
 nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size_t workers);
 
-}  // namespace jaxexp
+}  // namespace jaxexp::bindings
