@@ -5,7 +5,7 @@
 
 #include <new>
 
-#include "wire/artifact/writer.h"
+#include "wire/artifact/layout.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -28,7 +28,7 @@ void translate(const std::exception_ptr& exception, void*) {
       set_error(make_error("DeserializationError", text(e.path), text(e.expected), text(e.found)));
     } catch (const NotSerializable& e) {
       set_error(make_error(e.wrong_type ? "SerializationTypeError" : "SerializationError", text(e.message)));
-    } catch (const wire::Writer::TooLarge& e) {
+    } catch (const wire::TooLarge& e) {
       set_error(make_error("SerializationError", nb::str(e.what())));
     }
   } catch (nb::python_error& e) {

@@ -24,7 +24,7 @@ struct NotSerializable : std::exception {
   bool wrong_type;  // a TypeError too
 };
 
-/// Makes wire::Error, wire::Writer::TooLarge and NotSerializable the exceptions of jaxexp._errors.
+/// Makes wire::Error, wire::TooLarge and NotSerializable the exceptions of jaxexp._errors.
 void translate_errors();
 
 /// Replaces an exception of Python code by a DeserializationError that it is the cause of. Exceptions that are not

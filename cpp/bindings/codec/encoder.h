@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "bindings/artifact/encode.h"
 #include "bindings/base/jax_refs.h"
+#include "bindings/codec/form.h"
 #include "wire/artifact/trailer.h"
 #include "wire/artifact/writer.h"
 #include "wire/base/error.h"

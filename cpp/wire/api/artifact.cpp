@@ -56,13 +56,6 @@ std::vector<Value> values(const wire::schema::Exported& e, const Values& v) {
 
 }  // namespace
 
-DeserializationError::DeserializationError(std::string path, std::string expected, std::string found)
-    : std::runtime_error("cannot read the artifact: " + (path.empty() ? "" : "at " + path + ": ") + "expected " + expected +
-                         ", found " + found),
-      path_(std::move(path)),
-      expected_(std::move(expected)),
-      found_(std::move(found)) {}
-
 std::string Sharding::str() const {
   std::string text;
   for (const MeshAxis& axis : mesh) {

@@ -1,7 +1,7 @@
 // Errors of cpp/wire as the public headers have them.
 #pragma once
 
-#include "jaxexp/artifact.h"
+#include "jaxexp/deserialization_error.h"
 #include "wire/base/error.h"
 
 namespace jaxexp {

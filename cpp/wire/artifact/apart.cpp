@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "wire/artifact/layout.h"
 #include "wire/artifact/trailer.h"
-#include "wire/artifact/writer.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/exported/limits.h"

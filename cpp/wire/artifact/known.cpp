@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "wire/artifact/layout.h"
 #include "wire/base/unaligned.h"
 
 namespace jaxexp::wire {

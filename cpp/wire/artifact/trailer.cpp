@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "wire/artifact/stored_digest.h"
-#include "wire/artifact/writer.h"
 #include "wire/base/error.h"
 #include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
@@ -16,6 +15,8 @@
 
 namespace jaxexp::wire {
 namespace {
+
+using flatbuffers::Offset, flatbuffers::String, flatbuffers::Vector;
 
 constexpr std::size_t footer_size = TrailerWriter::footer_size;
 
@@ -191,7 +192,7 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
   for (const std::string& constraint : notes.constraints) size += constraint.size() + 64;
   for (const Notes::Function& function : notes.functions)
     size += 4 * (function.weak_arguments.size() + function.weak_results.size()) + 128;
-  if (size >= max_buffer_size / 2) throw Writer::TooLarge();
+  if (size >= max_buffer_size / 2) throw TooLarge();
 
   std::vector<Offset<schema::FunctionNotes>> functions;
   functions.reserve(modules.size());
@@ -246,12 +247,6 @@ std::uint8_t* write_trailer(std::span<const std::uint8_t> metadata, std::span<co
   add(digest({start, target}));
   add(image_of ? image_mark : mark);
   return target;
-}
-
-void write_head(std::uint8_t* artifact, std::size_t end, bool image) {
-  std::uint8_t* const head = artifact + sizeof(flatbuffers::uoffset_t);
-  std::ranges::copy(image ? image_mark : mark, head);
-  flatbuffers::WriteScalar(head + mark.size(), static_cast<std::uint32_t>(end));
 }
 
 }  // namespace jaxexp::wire

@@ -1,7 +1,6 @@
 // What jaxexp keeps behind an artifact: digests, and what the format has no place for. schema/trailer.fbs has the layout.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,20 +12,10 @@
 
 #include "exported_generated.h"
 #include "trailer_generated.h"
+#include "wire/artifact/layout.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::wire {
-
-/// Stands behind the root offset of an artifact with a trailer, and at its end. Nothing that jax.export writes there
-/// looks like it.
-inline constexpr std::array<std::uint8_t, 8> mark = {'j', 'a', 'x', 'e', 'x', 'p', 0, 1};
-
-/// The same of an image: an artifact whose modules are stored apart (cpp/wire/artifact/apart.h). Two bytes are those of the other
-/// mark, so none becomes the other by damage.
-inline constexpr std::array<std::uint8_t, 8> image_mark = {'j', 'x', 'i', 'm', 'a', 'g', 'e', 1};
-
-/// What stands between the root offset and the tables of an artifact with a trailer: the mark, and the artifact's size.
-inline constexpr std::size_t head_size = mark.size() + sizeof(std::uint32_t);
 
 /// A function has a few; each is an inequality that JAX has to reason with.
 inline constexpr std::size_t max_constraints = 1024;
@@ -85,7 +74,7 @@ struct Notes {
 /// A trailer that is laid out, so that its size is known, before the digests are.
 class TrailerWriter {
  public:
-  /// `modules` are those of the functions, in their order. Throws Writer::TooLarge.
+  /// `modules` are those of the functions, in their order. Throws TooLarge.
   TrailerWriter(const Notes& notes, std::span<const std::span<const std::uint8_t>> modules);
 
   std::size_t size() const { return fbb_.GetSize() + footer_size; }
@@ -106,8 +95,5 @@ class TrailerWriter {
 /// digest of the metadata as they are where the modules are, and another mark.
 std::uint8_t* write_trailer(std::span<const std::uint8_t> metadata, std::span<const std::uint8_t> content,
                             const Digest* image_of, std::uint8_t* target);
-
-/// Fills the head of an artifact or image of so many bytes.
-void write_head(std::uint8_t* artifact, std::size_t end, bool image = false);
 
 }  // namespace jaxexp::wire

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "wire/artifact/trailer.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::wire {

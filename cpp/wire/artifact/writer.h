@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <initializer_list>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "exported_generated.h"
+#include "wire/artifact/layout.h"
 #include "wire/base/interner.h"
 
 namespace jaxexp::wire {
@@ -18,16 +18,6 @@ using Offset = flatbuffers::Offset<T>;
 using String = flatbuffers::String;
 template <class T>
 using Vector = flatbuffers::Vector<T>;
-
-/// An artifact in pieces: metadata, then for each module its length, its bytes, and zeros up to a multiple of four; the
-/// primal's module comes first. The pieces are views of the Writer's memory and of the modules that it was given.
-struct Layout {
-  std::span<const std::uint8_t> metadata;
-  std::vector<std::span<const std::uint8_t>> modules;
-  std::size_t size;
-};
-
-constexpr std::size_t padding(std::size_t size) { return (4 - size % 4) % 4; }
 
 /// What tells the tables apart that are written once; the others have one place in an artifact anyway.
 enum class Table : std::uint8_t { tree, aval, device, mesh, axis, spec, named_sharding, sharding };
@@ -77,10 +67,6 @@ class Writer {
 
   /// Fills the head of a finished artifact: with its trailer, it is so many bytes.
   void set_end(std::size_t end);
-
-  struct TooLarge : std::exception {
-    const char* what() const noexcept override { return "the artifact would be 2 GiB or more, beyond the format"; }
-  };
 
  private:
   // What the keys of `known_` describe.
