@@ -64,8 +64,9 @@ NB_MODULE(_native, m) {
            "The bytes of the StableHLO module: a read-only view into the buffer.")
       .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
            "The same bytes, without a comparison with their digest.")
-      .def_prop_ro("size", &Artifact::size,
-                   "How many bytes it has, its modules included; all of the buffer where no trailer says where it ends.")
+      .def_prop_ro(
+          "size", &Artifact::size,
+          "How many bytes it has, its modules included; all of the buffer where no trailer says where it ends.")
       .def("vjp", &Artifact::vjp, "The VJP that was serialized with it.")
       .def_prop_ro("serialization_version", &Artifact::serialization_version)
       .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))

@@ -1,5 +1,5 @@
-// Fuzz target: an artifact whose modules are cut out and put back, and its image, damaged on purpose, with digests that are
-// right.
+// Fuzz target: an artifact whose modules are cut out and put back, and its image, damaged on purpose, with digests that
+// are right.
 #include <algorithm>
 #include <cstring>
 #include <optional>

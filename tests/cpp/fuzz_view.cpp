@@ -58,7 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   // ...and the semantic pass for following every index.
   for (const Exported* e = root; e; e = e->vjp()) {
-    tests::require(e->function_name() && e->mlir_module_serialized() && e->in_tree() && e->out_tree(), "required fields");
+    tests::require(e->function_name() && e->mlir_module_serialized() && e->in_tree() && e->out_tree(),
+                   "required fields");
     tests::require(wire::device_count(*e) > 0, "there are devices");
     read_values(wire::Values::arguments(*e));
     read_values(wire::Values::results(*e));

@@ -53,9 +53,7 @@ nb::object Artifact::module() const {
   return source_->module_buffer(order_).part(bytes);
 }
 
-nb::object Artifact::unchecked_module() const {
-  return source_->module_buffer(order_).part(unchecked_module_bytes());
-}
+nb::object Artifact::unchecked_module() const { return source_->module_buffer(order_).part(unchecked_module_bytes()); }
 
 std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto bytes = unchecked_module_bytes();
@@ -145,9 +143,11 @@ nb::list Artifact::modules() const {
 }
 
 nb::object Artifact::metadata() const {
-  if (order_ != 0 || !source_->opened->trailer() || !source_->opened->trailer()->content().metadata()) return nb::none();
+  if (order_ != 0 || !source_->opened->trailer() || !source_->opened->trailer()->content().metadata())
+    return nb::none();
   nb::dict texts;
-  for (const schema::Entry* entry : *source_->opened->trailer()->content().metadata()) texts[text(*entry->key())] = text(*entry->value());
+  for (const schema::Entry* entry : *source_->opened->trailer()->content().metadata())
+    texts[text(*entry->key())] = text(*entry->value());
   return texts;
 }
 

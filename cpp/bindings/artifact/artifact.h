@@ -52,8 +52,8 @@ class Artifact {
     Source(nb::handle owner, nb::handle modules);
     const Buffer& module_buffer(std::size_t order) const { return modules.empty() ? *buffer : *modules[order]; }
 
-    std::shared_ptr<const Buffer> buffer;  // read-only, so what was verified stays true
-    std::span<const std::uint8_t> bytes;   // of the buffer; what is behind the artifact included
+    std::shared_ptr<const Buffer> buffer;                // read-only, so what was verified stays true
+    std::span<const std::uint8_t> bytes;                 // of the buffer; what is behind the artifact included
     std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
     std::optional<wire::Opened> opened;
   };
@@ -66,7 +66,6 @@ class Artifact {
   nb::dict decode_shared(bool& shareable) const;
 
  private:
-
   Artifact(std::shared_ptr<const Source> source, const wire::schema::Exported& exported, std::size_t order)
       : source_(std::move(source)), exported_(&exported), order_(order) {}
 

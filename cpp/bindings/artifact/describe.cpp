@@ -100,8 +100,7 @@ nb::tuple mesh(const schema::AbstractMesh& mesh) {
 nb::object sharding(const schema::Exported& e, const wire::Values& values, std::uint32_t i) {
   if (const auto* named = values.named_sharding(i)) {
     const auto axes = [](const schema::PartitionSpecOneAxis& axis) { return texts(axis.axes()); };
-    const nb::object memory =
-        named->memory_kind() ? text(named->memory_kind()->string_view()) : nb::object(nb::none());
+    const nb::object memory = named->memory_kind() ? text(named->memory_kind()->string_view()) : nb::object(nb::none());
     return nb::make_tuple(mesh(wire::mesh_of(*named, e)), each(named->spec()->partitions(), axes), memory);
   }
   if (const auto* proto = values.hlo_sharding(i)) return nb::bytes(proto->data(), proto->size());

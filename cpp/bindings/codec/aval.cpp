@@ -126,8 +126,7 @@ nb::object Decoder::plain_aval(const nb::object& shape, const nb::object& dtype)
   std::array<PyObject*, 8> arguments{shape.ptr(), dtype.ptr(), Py_False};
   const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(rest.ptr()));
   if (3 + count > arguments.size()) return {};
-  for (std::size_t i = 0; i < count; ++i)
-    arguments[3 + i] = PyTuple_GET_ITEM(rest.ptr(), static_cast<Py_ssize_t>(i));
+  for (std::size_t i = 0; i < count; ++i) arguments[3 + i] = PyTuple_GET_ITEM(rest.ptr(), static_cast<Py_ssize_t>(i));
   nb::object aval = nb::steal(PyObject_Vectorcall(jax_.create_aval.ptr(), arguments.data(), 3 + count, nullptr));
   if (!aval.is_valid()) throw nb::python_error();
   return aval;
@@ -203,7 +202,8 @@ nb::object Decoder::power(const wire::Factor& factor, const wire::Path& where) {
   } else if (factor.operation == wire::Operation::non_negative) {
     base = jax_.dimension_operation("max", sum(factor.operands[0], where), 0, scope_);
   } else {
-    base = jax_.dimension_operation(factor.name, sum(factor.operands[0], where), sum(factor.operands[1], where), scope_);
+    base =
+        jax_.dimension_operation(factor.name, sum(factor.operands[0], where), sum(factor.operands[1], where), scope_);
   }
   if (factor.exponent == 1) return base;
   return reduce({std::move(base), nb::int_(factor.exponent)},

@@ -160,7 +160,7 @@ class Decoder {
   const wire::Path path_;
   const wire::Trailer* const trailer_;
   const schema::FunctionNotes* const notes_;  // of the trailer
-  std::string key_;   // of a cache, while it is being put together
+  std::string key_;                           // of a cache, while it is being put together
   bool shareable_ = true;
   nb::object scope_;  // of symbolic dimensions; made for the first of them
   Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;

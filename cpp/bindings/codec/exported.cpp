@@ -32,10 +32,8 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   const auto fun_name = string(field(names_.fun_name), "the value");
   const auto in_tree = tree(field(names_.in_tree));
   const auto out_tree = tree(field(names_.out_tree));
-  Values in = values(get(names_.in_avals), "in_avals", get(names_._in_named_shardings),
-                     "_in_named_shardings");
-  Values out = values(get(names_.out_avals), "out_avals", get(names_._out_named_shardings),
-                      "_out_named_shardings");
+  Values in = values(get(names_.in_avals), "in_avals", get(names_._in_named_shardings), "_in_named_shardings");
+  Values out = values(get(names_.out_avals), "out_avals", get(names_._out_named_shardings), "_out_named_shardings");
   if (form_.hlo_shardings) {
     add_hlo_shardings(in, get(names_.in_shardings_hlo), "in_shardings_hlo");
     add_hlo_shardings(out, get(names_.out_shardings_hlo), "out_shardings_hlo");
@@ -48,11 +46,9 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
                                             [&](nb::handle platform) { return string(platform, "the value"); });
   const auto write_effect = [&](nb::handle effect) { return this->effect(effect); };
   const auto ordered = each<schema::Effect>(get(names_.ordered_effects), "ordered_effects", write_effect);
-  const auto unordered =
-      each<schema::Effect>(get(names_.unordered_effects), "unordered_effects", write_effect);
-  const auto checks =
-      each<schema::DisabledSafetyCheck>(get(names_.disabled_safety_checks), "disabled_safety_checks",
-                                        [&](nb::handle check) { return safety_check(check); });
+  const auto unordered = each<schema::Effect>(get(names_.unordered_effects), "unordered_effects", write_effect);
+  const auto checks = each<schema::DisabledSafetyCheck>(get(names_.disabled_safety_checks), "disabled_safety_checks",
+                                                        [&](nb::handle check) { return safety_check(check); });
   constexpr std::uint64_t largest_short = std::numeric_limits<std::uint16_t>::max();
   const auto convention = static_cast<std::uint16_t>(number(names_.calling_convention_version, 0, largest_short));
   std::vector<std::uint16_t> kept;
@@ -145,10 +141,10 @@ void Encoder::add_hlo_shardings(Values& values, nb::handle hlo_shardings, const 
 
 nb::dict Decoder::exported() {
   const schema::Exported& e = exported_;
-  const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings",
-                                               notes_ ? notes_->weak_arguments() : nullptr);
-  const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings",
-                                                 notes_ ? notes_->weak_results() : nullptr);
+  const auto [in_avals, in_shardings] =
+      values(wire::Values::arguments(e), "in_avals", "in_shardings", notes_ ? notes_->weak_arguments() : nullptr);
+  const auto [out_avals, out_shardings] =
+      values(wire::Values::results(e), "out_avals", "out_shardings", notes_ ? notes_->weak_results() : nullptr);
   const auto effects = [&](const auto* effects, std::string_view field) {
     return tuple_of(effects, [&](const schema::Effect& effect, std::uint32_t i) {
       return this->effect(effect, {&path_, field, i});
@@ -200,7 +196,8 @@ std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, st
       key |= position(*named);
       const std::uint32_t parts = wire::Values::length(named->spec()->partitions());
       if (const std::uint32_t rank = wire::Values::length(table.shape()); parts > rank)
-        throw wire::Error(sharding_path, "a sharding that fits the aval, which has " + std::to_string(rank) + " dimensions",
+        throw wire::Error(sharding_path,
+                          "a sharding that fits the aval, which has " + std::to_string(rank) + " dimensions",
                           "one of " + std::to_string(parts));
       sharding = named_sharding(*named, sharding_path);
     } else if (const auto* proto = values.hlo_sharding(i)) {

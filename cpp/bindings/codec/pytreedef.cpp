@@ -203,8 +203,7 @@ void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
   }
   const std::size_t leaves_before = state.leaves;
   const std::uint32_t arity = wire::Values::length(node.children());
-  for (std::uint32_t i = 0; i < arity; ++i)
-    add_nodes(*node.children()->Get(i), state);
+  for (std::uint32_t i = 0; i < arity; ++i) add_nodes(*node.children()->Get(i), state);
   nb::object keys = nb::none();
   if (node.kind() == Kind::dict) {
     keys = nb::list();

@@ -69,7 +69,8 @@ class Maker {
     nb::dict fields = this->fields(artifact, item);
     const std::optional<Artifact> vjp = artifact.vjp();
     fields[get_vjp_name_] = vjp ? loaded_vjp_(nb::cast(*vjp)) : nb::none();
-    if (const nb::object texts = artifact.metadata(); !texts.is_none()) fields[metadata_name_] = metadata_from_json_(texts);
+    if (const nb::object texts = artifact.metadata(); !texts.is_none())
+      fields[metadata_name_] = metadata_from_json_(texts);
     fields[artifact_name_] = nb::cast(std::move(artifact));
     // As Exported's own constructor for what was loaded: nothing is checked or copied again.
     auto* const type = reinterpret_cast<PyTypeObject*>(exported_.ptr());
@@ -118,7 +119,8 @@ class Maker {
 
   const nb::object exported_, loaded_vjp_, metadata_from_json_;
   const nb::object artifact_name_ = interned("_artifact"), get_vjp_name_ = interned("_get_vjp"),
-                   metadata_name_ = interned("_metadata"), dict_name_ = interned("__dict__"), nothing_ = nb::make_tuple();
+                   metadata_name_ = interned("_metadata"), dict_name_ = interned("__dict__"),
+                   nothing_ = nb::make_tuple();
   std::vector<Decoded> decoded_;  // by the number of the metadata
 };
 
@@ -202,8 +204,7 @@ class Reading {
     if (item.error.is_valid()) return item.error;
     try {
       if (item.failure) std::rethrow_exception(item.failure);
-      item.source->buffer =
-          item.buffer ? item.buffer : std::make_shared<const Buffer>(nb::cast(std::move(*item.file)));
+      item.source->buffer = item.buffer ? item.buffer : std::make_shared<const Buffer>(nb::cast(std::move(*item.file)));
       item.source->modules.assign(item.modules.size(), item.modules_buffer);
       nb::object exported = maker.exported(item);
       is_made = true;
@@ -288,7 +289,8 @@ nb::tuple ReadMany::items(const nb::list& given, bool may_map, std::optional<std
       if (error.matches(PyExc_TypeError))
         items[i].error = export_type_error(
             std::string("artifacts are read from paths (str or os.PathLike) and from buffers such as bytes, bytearray, "
-                        "memoryview or mmap, not ") + nb::repr(one.type()).c_str());
+                        "memoryview or mmap, not ") +
+            nb::repr(one.type()).c_str());
       else
         items[i].error = nb::borrow(error.value());
     }

@@ -24,8 +24,8 @@ struct ReadMany {
   std::size_t workers;
   bool stop;
 
-  /// Items are paths and buffers. A file is mapped where that is allowed and it is large. In the place of a file of more
-  /// than `most_file_bytes` its size is returned, and that place counts among the exceptions.
+  /// Items are paths and buffers. A file is mapped where that is allowed and it is large. In the place of a file of
+  /// more than `most_file_bytes` its size is returned, and that place counts among the exceptions.
   nb::tuple items(const nb::list& items, bool may_map, std::optional<std::uint64_t> most_file_bytes) const;
 
   /// Every extent is a tuple of an offset into one buffer, a size, and the (offset, size) of modules where that part is

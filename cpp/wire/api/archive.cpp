@@ -25,7 +25,8 @@ std::pair<std::size_t, wire::ArchiveEnd> end_of(std::span<const std::uint8_t> fi
       throw wire::Error({}, "an archive's end", "a damaged one; get another copy of the archive");
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  for (std::size_t magic = text.size(); magic != 0 && (magic = text.rfind(ArchiveEnd::magic, magic - 1)) != text.npos;) {
+  for (std::size_t magic = text.size();
+       magic != 0 && (magic = text.rfind(ArchiveEnd::magic, magic - 1)) != text.npos;) {
     if (magic < ArchiveEnd::magic_at) break;
     const std::size_t start = magic - ArchiveEnd::magic_at;
     if (file.size() - start < ArchiveEnd::size) continue;
@@ -41,8 +42,8 @@ struct Archive::State {
   explicit State(std::span<const std::uint8_t> file) : file(file) {
     const auto [end, said] = end_of(file);
     this->end = end;
-    if (said.index_position > end || said.index_size > end - said.index_position || said.root_position > said.index_size ||
-        said.root_size > said.index_size - said.root_position)
+    if (said.index_position > end || said.index_size > end - said.index_position ||
+        said.root_position > said.index_size || said.root_size > said.index_size - said.root_position)
       throw wire::Error({}, "an index inside the archive", "one that leads out of it");
     const auto bytes = file.subspan(said.index_position, said.index_size);
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
@@ -63,7 +64,8 @@ std::size_t Archive::size() const { return state_->index->size(); }
 std::vector<std::string_view> Archive::names() const {
   return translating([&] {
     std::vector<std::string_view> names;
-    for (std::uint32_t i = 0; i < state_->index->size(); ++i) names.push_back(state_->index->member(i).name()->string_view());
+    for (std::uint32_t i = 0; i < state_->index->size(); ++i)
+      names.push_back(state_->index->member(i).name()->string_view());
     return names;
   });
 }
@@ -80,7 +82,8 @@ Artifact Archive::artifact(std::string_view name) const {
     const auto& place = *member.place();
     std::vector<std::span<const std::uint8_t>> modules;
     if (place.apart())
-      for (const auto* module : *member.modules()) modules.push_back(state_->file.subspan(module->position(), module->size()));
+      for (const auto* module : *member.modules())
+        modules.push_back(state_->file.subspan(module->position(), module->size()));
     return Artifact(state_->file.subspan(place.position(), place.size()), modules);
   });
 }

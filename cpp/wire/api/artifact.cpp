@@ -126,12 +126,11 @@ std::vector<std::string_view> Artifact::ordered_effects() const {
 }
 
 std::vector<std::string_view> Artifact::unordered_effects() const {
-  return each(state_->function(order_).unordered_effects(), [](const auto* e) { return e->type_name()->string_view(); });
+  return each(state_->function(order_).unordered_effects(),
+              [](const auto* e) { return e->type_name()->string_view(); });
 }
 
-unsigned Artifact::calling_convention_version() const {
-  return state_->function(order_).calling_convention_version();
-}
+unsigned Artifact::calling_convention_version() const { return state_->function(order_).calling_convention_version(); }
 
 std::string_view Artifact::writer() const { return wire::writer(state_->function(order_)); }
 

@@ -6,8 +6,8 @@
 namespace jaxexp {
 
 DeserializationError::DeserializationError(std::string path, std::string expected, std::string found)
-    : std::runtime_error("cannot read the artifact: " + (path.empty() ? "" : "at " + path + ": ") + "expected " + expected +
-                         ", found " + found),
+    : std::runtime_error("cannot read the artifact: " + (path.empty() ? "" : "at " + path + ": ") + "expected " +
+                         expected + ", found " + found),
       path_(std::move(path)),
       expected_(std::move(expected)),
       found_(std::move(found)) {}

@@ -10,8 +10,9 @@ namespace {
 constexpr std::string_view digits = "0123456789abcdef";
 
 /// A comment without its numbers, which a '#' stands for, a digit each.
-constexpr std::string_view form = "jaxexp archive 1, index ################ ########, root ######## ########, "
-                                  "xxh3 ################################";
+constexpr std::string_view form =
+    "jaxexp archive 1, index ################ ########, root ######## ########, "
+    "xxh3 ################################";
 static_assert(ArchiveEnd::magic_at + form.size() == ArchiveEnd::size);
 static_assert(form.starts_with(ArchiveEnd::magic));
 

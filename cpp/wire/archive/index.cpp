@@ -99,7 +99,8 @@ std::vector<ZipMember> ArchiveIndex::files() const {
   for (std::uint32_t i = 0; i < size(); ++i) {
     const schema::Member& member = this->member(i);
     const schema::Place& place = *member.place();
-    if (!place.shared()) files.push_back({zip_name(member), place.size(), place.crc32(), place.position() - place.header()});
+    if (!place.shared())
+      files.push_back({zip_name(member), place.size(), place.crc32(), place.position() - place.header()});
   }
   return files;
 }
@@ -139,7 +140,8 @@ const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
     refuse(path, "the bytes as they were written", std::string("others") + advice);
   const std::uint32_t first = first_member(number), end = first_member(number + 1);
   if ((number == 0 && first != 0) || end <= first || end - first > members_in_block)
-    refuse(path, "1 to " + std::to_string(members_in_block) + " members", "from " + std::to_string(first) + " to " + std::to_string(end));
+    refuse(path, "1 to " + std::to_string(members_in_block) + " members",
+           "from " + std::to_string(first) + " to " + std::to_string(end));
   const schema::Block& block = verified<schema::Block>(bytes, 1 + end - first, path);
   if (block.members()->size() != end - first)
     refuse(path, std::to_string(end - first) + " members", std::to_string(block.members()->size()));
@@ -161,14 +163,16 @@ void ArchiveIndex::check_member(const schema::Member& member, std::string_view p
   if (const std::string wrong = wrong_with_name(name); !wrong.empty())
     refuse({&path, "name"}, "a relative path of visible characters", "'" + escaped(shortened(name)) + "': " + wrong);
   if (!previous.empty() && previous >= name)
-    refuse({&path, "name"}, "names in ascending order", "'" + escaped(shortened(name)) + "' behind '" + escaped(shortened(previous)) + "'");
+    refuse({&path, "name"}, "names in ascending order",
+           "'" + escaped(shortened(name)) + "' behind '" + escaped(shortened(previous)) + "'");
   const schema::Place& place = *member.place();
   if (place.position() % member_alignment != 0 || place.position() > end_ || place.size() > end_ - place.position() ||
       place.header() > place.position())
     refuse({&path, "place"}, "bytes in front of the index, at a multiple of " + std::to_string(member_alignment),
            std::to_string(place.size()) + " at " + std::to_string(place.position()));
   // Which FlatBuffers' verifier leaves open.
-  if (Values::length(member.modules()) != 0 && reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
+  if (Values::length(member.modules()) != 0 &&
+      reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
     refuse({&path, "modules"}, "a vector at a multiple of eight bytes", "one elsewhere");
   const std::uint32_t modules = Values::length(member.modules());
   if (modules > max_vjp_order + 1 || (place.apart() && modules == 0))
@@ -200,13 +204,15 @@ void ArchiveIndex::check_places() const {
   for (std::uint32_t i = 0; i < size(); ++i) {
     const schema::Place& place = *member(i).place();
     const std::uint64_t position = place.position();
-    if (!place.shared()) extents.push_back({position - place.header(), position, position + place.size(), i, place.apart()});
+    if (!place.shared())
+      extents.push_back({position - place.header(), position, position + place.size(), i, place.apart()});
   }
   std::ranges::sort(extents, {}, &Extent::start);
   for (std::size_t i = 1; i < extents.size(); ++i)
     if (extents[i].start < extents[i - 1].end)
-      refuse({&index_path, "members", extents[i].number}, "bytes of its own",
-             "some that belong to '" + escaped(shortened(member(extents[i - 1].number).name()->string_view())) + "', too");
+      refuse(
+          {&index_path, "members", extents[i].number}, "bytes of its own",
+          "some that belong to '" + escaped(shortened(member(extents[i - 1].number).name()->string_view())) + "', too");
   // The member whose bytes hold a position.
   const auto holder = [&](std::uint64_t position) -> const Extent* {
     const auto behind = std::ranges::upper_bound(extents, position, {}, &Extent::position);
@@ -218,7 +224,8 @@ void ArchiveIndex::check_places() const {
     const Path path{&index_path, "members", i};
     if (place.shared()) {
       const Extent* const owner = holder(place.position());
-      if (!owner || owner->position != place.position() || owner->end - owner->position != place.size() || owner->apart != place.apart())
+      if (!owner || owner->position != place.position() || owner->end - owner->position != place.size() ||
+          owner->apart != place.apart())
         refuse({&path, "place"}, "the bytes of another member", "others");
     }
     for (std::uint32_t j = 0; j < Values::length(member.modules()); ++j) {
@@ -235,7 +242,8 @@ void ArchiveIndex::check_places() const {
 }
 
 std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
-  if (member >= size()) refuse({&index_path, "members", member}, "a number below " + std::to_string(size()), std::to_string(member));
+  if (member >= size())
+    refuse({&index_path, "members", member}, "a number below " + std::to_string(size()), std::to_string(member));
   std::uint32_t low = 0, high = root_->blocks()->size();
   while (high - low > 1) {
     const std::uint32_t middle = low + (high - low) / 2;

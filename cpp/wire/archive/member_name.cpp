@@ -21,8 +21,8 @@ std::uint32_t code_point(std::string_view text, std::size_t at) {
 
 bool is_invisible(std::uint32_t c) {
   const auto within = [&](std::uint32_t first, std::uint32_t last) { return c >= first && c <= last; };
-  return c < 0x20 || within(0x7F, 0x9F) || within(0x200B, 0x200F) || within(0x2028, 0x202E) ||
-         within(0x2060, 0x2069) || c == 0x061C || c == 0xFEFF;
+  return c < 0x20 || within(0x7F, 0x9F) || within(0x200B, 0x200F) || within(0x2028, 0x202E) || within(0x2060, 0x2069) ||
+         c == 0x061C || c == 0xFEFF;
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 namespace jaxexp::wire {
 namespace {
 
-schema::Digest to_struct(const Digest& digest) { return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest)); }
+schema::Digest to_struct(const Digest& digest) {
+  return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest));
+}
 
 std::string text(const flatbuffers::String* string) { return string ? string->str() : std::string(); }
 
@@ -74,10 +76,12 @@ void ArchiveRecords::check_name(std::string_view name) const {
   // No tool could extract both a file and a folder of one name.
   for (std::size_t slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/', slash + 1))
     if (members_.contains(name.substr(0, slash)))
-      throw std::invalid_argument("the archive has a member '" + std::string(name.substr(0, slash)) + "', which cannot be a folder, too");
+      throw std::invalid_argument("the archive has a member '" + std::string(name.substr(0, slash)) +
+                                  "', which cannot be a folder, too");
   const std::string folder = std::string(name) + '/';
   if (const auto next = members_.lower_bound(folder); next != members_.end() && next->first.starts_with(folder))
-    throw std::invalid_argument("the archive has a member '" + next->first + "', whose folder would have this name, too");
+    throw std::invalid_argument("the archive has a member '" + next->first +
+                                "', whose folder would have this name, too");
   if (members_.size() >= max_members)
     throw std::invalid_argument("an archive has at most " + std::to_string(max_members) + " members");
 }
@@ -97,7 +101,8 @@ void ArchiveRecords::know(const std::string& name, const MemberRecord& record) {
   if (record.shared) return;
   contents_.emplace(record.digest, name);
   if (record.apart) return;
-  for (std::size_t i = 0; i < record.modules.size(); ++i) modules_.emplace(record.modules[i].digest, std::pair(name, i));
+  for (std::size_t i = 0; i < record.modules.size(); ++i)
+    modules_.emplace(record.modules[i].digest, std::pair(name, i));
 }
 
 const std::string* ArchiveRecords::of_content(const Digest& digest, std::uint32_t size) const {

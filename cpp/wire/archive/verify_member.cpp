@@ -22,7 +22,8 @@ void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<co
   if (place.apart() || digest(artifact) != stored(*member.digest())) {
     std::size_t order = 0;
     for (const schema::Exported* e = &opened->root(); e; e = e->vjp(), ++order) opened->check_module(*e, order);
-    if (!place.apart()) throw Error({}, "the bytes as they were added to the archive", "others; get another copy of it");
+    if (!place.apart())
+      throw Error({}, "the bytes as they were added to the archive", "others; get another copy of it");
   }
   if (!place.shared()) index.check_header(number, bytes.first(place.header()));
 }

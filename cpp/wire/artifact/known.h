@@ -20,14 +20,14 @@ namespace jaxexp::wire {
 class Known {
  public:
   struct Metadata {
-    std::uint32_t number;                 // counts them from 0
-    std::uint32_t root;                   // the offset of the Exported
-    std::span<const std::uint8_t> tables; // behind the head
-    std::uint64_t size, without_modules;  // of the artifact that passed
+    std::uint32_t number;                  // counts them from 0
+    std::uint32_t root;                    // the offset of the Exported
+    std::span<const std::uint8_t> tables;  // behind the head
+    std::uint64_t size, without_modules;   // of the artifact that passed
   };
 
-  /// Fills `opened`, as its own constructor does; where there are modules, with an image and these. Returns the metadata in common with other artifacts; null where they
-  /// were not kept. Throws Error.
+  /// Fills `opened`, as its own constructor does; where there are modules, with an image and these. Returns the
+  /// metadata in common with other artifacts; null where they were not kept. Throws Error.
   const Metadata* open(Opened::Bytes buffer, std::span<const Opened::Bytes> modules, std::optional<Opened>& opened);
 
  private:

@@ -19,8 +19,8 @@ class Opened {
  public:
   using Bytes = std::span<const std::uint8_t>;
 
-  /// Where there are modules, the buffer is an image of an artifact that they were cut out of, and there is one for each
-  /// function, the primal first. Throws Error.
+  /// Where there are modules, the buffer is an image of an artifact that they were cut out of, and there is one for
+  /// each function, the primal first. Throws Error.
   explicit Opened(Bytes buffer, std::span<const Bytes> modules = {})
       : Opened(buffer, modules, Trailer::read(buffer, !modules.empty())) {}
 

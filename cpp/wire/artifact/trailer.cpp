@@ -119,8 +119,8 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer, bool 
   if (content_size > end - footer_size - start || content_size % 4 != 0 || end % 4 != 0) no_trailer();
   const std::size_t content_start = end - footer_size - content_size;
   if (metadata_size < start || metadata_size > content_start || content_start >= max_buffer_size) no_trailer();
-  check_digest(buffer.subspan(content_start, content_size + footer_size - wire::footer_size + trailer_digest_at), load_digest(footer + trailer_digest_at),
-               trailer_path, "the trailer's bytes as they were written");
+  check_digest(buffer.subspan(content_start, content_size + footer_size - wire::footer_size + trailer_digest_at),
+               load_digest(footer + trailer_digest_at), trailer_path, "the trailer's bytes as they were written");
   check_digest(buffer.first(metadata_size), load_digest(footer + metadata_digest_at), {nullptr, "metadata"},
                "the bytes of the metadata as they were written");
 
@@ -152,7 +152,8 @@ void Trailer::check(const schema::Exported& root) const {
     const auto* start = reinterpret_cast<const std::uint8_t*>(&module);
     const std::size_t size = image_ ? 0 : notes.module_size();
     if (start != artifact_.data() + position || module.size() != size)
-      refuse({&path, "module_size"}, "a module of " + std::to_string(size) + " bytes at byte " + std::to_string(position),
+      refuse({&path, "module_size"},
+             "a module of " + std::to_string(size) + " bytes at byte " + std::to_string(position),
              std::to_string(module.size()) + " bytes at byte " + std::to_string(start - artifact_.data()));
     position += sizeof(flatbuffers::uoffset_t) + size;
     for (std::size_t left = padding(size); left > 0; --left)
@@ -200,10 +201,11 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
     const auto indices = [&](const std::vector<std::uint32_t>& indices) {
       return indices.empty() ? Offset<Vector<std::uint32_t>>() : fbb_.CreateVector(indices);
     };
-    const auto arguments = indices(notes.functions[i].weak_arguments), results = indices(notes.functions[i].weak_results);
+    const auto arguments = indices(notes.functions[i].weak_arguments),
+               results = indices(notes.functions[i].weak_results);
     const schema::Digest unknown;  // zeros
-    functions.push_back(schema::CreateFunctionNotes(fbb_, static_cast<std::uint32_t>(modules[i].size()), &unknown,
-                                                    arguments, results));
+    functions.push_back(
+        schema::CreateFunctionNotes(fbb_, static_cast<std::uint32_t>(modules[i].size()), &unknown, arguments, results));
   }
   const auto function_vector = fbb_.CreateVector(functions);
   Offset<Vector<Offset<String>>> constraints;

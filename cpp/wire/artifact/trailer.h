@@ -1,4 +1,5 @@
-// What jaxexp keeps behind an artifact: digests, and what the format has no place for. schema/trailer.fbs has the layout.
+// What jaxexp keeps behind an artifact: digests, and what the format has no place for. schema/trailer.fbs has the
+// layout.
 #pragma once
 
 #include <cstddef>
@@ -81,8 +82,8 @@ class TrailerWriter {
 
   void set_module_digest(std::size_t order, const Digest& digest);
 
-  /// Writes `size()` bytes and returns the place behind them. `metadata` are the bytes in front of the first module, the
-  /// head included.
+  /// Writes `size()` bytes and returns the place behind them. `metadata` are the bytes in front of the first module,
+  /// the head included.
   std::uint8_t* finish(std::span<const std::uint8_t> metadata, std::uint8_t* target) const;
 
   static constexpr std::size_t footer_size = 2 * sizeof(Digest) + 2 * sizeof(std::uint32_t) + mark.size();

@@ -20,7 +20,8 @@ class Interner {
     if (4 * (used_ + 1) > 3 * slots_.size()) grow();
     const std::uint32_t hash = hash_of(kind, key);
     Slot& slot = find(hash, [&](const Slot& slot) {
-      return slot.kind == kind && std::string_view(keys_.data() + slot.start, slot.size) == key;  // memcmp takes no null
+      return slot.kind == kind &&
+             std::string_view(keys_.data() + slot.start, slot.size) == key;  // memcmp takes no null
     });
     if (slot.hash != 0) return {slot.offset, false};
     slot = {hash, 0, static_cast<std::uint32_t>(keys_.size()), static_cast<std::uint32_t>(key.size()), kind};
@@ -33,7 +34,8 @@ class Interner {
   struct Slot {
     std::uint32_t hash = 0;  // 0 where the slot is free
     std::uint32_t offset = 0;
-    std::uint32_t start = 0, size = 0;  // of the key, in `keys_`; artifacts, which are larger or not much smaller, end at 2 GiB
+    std::uint32_t start = 0,
+                  size = 0;  // of the key, in `keys_`; artifacts, which are larger or not much smaller, end at 2 GiB
     std::uint8_t kind = 0;
   };
 

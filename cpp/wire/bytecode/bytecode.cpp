@@ -18,17 +18,25 @@ namespace jaxexp::wire {
 namespace {
 
 enum SectionKind : unsigned {
-  strings, dialects, entries, entry_offsets, code, resources, resource_offsets, dialect_versions, properties,
+  strings,
+  dialects,
+  entries,
+  entry_offsets,
+  code,
+  resources,
+  resource_offsets,
+  dialect_versions,
+  properties,
   section_kinds
 };
 
 // From these versions of the format on, ...
-constexpr std::uint64_t versioned_dialects = 1;    // a dialect may state a version
-constexpr std::uint64_t isolated_sections = 2;     // regions that use nothing from outside have a section each
-constexpr std::uint64_t use_lists = 3;             // the order of a value's uses may be stated
-constexpr std::uint64_t counted_operations = 4;    // the number of operations stands before their names,
-constexpr std::uint64_t optional_locations = 4;    // and block arguments have a location only where it is known
-constexpr std::uint64_t native_properties = 5;     // operations have properties, and their names a flag
+constexpr std::uint64_t versioned_dialects = 1;  // a dialect may state a version
+constexpr std::uint64_t isolated_sections = 2;   // regions that use nothing from outside have a section each
+constexpr std::uint64_t use_lists = 3;           // the order of a value's uses may be stated
+constexpr std::uint64_t counted_operations = 4;  // the number of operations stands before their names,
+constexpr std::uint64_t optional_locations = 4;  // and block arguments have a location only where it is known
+constexpr std::uint64_t native_properties = 5;   // operations have properties, and their names a flag
 constexpr std::uint64_t newest = 6;
 
 // What an operation has, as bits.
@@ -135,7 +143,8 @@ class Module {
         const std::uint64_t name = section.number();
         const std::string_view text = string(section, version_ >= native_properties ? name >> 1 : name);
         operations_.push_back({version_ >= native_properties && (name & 1), is_vhlo, text == "func_v1",
-                               text.starts_with("custom_call"), is_vhlo ? attributes_of(text) : nullptr, dialect, text});
+                               text.starts_with("custom_call"), is_vhlo ? attributes_of(text) : nullptr, dialect,
+                               text});
       }
     }
   }
@@ -324,7 +333,7 @@ class Module {
   std::vector<Cursor> properties_;
   FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
   std::optional<AttributesAndTypes> tables_;
-  std::uint64_t undefined_ = 0;  // values that the open regions still have to define
+  std::uint64_t undefined_ = 0;              // values that the open regions still have to define
   std::vector<std::uint32_t> call_targets_;  // of all custom calls, as numbers of strings
   bool knows_calls_ = true;
 };

@@ -23,29 +23,28 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 ///
 /// Others say what this is: a (L)ocation; a type of (I)ntegers, (F)loating-point or (C)omplex numbers, truth values
 /// (N); the boun(D)s of dynamic dimensions. Or what is referred to first has to be: the type of an integer (n), of a
-/// float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of these
-/// four, or behind a (*), is not read.
+/// float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of
+/// these four, or behind a (*), is not read.
 using Layout = const char*;
 constexpr Layout opaque = "*";
 
-constexpr std::array<Layout, 23> builtin_attributes = {
-    "a", "d", "S", "ST", "A", "Aa", "T", "", "Tn", "Tf", "LAA", "LAvv", "La", "LaA", "LAA", "L",
-    "T*", "T*", "TBc", "T*", "TAA", "A", "LA*"};
+constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST",   "A",   "Aa",  "T",   "",
+                                                       "Tn", "Tf", "LAA", "LAvv", "La",  "LaA", "LAA", "L",
+                                                       "T*", "T*", "TBc", "T*",   "TAA", "A",   "LA*"};
 constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",  "iTA",
                                                   "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", opaque};
-constexpr std::array<Layout, 21> vhlo_attributes = {opaque, "a", "v", "v", "v",  "v", "d", "v", "Tf", "Tn", "ivi",
+constexpr std::array<Layout, 21> vhlo_attributes = {opaque, "a", "v", "v", "v",   "v", "d", "v",  "Tf", "Tn",  "ivi",
                                                     "v",    "v", "v", "S", "TBc", "v", "T", "iD", "v",  opaque};
 constexpr std::array<Layout, 41> vhlo_types = {
-    "N",    "TC", "F", "F", "F",    "F", "F", "F", "tt", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
-    "AxTe", "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "", "F", "F", "F", "F", "F", "F", "F"};
-constexpr std::array<Layout, 11> shardy_attributes = {"a",  "Sv",   "ai", "vv", "SO",  "a*",
-                                                      "Aaa*", "a", "i",  "a",  "iaa*"};
+    "N",    "TC", "F", "F",    "F", "F", "F", "F", "tt", "I",    "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
+    "AxTe", "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "",  "F", "F", "F", "F", "F", "F", "F"};
+constexpr std::array<Layout, 11> shardy_attributes = {"a", "Sv", "ai", "vv", "SO", "a*", "Aaa*", "a", "i", "a", "iaa*"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
 constexpr std::array<std::uint8_t, 9> builtin_bits = {0, 64, 0, 16, 16, 32, 64, 80, 128};
-constexpr std::array<std::uint8_t, 41> vhlo_bits = {1,  0,  16, 16, 32, 64, 8, 8, 0, 64, 4, 8, 16, 32,
-                                                    64, 4,  8,  16, 32, 64, 0, 0, 0, 0,  0, 0, 0,  8,
-                                                    8,  8,  0,  2,  2,  0,  19, 8, 8, 4, 6, 6, 8};
+constexpr std::array<std::uint8_t, 41> vhlo_bits = {1,  0, 16, 16, 32, 64, 8,  8, 0, 64, 4, 8, 16, 32,
+                                                    64, 4, 8,  16, 32, 64, 0,  0, 0, 0,  0, 0, 0,  8,
+                                                    8,  8, 0,  2,  2,  0,  19, 8, 8, 4,  6, 6, 8};
 
 constexpr std::string_view vhlo = "vhlo";
 constexpr unsigned vhlo_dictionary = 6;
@@ -102,7 +101,8 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
     if (!is_type && !is_builtin) node.kind = static_cast<std::uint8_t>(std::min<std::uint64_t>(kind, UINT8_MAX));
     if (is_type) node.bits = is_builtin ? number_at(builtin_bits, kind) : number_at(vhlo_bits, kind);
     const Layout layout = is_builtin ? is_type ? layout_at(builtin_types, kind) : layout_at(builtin_attributes, kind)
-                                     : is_type ? layout_at(vhlo_types, kind) : layout_at(vhlo_attributes, kind);
+                          : is_type  ? layout_at(vhlo_types, kind)
+                                     : layout_at(vhlo_attributes, kind);
     if (layout == opaque) continue;
     node.is = Class::other;
     read(node, entry, layout);
@@ -240,9 +240,8 @@ void AttributesAndTypes::finish(std::size_t at) {
   if (node.is == Class::complex && first.bits > 0) node.bits = 2 * in_bytes(first.bits);
   if (node.is == Class::tensor) {
     const Node& element = nodes_[references.back()];
-    const bool is_number =
-        element.is == Class::integer || element.is == Class::floating || element.is == Class::complex ||
-        element.is == Class::truth;
+    const bool is_number = element.is == Class::integer || element.is == Class::floating ||
+                           element.is == Class::complex || element.is == Class::truth;
     if (element.is != Class::unknown && !is_number) where_.refuse("a tensor of other elements than numbers");
     node.bits = element.bits;
   }

@@ -36,7 +36,7 @@ class AttributesAndTypes {
     std::uint32_t first_reference = 0;  // into references_; those of a node end where the next one's begin
     std::uint32_t depth = 0;            // 0 until all that it refers to is known
     Class is = Class::unknown;
-    Class needs = Class::unknown;     // of what it refers to first
+    Class needs = Class::unknown;  // of what it refers to first
     std::uint8_t kind = 0;
     bool holds_dictionaries_alone = true;
     std::uint32_t string = no_string;

@@ -44,9 +44,10 @@ class Check {
     if (e.serialization_version() == 0) throw Error({&path, "serialization_version"}, "a version from 1", "0");
     if (const std::uint32_t version = e.calling_convention_version();
         version < oldest_calling_convention || version > newest_calling_convention)
-      throw Error({&path, "calling_convention_version"},
-                  "a version from " + to_string(oldest_calling_convention) + " to " + to_string(newest_calling_convention),
-                  to_string(version));
+      throw Error(
+          {&path, "calling_convention_version"},
+          "a version from " + to_string(oldest_calling_convention) + " to " + to_string(newest_calling_convention),
+          to_string(version));
     distinct_names(e.platforms(), {&path, "platforms"}, "platform");
     if (Values::length(e.platforms()) == 0) throw Error({&path, "platforms"}, "at least one platform", "none");
     device_counts(e, path);
@@ -97,7 +98,8 @@ class Check {
   }
 
   template <class Enum>
-  void known(const char* what, Enum value, Enum last, const Path& parent, std::string_view name, Enum first = Enum{}) const {
+  void known(const char* what, Enum value, Enum last, const Path& parent, std::string_view name,
+             Enum first = Enum{}) const {
     if (value < first || value > last)
       throw Error({&parent, name}, what + (" (" + to_string(int(first))) + " to " + to_string(int(last)) + ")",
                   unknown(int(value), root_));
@@ -145,7 +147,8 @@ class Check {
       // Each argument may have a sharding of its own made of it.
       if (const auto* proto = v.hlo_sharding(i)) spend(proto->size() / 8, {&path, names.shardings, i});
       if (!named) continue;
-      const std::uint32_t partitions = Values::length(named->spec()->partitions()), rank = Values::length(v.aval(i).shape());
+      const std::uint32_t partitions = Values::length(named->spec()->partitions()),
+                          rank = Values::length(v.aval(i).shape());
       if (partitions > rank)
         throw Error({&path, v.shardings_by_index() ? names.sharding_indices : names.shardings, i},
                     "a sharding for the " + to_string(rank) + " dimensions of its aval",
@@ -180,7 +183,8 @@ class Check {
       const auto* other = v.named_sharding(i);
       if (one == other) continue;
       const bool is_same = one && other && same_sharding(*one, *other, p);
-      if (is_same && copy.kind() <= schema::ShardingKind::named_sharding && copy.kind() >= schema::ShardingKind{}) continue;
+      if (is_same && copy.kind() <= schema::ShardingKind::named_sharding && copy.kind() >= schema::ShardingKind{})
+        continue;
       sharding(copy, e, p);
       if (!is_same) refuse_copy(p, "the sharding that its index stands for");
     }
@@ -208,8 +212,8 @@ class Check {
     distinct(std::move(names), path, "effect");
   }
 
-  static void distinct_names(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* texts, const Path& path,
-                             const char* what) {
+  static void distinct_names(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* texts,
+                             const Path& path, const char* what) {
     if (Values::length(texts) == 1 && texts->Get(0)->size() > 0) return;
     std::vector<std::string_view> names;
     for (std::uint32_t i = 0; i < Values::length(texts); ++i) names.push_back(texts->Get(i)->string_view());
@@ -276,8 +280,8 @@ class Check {
     const std::uint32_t meshes = Values::length(e.unique_abstract_meshes());
     if (meshes > 0) index(sharding.abstract_mesh_idx(), meshes, {&path, "abstract_mesh_idx"});
     const Path mesh_path{&path, "mesh"};
-    const schema::AbstractMesh& mesh =
-        meshes > 0 ? *e.unique_abstract_meshes()->Get(sharding.abstract_mesh_idx()) : required(sharding.mesh(), path, "mesh");
+    const schema::AbstractMesh& mesh = meshes > 0 ? *e.unique_abstract_meshes()->Get(sharding.abstract_mesh_idx())
+                                                  : required(sharding.mesh(), path, "mesh");
     const std::uint64_t devices = this->mesh(mesh, mesh_path);
     if (const auto* copy = sharding.mesh(); copy && copy != &mesh) {
       this->mesh(*copy, mesh_path);
@@ -430,8 +434,8 @@ class Check {
   void cotangent(const schema::AbstractValue& cotangent, const schema::AbstractValue& primal, const Path& path) {
     using schema::DType;
     const DType of_primal = primal.dtype(), found = cotangent.dtype();
-    const bool is_integer = (of_primal >= DType::bool_ && of_primal <= DType::ui64) || of_primal == DType::i4 ||
-                            of_primal == DType::ui4;
+    const bool is_integer =
+        (of_primal >= DType::bool_ && of_primal <= DType::ui64) || of_primal == DType::i4 || of_primal == DType::ui4;
     // Keys of random numbers, and what was registered at run time, tell nothing about their tangents.
     const bool is_any = of_primal >= DType::key_fry;
     if (const DType expected = is_integer ? DType::f0 : of_primal; !is_any && found != expected)
@@ -457,7 +461,8 @@ class Check {
     const schema::AbstractMesh *one = copy.mesh(), *other = checked.mesh();
     return copy.abstract_mesh_idx() == checked.abstract_mesh_idx() && copy.spec() &&
            (one == other || (one && other && same_mesh(*one, *other, path))) &&
-           same_spec(*copy.spec(), *checked.spec(), path) && same_string(copy.memory_kind(), checked.memory_kind(), path);
+           same_spec(*copy.spec(), *checked.spec(), path) &&
+           same_string(copy.memory_kind(), checked.memory_kind(), path);
   }
 
   /// Of these two, only the second need have passed the check of meshes.
@@ -522,7 +527,8 @@ class Check {
   }
   template <class A, class B>
   bool first_pair(Seen& seen, const A& a, const B& b) {
-    return first_pair(seen, reinterpret_cast<const flatbuffers::Table&>(a), reinterpret_cast<const flatbuffers::Table&>(b));
+    return first_pair(seen, reinterpret_cast<const flatbuffers::Table&>(a),
+                      reinterpret_cast<const flatbuffers::Table&>(b));
   }
 
   void spend(std::uint64_t steps, const Path& path) {

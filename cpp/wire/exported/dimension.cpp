@@ -51,7 +51,8 @@ class Parser {
  private:
   Expression sum(std::size_t level) {
     if (level > max_dimension_depth)
-      throw Error(path_, "a dimension of at most " + std::to_string(max_dimension_depth) + " nested operations", "more");
+      throw Error(path_, "a dimension of at most " + std::to_string(max_dimension_depth) + " nested operations",
+                  "more");
     Expression expression;
     std::vector<std::string_view> texts;  // of the terms, without their coefficients
     bool negative = skip("- ");
@@ -215,9 +216,7 @@ void check_constraints(std::span<const std::string_view> constraints, const Path
   for (std::size_t i = 0; i < constraints.size(); ++i) {
     const std::string_view text = constraints[i];
     const Path here{path.parent, path.name, static_cast<std::int64_t>(i)};
-    const auto refuse = [&](const std::string& expected) {
-      throw Error(here, expected, "'" + shortened(text) + "'");
-    };
+    const auto refuse = [&](const std::string& expected) { throw Error(here, expected, "'" + shortened(text) + "'"); };
     if (text.size() > max_constraint_length)
       throw Error(here, "a constraint of at most " + std::to_string(max_constraint_length) + " characters",
                   std::to_string(text.size()));

@@ -67,8 +67,7 @@ class Reader {
       case last_tile_dims: return sharding.last_dims;
       case iota_reshape_dims: return sharding.reshape;
       case iota_transpose_perm: return sharding.permutation;
-      default:
-        throw Error(path_, "an xla.OpSharding of one array", "one with field " + std::to_string(field));
+      default: throw Error(path_, "an xla.OpSharding of one array", "one with field " + std::to_string(field));
     }
   }
 

@@ -31,11 +31,11 @@ struct Type {
   struct Field {
     std::string_view name;
     Kind kind;
-    std::uint8_t size;   // of a number, or of a vector's elements
+    std::uint8_t size;  // of a number, or of a vector's elements
     const Type* inner;  // of a table, or of a vector's tables
   };
 
-  std::uint8_t number = 0;  // from 1; distinguishes the schema's types
+  std::uint8_t number = 0;    // from 1; distinguishes the schema's types
   std::vector<Field> fields;  // by slot
 };
 
@@ -147,7 +147,8 @@ class Walk {
   const Extent& tables() const { return tables_; }
 
  private:
-  static constexpr std::size_t offset_size = sizeof(flatbuffers::uoffset_t), entry_size = sizeof(flatbuffers::voffset_t);
+  static constexpr std::size_t offset_size = sizeof(flatbuffers::uoffset_t),
+                               entry_size = sizeof(flatbuffers::voffset_t);
   static constexpr std::string_view module_field = "mlir_module_serialized";
 
   /// Whether so many bytes from a position on are in the buffer. Both come from 32-bit numbers, so the sum is right.
@@ -172,7 +173,8 @@ class Walk {
   Layout layout(std::size_t position, const Type& type, const Path& path) {
     if (!holds(position, offset_size)) refuse_table(path);
     // Either sign: whatever this leads to, it has to lie in the buffer.
-    const auto vtable = position - static_cast<std::size_t>(flatbuffers::ReadScalar<flatbuffers::soffset_t>(data_ + position));
+    const auto vtable =
+        position - static_cast<std::size_t>(flatbuffers::ReadScalar<flatbuffers::soffset_t>(data_ + position));
     Layout& known = layouts_[(vtable / 2 + type.number) % layouts_.size()];
     if (known.type != type.number || known.vtable != vtable) known = read_layout(vtable, type, path);
     return known;
@@ -217,8 +219,7 @@ class Walk {
       const Type::Field& field = type.fields[slot];
       const std::size_t offset = offset_in_table(layout, slot);
       const bool is_number = field.kind == Type::Kind::number;
-      if (offset == 0 || holds(position + offset, is_number ? field.size : offset_size))
-        continue;
+      if (offset == 0 || holds(position + offset, is_number ? field.size : offset_size)) continue;
       throw Error({&path, field.name}, is_number ? "a number inside the buffer" : "an offset inside the buffer",
                   "one beyond its end");
     }
@@ -273,7 +274,8 @@ class Walk {
   std::size_t follow(std::size_t position, const Path& path) const {
     const auto offset = flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
     const std::size_t target = position + offset;
-    if (offset == 0 || target >= size_) refuse(path, "an offset to a place inside the buffer", "one that leads out of it");
+    if (offset == 0 || target >= size_)
+      refuse(path, "an offset to a place inside the buffer", "one that leads out of it");
     if (target % 4 != 0) refuse(path, "an offset to a multiple of four bytes", "another one");
     return target;
   }
@@ -345,8 +347,7 @@ const schema::Exported& verify(std::span<const std::uint8_t> buffer) {
 const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables) {
   // Offsets reach no further, so whatever lies behind (a trailer) is no part of the flat buffer.
   buffer = buffer.first(std::min(buffer.size(), max_buffer_size - 1));
-  if (buffer.size() < FLATBUFFERS_MIN_BUFFER_SIZE)
-    refuse_foreign(buffer, std::to_string(buffer.size()) + " bytes");
+  if (buffer.size() < FLATBUFFERS_MIN_BUFFER_SIZE) refuse_foreign(buffer, std::to_string(buffer.size()) + " bytes");
   try {
     Walk walk(buffer);
     const schema::Exported& root = walk.root();
@@ -355,8 +356,8 @@ const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tab
   } catch (const Error& error) {
     // What is wrong with the root table has no path; most of what is no artifact fails there.
     if (!error.path.empty()) throw;
-    refuse_foreign(buffer, "bytes whose root table is damaged or absent: expected " + error.expected + ", found " +
-                               error.found);
+    refuse_foreign(
+        buffer, "bytes whose root table is damaged or absent: expected " + error.expected + ", found " + error.found);
   }
 }
 

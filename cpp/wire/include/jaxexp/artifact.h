@@ -42,8 +42,8 @@ struct Value {
   std::string str() const;
 };
 
-/// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of either
-/// is in use.
+/// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of
+/// either is in use.
 class Artifact {
  public:
   /// Verifies and checks all of the buffer but the modules' digests. Takes time and memory in proportion to its size,
