@@ -33,8 +33,8 @@ using Bytes = std::vector<std::uint8_t>;
 
 using jaxexp::tests::trace;
 
-std::array<std::uint8_t, jaxexp::tests::Trace::size>
-    seen;  // of each place: a bit for each magnitude of hits that any run had
+// Of each place: a bit for each magnitude of hits that any run had.
+std::array<std::uint8_t, jaxexp::tests::Trace::size> seen;
 
 const std::uint8_t* current_data = nullptr;
 std::size_t current_size = 0;
