@@ -22,6 +22,7 @@ NOX := $(VENV)/.nox-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
 CHECKED := python tests bench demo noxfile.py
+CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
@@ -58,15 +59,17 @@ interop:  ## what old releases of JAX read of what jaxexp writes for them (RELEA
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
 
 # mypy looks at the installed package, where the native module's generated stub lies beside the code.
-lint: $(INSTALLED)  ## ruff and mypy
+lint: $(INSTALLED)  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/mypy -p jaxexp
+	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@echo "lint: clean"
 
-format: $(INSTALLED)  ## let ruff put the Python files in order
+format: $(INSTALLED)  ## let ruff and clang-format put the files in order
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
+	@$(BIN)/clang-format -i $(CPP)
 
 clean:  ## remove all that these targets made, environments included
 	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache

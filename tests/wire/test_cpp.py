@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,22 @@ def blobs_of_one_module() -> dict[str, bytes]:
     for platform in ("cpu", "cuda"):
         blobs[platform] = bytes(jaxexp.export(jitted, platforms=[platform])(np.float32(0)).serialize())
     return blobs
+
+
+def test_it_links_beside_the_bindings(program: Path, tmp_path: Path) -> None:
+    """One program may have both: no symbol of the library is one of the Python module's, too."""
+    nanobind = pytest.importorskip("nanobind", reason="needs nanobind's headers: install the extra 'test'")
+    built, bindings = program.parent.parent / "wire", ROOT / "cpp" / "bindings"
+    compiler = shutil.which("c++") or "g++"
+    flatbuffers = Path(tool("flatc", "flatc") or "").parent.parent / "include"
+    ours = (ROOT / "cpp", ROOT / "cpp" / "wire" / "include", built / "generated")
+    others = (nanobind.include_dir(), sysconfig.get_path("include"), flatbuffers)
+    includes = [*(f"-I{folder}" for folder in ours), *(f"-isystem{folder}" for folder in others)]
+    objects = []
+    for name in ("artifact/artifact", "archive/archive"):  # as the library's headers name their classes
+        objects.append(tmp_path / f"{Path(name).name}.o")
+        run(compiler, "-std=c++20", "-O0", "-fPIC", "-fvisibility=hidden", *includes, "-c", bindings / f"{name}.cpp",
+            "-o", objects[-1])  # fmt: skip
+    library = next(built.glob("libjaxexp_wire.*"))
+    everything = ["-Wl,-all_load"] if sys.platform == "darwin" else ["-Wl,--whole-archive"]
+    run(compiler, "-r", "-nostdlib", *everything, library, *objects, "-o", tmp_path / "both.o")
