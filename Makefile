@@ -22,6 +22,7 @@ NOX := $(VENV)/.nox-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
 CHECKED := python tests bench demo noxfile.py
+CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
@@ -41,10 +42,10 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 
 # With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
 fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, for SECONDS=n in total (TARGETS="verify decoder" for some targets)
-	@$(BIN)/python tests/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
+	@$(BIN)/python tests/tools/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
 
 sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some steps)
-	@$(BIN)/python tests/sanitize.py $(STEPS)
+	@$(BIN)/python tests/tools/sanitize.py $(STEPS)
 
 # A partial run is not for docs/benchmarks.md.
 bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
@@ -58,15 +59,17 @@ interop:  ## check that old releases of JAX read what jaxexp writes for them (RE
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
 
 # mypy looks at the installed package, where the native module's generated stub lies beside the code.
-lint: $(INSTALLED)  ## ruff and mypy
+lint: $(INSTALLED)  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/mypy -p jaxexp
+	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@echo "lint: clean"
 
-format: $(INSTALLED)  ## format the Python files with ruff
+format: $(INSTALLED)  ## format the files with ruff and clang-format
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
+	@$(BIN)/clang-format -i $(CPP)
 
 clean:  ## remove everything that these targets made, environments included
 	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache

@@ -9,73 +9,72 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ._convention import NEWEST_VERSION as maximum_supported_calling_convention_version
-from ._convention import OLDEST_VERSION as minimum_supported_calling_convention_version
 from ._errors import DeserializationError as DeserializationError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
 from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
+from ._function.convention import NEWEST_VERSION as maximum_supported_calling_convention_version
+from ._function.convention import OLDEST_VERSION as minimum_supported_calling_convention_version
+from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ._bulk import load_many as load_many
-    from ._compatibility import Compatibility as Compatibility
-    from ._compatibility import compatibility as compatibility
-    from ._disabled_check import DisabledSafetyCheck as DisabledSafetyCheck
-    from ._export import default_export_platform as default_export_platform
-    from ._export import export as export
+    from ._artifact.inspect import inspect as inspect
+    from ._artifact.inspection import Inspection as Inspection
+    from ._call.prefetch import prefetch as prefetch
+    from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
+    from ._codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
+    from ._compat.compatibility import Compatibility as Compatibility
+    from ._compat.compatibility import compatibility as compatibility
+    from ._compat.install import install as install
+    from ._compat.install import uninstall as uninstall
+    from ._compat.migrate import migrate as migrate
+    from ._export.export import default_export_platform as default_export_platform
+    from ._export.export import export as export
     from ._exported import Exported as Exported
-    from ._inspect import Inspection as Inspection
-    from ._inspect import inspect as inspect
-    from ._install import install as install
-    from ._install import uninstall as uninstall
+    from ._function.safety_check import DisabledSafetyCheck as DisabledSafetyCheck
     from ._jax import SymbolicScope as SymbolicScope
     from ._jax import is_symbolic_dim as is_symbolic_dim
     from ._jax import symbolic_args_specs as symbolic_args_specs
     from ._jax import symbolic_dim_bounds as symbolic_dim_bounds
     from ._jax import symbolic_shape as symbolic_shape
-    from ._load import deserialize as deserialize
-    from ._load import load as load
-    from ._migrate import migrate as migrate
-    from ._policy import Policy as Policy
-    from ._prefetch import prefetch as prefetch
-    from ._registry import register_namedtuple_serialization as register_namedtuple_serialization
-    from ._registry import register_pytree_node_serialization as register_pytree_node_serialization
-
-__version__ = "0.1.0"
+    from ._read.load import deserialize as deserialize
+    from ._read.load import load as load
+    from ._read.many import load_many as load_many
+    from ._read.policy import Policy as Policy
 
 # Names that JAX gave these two before 2024.
 maximum_supported_serialization_version = maximum_supported_calling_convention_version
 minimum_supported_serialization_version = minimum_supported_calling_convention_version
 
 _HOME = {
-    "Archive": "_archive",
-    "ArchiveWriter": "_archive_writer",
-    "Compatibility": "_compatibility",
-    "DisabledSafetyCheck": "_disabled_check",
+    "Archive": "_archive.archive",
+    "ArchiveWriter": "_archive.writer",
+    "Compatibility": "_compat.compatibility",
+    "DisabledSafetyCheck": "_function.safety_check",
     "Exported": "_exported",
-    "Handle": "_archive",
-    "Inspection": "_inspect",
-    "Policy": "_policy",
-    "Summary": "_summary",
+    "Handle": "_archive.handle",
+    "Inspection": "_artifact.inspection",
+    "Policy": "_read.policy",
+    "Summary": "_archive.summary",
     "SymbolicScope": "_jax",
-    "compatibility": "_compatibility",
-    "default_export_platform": "_export",
-    "deserialize": "_load",
-    "export": "_export",
-    "inspect": "_inspect",
-    "install": "_install",
+    "compatibility": "_compat.compatibility",
+    "default_export_platform": "_export.export",
+    "deserialize": "_read.load",
+    "export": "_export.export",
+    "inspect": "_artifact.inspect",
+    "install": "_compat.install",
     "is_symbolic_dim": "_jax",
-    "load": "_load",
-    "load_many": "_bulk",
-    "migrate": "_migrate",
-    "prefetch": "_prefetch",
-    "register_namedtuple_serialization": "_registry",
-    "register_pytree_node_serialization": "_registry",
+    "load": "_read.load",
+    "load_many": "_read.many",
+    "migrate": "_compat.migrate",
+    "prefetch": "_call.prefetch",
+    "register_namedtuple_serialization": "_codec.nodes",
+    "register_pytree_node_serialization": "_codec.nodes",
     "symbolic_args_specs": "_jax",
     "symbolic_dim_bounds": "_jax",
     "symbolic_shape": "_jax",
-    "uninstall": "_install",
+    "uninstall": "_compat.install",
 }
 
 __all__ = [
@@ -132,4 +131,4 @@ def __dir__() -> list[str]:
 
 if "jax" in sys.modules:
     # A JAX that cannot be supported is refused here, and jax.export learns to read jaxexp's own nodes.
-    importlib.import_module("._registry", __name__)
+    importlib.import_module("._codec.nodes", __name__)

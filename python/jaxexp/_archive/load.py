@@ -1,0 +1,107 @@
+"""Loading many members of an archive, from wherever it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from jaxexp._errors import PolicyError
+
+from .opened import Opened, batches
+
+if TYPE_CHECKING:
+    from jaxexp._read.many import Manner, OnError
+    from jaxexp._read.policy import Policy
+
+
+def load(
+    opened: Opened, names: Iterable[str] | None, workers: int | None, on_error: OnError, policy: Policy | None
+) -> list[Any]:
+    """What `Archive.load_all` returns."""
+    from jaxexp._function.data import remember  # these two take JAX along
+    from jaxexp._read.many import Manner, load_slices
+
+    manner = Manner(workers, on_error, policy)
+    with opened.placed():
+        numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
+        if len(numbers) > 1:
+            opened.index.check()
+        extents = opened.index.extents(numbers)
+    labels = _Labels(opened, numbers)
+    if policy is None and opened.source.whole is not None:
+        loaded = load_slices(opened.source.whole, extents, labels, manner)
+    else:
+        loaded = []
+        for first, last in batches(extents):
+            owner, places, refused = _copied(opened, extents[first:last], labels[first:last], manner)
+            found = iter(load_slices(owner, places, labels[first:last].without(refused), manner))
+            loaded += [refused[i] if i in refused else next(found) for i in range(last - first)]
+    for i, text in opened.index.own_metadata(numbers):
+        if not isinstance(loaded[i], Exception):
+            with opened.placed(opened.index.name(numbers[i])):
+                remember(loaded[i], metadata=opened.object(text))
+    return loaded
+
+
+def _copied(
+    opened: Opened, extents: Sequence[Any], labels: Sequence[str], manner: Manner
+) -> tuple[bytes, list[Any], dict[int, PolicyError]]:
+    """A buffer of their own for members, where they are in it, and the errors of those that are too large.
+
+    They are not used where they lie: with a policy, what runs has to be what was checked.
+    """
+    refused = {}
+    for i, (_, size, modules) in enumerate(extents):
+        try:
+            if manner.policy is not None:
+                manner.policy.check_size(size + sum(module for _, module in modules))
+        except PolicyError as error:
+            error.file = labels[i]
+            if manner.raises:
+                raise
+            refused[i] = error
+    owner, places = _in_one_buffer(opened, [extent for i, extent in enumerate(extents) if i not in refused])
+    return owner, places, refused
+
+
+class _Labels(Sequence[str]):
+    """What messages call members, made when there is a message."""
+
+    def __init__(self, opened: Opened, numbers: Sequence[int]) -> None:
+        self._opened = opened
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def without(self, left_out: Container[int]) -> _Labels:
+        """Those of all members but some, which are given by their places in the sequence."""
+        return _Labels(self._opened, [number for i, number in enumerate(self._numbers) if i not in left_out])
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Labels: ...
+    def __getitem__(self, index: int | slice) -> str | _Labels:
+        if isinstance(index, slice):
+            return _Labels(self._opened, self._numbers[index])
+        return self._opened.label(self._opened.index.name(self._numbers[index]))
+
+
+def _in_one_buffer(opened: Opened, extents: Sequence[Any]) -> tuple[bytes, list[Any]]:
+    """A buffer of their own for members and their modules, and where they are in it."""
+    pieces: list[Any] = []
+    end = 0
+
+    def place(data: Any) -> tuple[int, int]:
+        nonlocal end
+        position, size = end, len(data)
+        padding = -size % 8  # numbers in artifacts are read where they lie
+        pieces.extend((data, bytes(padding)))
+        end += size + padding
+        return position, size
+
+    places = [
+        (*place(member), tuple(place(module) for module in modules)) for member, modules in opened.parts_of(extents)
+    ]
+    return b"".join(pieces), places

@@ -1,0 +1,176 @@
+"""`inspect`: what an artifact says of itself, without JAX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportTypeError
+from jaxexp._io import files
+from jaxexp._public import public
+
+from . import module_head, op_sharding
+from .chain import chain
+from .inspection import Inspection, Value
+
+
+@public
+def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
+    """Says what is in an artifact without loading it, and without JAX: its signature, its age, its modules' sizes.
+
+    The bytes are verified as in `deserialize`. What takes JAX to find out is left open: whether symbolic shapes parse,
+    whether pytree nodes and effects are known, and what is in the module beside the names in its head.
+
+    Args:
+        path_or_buffer: a path as a str or an object such as `pathlib.Path`; or a buffer, as for `deserialize`.
+        check_modules: whether to read the modules, too, and to compare them with their digests. Otherwise a large
+            file is not read beyond its ends.
+
+    Raises:
+        DeserializationError: the bytes are no artifact, or damaged; it names the file, if there is one.
+        OSError: the file cannot be opened.
+        TypeError: it is neither a path nor a buffer.
+
+    Example:
+        >>> print(jaxexp.inspect("model.jaxexp"))
+    """
+    if not isinstance(path_or_buffer, (str, os.PathLike)):
+        return described(path_or_buffer, check_modules)
+    with files.named_in_errors(os.fsdecode(path_or_buffer)):
+        return described(files.mapped(path_or_buffer), check_modules)
+
+
+# Artifacts from before memory spaces have 0.
+_MEMORY_SPACES = ("device", "device", "host", "any")
+
+
+def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
+    """`inspect` of a buffer; with modules, of what `_native.cut` left of an artifact."""
+    try:
+        artifact = _native.Artifact(buffer, image_modules)
+    except TypeError as error:
+        raise ExportTypeError(
+            f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
+        ) from error
+    facts, *of_vjps = [link.describe() for link in chain(artifact)]
+    modules = [facts.pop("module"), *(of_vjp["module"] for of_vjp in of_vjps)]
+    trailer: dict[str, Any] = artifact.trailer() or {"writer": None, "functions": (), "constraints": ()}
+    functions = trailer["functions"]
+    if check_modules:
+        for link in chain(artifact):
+            link.module()  # compares it with its digest
+    arguments, results = values_of(artifact, facts)
+    for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
+        del facts[key]
+    contents = [_contents(module) for module in modules]
+    checks = facts.pop("disabled_checks")
+    return Inspection(
+        **facts,
+        arguments=arguments,
+        results=results,
+        disabled_checks=tuple(_check(kind, target) for kind, target in checks),
+        vjp_order=len(modules) - 1,
+        total_bytes=artifact.size if image_modules else memoryview(buffer).nbytes,
+        module_bytes=tuple(map(len, modules)),
+        **_head(modules[0]),
+        operation_counts=tuple(operations for operations, _ in contents),
+        custom_calls=tuple(calls for _, calls in contents),
+        trailer=trailer["writer"],
+        module_digests=tuple(function["module_digest"].hex() for function in functions),
+        modules_checked=check_modules and bool(functions),
+        constraints=trailer["constraints"],
+        metadata=_metadata(artifact.metadata()),
+    )
+
+
+def values_of(
+    artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The arguments and the results of what `Artifact.describe` returned, all or the first ones."""
+    trailer: dict[str, Any] | None = artifact.trailer()
+    weak_arguments, weak_results = (
+        None if trailer is None else frozenset(trailer["functions"][0][key])
+        for key in ("weak_arguments", "weak_results")
+    )
+    kept = frozenset(facts["kept"])
+    arguments = zip(facts["arguments"][:most], facts["in_leaves"], strict=False)
+    results = zip(facts["results"][:most], facts["out_leaves"], strict=False)
+    return (
+        tuple(
+            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path))
+            for i, (v, path) in enumerate(arguments)
+        ),
+        tuple(_value(v, True, _is_in(weak_results, i), f"result{path}") for i, (v, path) in enumerate(results)),
+    )
+
+
+def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
+    if texts is None:
+        return None
+    from . import metadata as _metadata  # takes a while to import, for what few artifacts have
+
+    return _metadata.from_json(texts)
+
+
+def _head(module: memoryview) -> dict[str, Any]:
+    """What the head of a module tells; a module that is damaged is still described, by what there is."""
+    try:
+        head = module_head.read(module)
+    except DeserializationError:
+        return {"producer": module_head.producer(module), "stablehlo": None, "dialects": (), "operations": ()}
+    return {
+        "producer": head.producer,
+        "stablehlo": head.stablehlo,
+        "dialects": tuple(sorted(head.dialects)),
+        "operations": tuple(sorted(head.operations)),
+    }
+
+
+def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+    try:
+        return _native.contents(module) or (None, None)
+    except DeserializationError:
+        return None, None
+
+
+def _argument_path(path: str) -> str:
+    """`in_tree` is the pair (args, kwargs)."""
+    for start, name in (("[0]", "args"), ("[1]", "kwargs")):
+        if path.startswith(start):
+            return name + path[len(start) :]
+    return path
+
+
+def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
+    return None if indices is None else index in indices
+
+
+def _value(described: tuple[str, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str) -> Value:
+    dtype, dims, memory_space, sharding = described
+    return Value(
+        dtype=dtype,
+        weak_type=weak_type,
+        shape=tuple(int(dim) if dim.isdecimal() else dim for dim in dims),
+        memory_space=_MEMORY_SPACES[memory_space],
+        sharding=_sharding(sharding),
+        kept=kept,
+        path=path,
+    )
+
+
+def _sharding(sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
+    if sharding is None:
+        return None
+    if isinstance(sharding, bytes):
+        return op_sharding.text(sharding)
+    mesh, spec, memory_kind = sharding
+    parts = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in spec]
+    axes = ", ".join(f"{name!r}: {size}" for name, size in mesh)
+    text = f"P({', '.join(parts)}) on Mesh({axes})"
+    return text if memory_kind is None else f"{text} in {memory_kind}"
+
+
+def _check(kind: int, target: str | None) -> str:
+    return f"custom_call:{target}" if kind == 1 else ("platform", "", "shape_assertions")[kind]

@@ -1,0 +1,99 @@
+"""Files: mapped to be read, and written so that a reader sees the old bytes or all of the new ones."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+from jaxexp._errors import DeserializationError, PolicyError
+
+
+class named_in_errors:  # noqa: N801  (used as a function)
+    """A context in which errors about bytes get the name of the file that they are in, unless they have one already."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
+            error.file = self._name
+
+
+def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
+    """The bytes of an artifact's file, mapped into memory.
+
+    Raises:
+        DeserializationError: it is empty.
+        OSError: it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        _size(file)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> bytes:
+    """The bytes of an artifact's file, whose size `check_size` sees first.
+
+    Raises:
+        DeserializationError: it is empty.
+        OSError: it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        check_size(_size(file))
+        return file.read()
+
+
+def _size(file: IO[bytes]) -> int:
+    size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise empty("a serialized Exported")
+    return size
+
+
+def empty(expected: str) -> DeserializationError:
+    """The error for a file without content."""
+    return DeserializationError("", expected, "an empty file")
+
+
+def replace(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
+    """Writes the parts of a file, one after the other; a pipe or a device is written to, not replaced."""
+    final = os.path.realpath(os.fsdecode(path))
+    if os.path.exists(final) and not stat.S_ISREG(os.stat(final).st_mode):
+        with open(final, "wb") as file:
+            file.writelines(parts)
+        return
+    with replacing(path) as file:
+        file.writelines(parts)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A new file, for writing and reading, that takes the place of `path` at the end, unless there is an exception.
+
+    It is made in the same folder; a file that was there before keeps its permissions.
+    """
+    final = os.path.realpath(os.fsdecode(path))
+    replaced = os.stat(final) if os.path.exists(final) else None
+    temporary = os.path.join(os.path.dirname(final), f".{os.urandom(8).hex()}.tmp")
+    try:
+        with open(temporary, "x+b") as file:
+            yield file
+            if replaced is not None:
+                os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
+        os.replace(temporary, final)
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename == temporary:
+            # Nobody knows the temporary file: name the folder where that is missing, else what was to be written.
+            named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
+            raise OSError(error.errno, error.strerror, named) from None
+        raise

@@ -1,0 +1,191 @@
+"""Reading many artifacts at once: files, buffers, and parts of one buffer, such as the members of an archive."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
+from jaxexp._io.workers import worker_count
+from jaxexp._public import public
+
+from .decode import reader_of_many
+from .policy import Policy
+
+OnError = Literal["raise", "return"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manner:
+    """How many artifacts are read; `load_many` says what each of these is."""
+
+    workers: int | None = None
+    on_error: OnError = "raise"
+    policy: Policy | None = None
+
+    @property
+    def raises(self) -> bool:
+        """Whether the first error is raised, and ends the work."""
+        return self.on_error == "raise"
+
+    def reader(self) -> _native.ReadMany:
+        """Reads artifacts in this manner, but for the policy, which is for functions.
+
+        Raises:
+            ExportError: a field has none of the values that `load_many` takes.
+        """
+        if self.on_error not in ("raise", "return"):
+            raise ExportError(f'on_error has to be "raise" or "return", found {self.on_error!r}')
+        return reader_of_many(worker_count(self.workers), self.raises)
+
+
+@public
+def load_many(
+    artifacts: Iterable[Any],
+    *,
+    workers: int | None = None,
+    on_error: OnError = "raise",
+    policy: Policy | None = None,
+) -> list[Any]:
+    """The functions in many files or buffers: what `load` and `deserialize` return for each, sooner.
+
+    Files are read, and all bytes verified, in several threads, without Python's global lock; the functions are made in
+    the caller's thread meanwhile. Artifacts whose metadata are equal, as those of one model with other weights inside,
+    are decoded once and share what nobody can change: abstract values, tree structures and shardings.
+
+    Python's cyclic garbage collector pauses while this runs.
+
+    Args:
+        artifacts: paths (str or os.PathLike) and buffers, in any mixture. Small files are read as a whole; large ones
+            are mapped, and what `load` says of other programs that change a file is true of them.
+        workers: how many threads may work, this one included; by default one for each CPU that the process may use.
+        on_error: what happens when an item fails. ``"raise"`` raises the error of the first one that does, in the
+            order of `artifacts`; nothing is returned. ``"return"`` puts the exception in the place of its function, and
+            reads the others.
+        policy: what the artifacts may contain, as in `deserialize`.
+
+    Returns:
+        A list of `Exported`, in the order of `artifacts`; with ``on_error="return"``, of `Exported` or exceptions.
+
+    Raises:
+        DeserializationError: as in `deserialize`. Its `file` is the path, or ``item 17`` for a buffer. So it is for
+        PolicyError: likewise.
+        OSError: a file cannot be read.
+        ExportTypeError: an item is neither a path nor a buffer.
+        ExportError: `workers` or `on_error` is not one of the above.
+
+    Example:
+        >>> functions = load_many(sorted(pathlib.Path("models").glob("*.jaxexp")))
+    """
+    if isinstance(artifacts, (str, bytes, bytearray, memoryview, os.PathLike)):
+        raise ExportTypeError(
+            f"load_many reads many artifacts, in a list or another iterable, not {type(artifacts)}: "
+            "use load or deserialize for one"
+        )
+    items = list(artifacts)
+    manner = Manner(workers, on_error, policy)
+    reader = manner.reader()
+    if policy is None:
+        results, failed = reader.items(items, True, None)
+        return _finish(results, failed, lambda i: _place(items[i], i), manner)
+    refused = _too_large(items, policy)
+    given = [None if i in refused else item for i, item in enumerate(items)] if refused else items
+    # Read as a whole, so that what runs is what was checked.
+    results, failed = reader.items(given, False, policy.max_artifact_bytes)
+    for i in failed:
+        if i in refused:
+            results[i] = refused[i]
+        elif isinstance(results[i], int):
+            results[i] = _size_error(policy, results[i])
+    return _finish(results, failed, lambda i: _place(items[i], i), manner)
+
+
+def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequence[str], manner: Manner) -> list[Any]:
+    """The functions in parts of one buffer, which they share. Otherwise as `load_many`.
+
+    Args:
+        owner: the buffer. It is copied where it is writable. With a policy, it must not change while this runs.
+        extents: (offset, size, modules) of each artifact, where `modules` are the (offset, size) of modules that are
+            stored apart from their artifact, the function's first; empty where there are none.
+        names: of the artifacts, for errors.
+        manner: how they are read.
+
+    Returns:
+        As `load_many`.
+    """
+    results, failed = manner.reader().slices(owner, list(extents))
+    _let_go_of_pages(owner)
+    return _finish(results, failed, names.__getitem__, manner)
+
+
+def _let_go_of_pages(owner: Any) -> None:
+    """Takes the pages of a mapped file, which were read for the metadata, out of this process's memory.
+
+    They stay in the system's cache, from where the next access has them back.
+    """
+    mapped = owner.obj if isinstance(owner, memoryview) else owner
+    if sys.platform == "linux" and isinstance(mapped, mmap.mmap):
+        with memoryview(mapped) as view:
+            read_only = view.readonly
+        if read_only:  # what was written to a private mapping would be lost
+            with contextlib.suppress(OSError):
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _place(item: Any, index: int) -> str:
+    """What errors call an item."""
+    return os.fsdecode(item) if isinstance(item, (str, os.PathLike)) else f"item {index}"
+
+
+def _too_large(items: Sequence[Any], policy: Policy) -> dict[int, PolicyError]:
+    """The errors of buffers, which have a size; that of a file is known when it is opened."""
+    errors = {}
+    for i, item in enumerate(items):
+        if isinstance(item, (bytes, bytearray, memoryview)) and (error := _size_error(policy, memoryview(item).nbytes)):
+            errors[i] = error
+    return errors
+
+
+def _size_error(policy: Policy, size: int) -> PolicyError | None:
+    try:
+        policy.check_size(size)
+    except PolicyError as error:
+        return error
+    return None
+
+
+def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], manner: Manner) -> list[Any]:
+    """Checks the policy, says of errors what they are about, and raises the first if that is asked for."""
+    if manner.policy is not None:
+        failed = sorted({*failed, *_refused(results, set(failed), manner.policy, manner.raises)})
+    for i in failed:
+        error = results[i]
+        if isinstance(error, (DeserializationError, PolicyError)):
+            error.file = name(i)
+        elif not isinstance(error, OSError):
+            error.add_note(f"This is about {name(i)}.")
+        if manner.raises:
+            raise error
+    return results
+
+
+def _refused(results: list[Any], failed: set[int], policy: Policy, only_first: bool) -> list[int]:
+    """Replaces functions that the policy does not allow by errors."""
+    refused = []
+    for i, exported in enumerate(results):
+        if i in failed:
+            continue
+        try:
+            policy.check(exported)
+        except ExportError as error:
+            results[i] = error
+            refused.append(i)
+            if only_first:
+                break
+    return refused

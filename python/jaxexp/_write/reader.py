@@ -1,0 +1,212 @@
+"""For whom an artifact is written: an old release of JAX, what it knows, and what cannot be said to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jaxexp import _jax, _native
+from jaxexp._codec.dtypes import DTYPES
+from jaxexp._errors import ExportError, ExportTypeError, UnsupportedSerializationError
+from jaxexp._function.data import ExportedData
+from jaxexp._releases import features, table
+from jaxexp._releases.features import Version
+from jaxexp._releases.table import Release
+
+MAX = "max"
+
+_KINDS = {dtype: kind for kind, dtype in enumerate(DTYPES)}
+
+
+class TooOldReaderError(UnsupportedSerializationError):
+    """Something that the chosen release cannot read.
+
+    Attributes:
+        since: the first release that can, None where no release can.
+    """
+
+    def __init__(self, message: str, since: Version | None) -> None:
+        super().__init__(message)
+        self.since = since
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reader:
+    """The oldest release of JAX that an artifact is for."""
+
+    release: Release
+    stablehlo: str  # the newest version that it can be given, and that the installed jaxlib writes
+
+    @property
+    def version(self) -> Version:
+        return self.release.number
+
+    @property
+    def name(self) -> str:
+        return f"JAX {self.release.version}"
+
+    @property
+    def has_shardy(self) -> bool:
+        return self.version >= features.shardy_since()
+
+    @property
+    def has_composites(self) -> bool:
+        """Whether its compiler takes composites."""
+        return self.version >= features.COMPOSITES
+
+    @property
+    def computes_in_four_bits(self) -> bool:
+        """Whether its compiler takes other operations on 4-bit integers than conversions."""
+        return self.version >= features.FOUR_BITS
+
+    @property
+    def form(self) -> _native.Form:
+        """The slots to fill: those that this reader needs, beside those of today's readers."""
+        return _native.Form(
+            serialization_version=features.serialization_version(self.release).written,
+            short_device_count=self.version < features.LONG_DEVICE_COUNT,
+            hlo_shardings=self.version < features.NAMED_SHARDINGS,
+        )
+
+    @property
+    def choice(self) -> str:
+        """What chooses it: a value of the parameter `compatibility`."""
+        return f"jax-{self.release.version}"
+
+    def refusal(self, fun_name: str, what: str, since: Version | None, advice: str = "") -> TooOldReaderError:
+        """The error for a function that this reader cannot be told of.
+
+        Args:
+            fun_name: the function's name.
+            what: the feature.
+            since: the first release that knows it; None where there is none.
+            advice: what else can be done, from the comma on.
+        """
+        todo = f"write for JAX {_text(since)} or newer" if since else "no release is known to read it"
+        return TooOldReaderError(f"{fun_name} cannot be written for {self.name}: {what}; {todo}{advice}", since)
+
+
+def check_choice(compatibility: Any) -> None:
+    """Refuses what is no value of the parameter `compatibility`.
+
+    Raises:
+        ExportTypeError: it is neither None nor a string.
+        ExportError: it is a string of another form, or names no release that is known.
+    """
+    if compatibility is not None and compatibility != MAX:
+        reader_of(compatibility)
+
+
+def reader_of(compatibility: Any) -> Reader:
+    """The reader that a release or a span stands for.
+
+    Args:
+        compatibility: ``"jax-0.6.2"``, or ``"12w"`` for what was the newest release twelve weeks before the installed
+            one came out.
+
+    Raises:
+        ExportError: it says neither, or a release or span that is not known; `check_choice` says more.
+    """
+    known = readers()
+    accepted = (
+        f"a release from {known[0].choice!r} to {known[-1].choice!r}, a span of weeks back "
+        'from the installed release such as "4w" or "12w", or "max" for the oldest reader that can be'
+    )
+    if not isinstance(compatibility, str):
+        raise ExportTypeError(f"compatibility= takes {accepted}; found {compatibility!r}")
+    if match := re.fullmatch(r"(\d+)w", compatibility):
+        return _weeks_back(int(match[1]))
+    if match := re.fullmatch(r"jax-(\d+(?:\.\d+)*)", compatibility):
+        version = table.number(match[1])
+        for reader in known:
+            if reader.version == version:
+                return reader
+        older = [reader.name for reader in known if reader.version < version][-1:]
+        newer = [reader.name for reader in known if reader.version > version][:1]
+        raise ExportError(
+            f"compatibility={compatibility!r} names no release that is known here; next to it are "
+            f"{' and '.join(older + newer)}. It takes {accepted}"
+        )
+    raise ExportError(f"compatibility= takes {accepted}; found {compatibility!r}")
+
+
+def _weeks_back(weeks: int) -> Reader:
+    """What somebody has who updated last so many weeks before the installed release came out."""
+    installed = table.at(_jax.installed_release)
+    first = min(table.RELEASES, key=lambda release: release.date)
+    # No calendar goes back further than this, and `timedelta` knows its limits.
+    then = installed.date - datetime.timedelta(weeks=min(weeks, 52 * 100))
+    release = table.newest_before(then)
+    if release is None:
+        raise ExportError(
+            f'compatibility="{weeks}w" goes back to before {first.date}, when the first release that can be written '
+            f"for came out, JAX {first.version}; the installed one, JAX {installed.version}, is of {installed.date}"
+        )
+    return _reader(release)
+
+
+@functools.cache
+def readers() -> tuple[Reader, ...]:
+    """Every release that an artifact can be written for, oldest first."""
+    return tuple(map(_reader, table.RELEASES))
+
+
+def _reader(release: Release) -> Reader:
+    versions = features.stablehlo_that_compiles(release), _jax.newest_stablehlo()
+    return Reader(release, min(versions, key=table.number))
+
+
+def check(exported: ExportedData, reader: Reader) -> None:
+    """Refuses a function whose signature the reader cannot be told of; its module is another matter.
+
+    Raises:
+        TooOldReaderError: names the feature and the first release that knows it.
+    """
+    for what, since in _features(exported):
+        if reader.version < since:
+            raise reader.refusal(exported.fun_name, what, since)
+
+
+def _features(exported: ExportedData) -> Iterator[tuple[str, Version]]:
+    """What a signature uses that not every reader knows, and the first release that does."""
+    for which, avals, shardings in (
+        ("argument", exported.in_avals, exported._in_named_shardings),
+        ("result", exported.out_avals, exported._out_named_shardings),
+    ):
+        for index, (aval, sharding) in enumerate(zip(avals, shardings, strict=True)):
+            where = f"{which} {index}"
+            for dim in aval.shape:
+                if not isinstance(dim, int) and re.search(r"\b(max|min)\(", str(dim)):
+                    yield f"{where} has a symbolic dimension {dim}", features.MAX_AND_MIN
+            yield f"{where} has dtype {aval.dtype}", features.dtype_since(_KINDS.get(aval.dtype))
+            if aval.memory_space is not _jax.MemorySpace.Device:
+                yield f"{where} is in memory space {aval.memory_space}", features.MEMORY_SPACES
+            if sharding is None:
+                continue
+            if sharding.memory_kind not in (None, "device") and aval.memory_space is _jax.MemorySpace.Device:
+                yield f"{where} is in memory of kind {sharding.memory_kind!r}", features.NAMED_SHARDINGS
+            if sharding.spec.unreduced or sharding.spec.reduced:
+                yield f"{where} is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
+    for tree in (exported.in_tree, exported.out_tree):
+        for node in _custom_nodes(tree):
+            yield f"its trees hold nodes of {node}", features.custom_nodes_since()
+
+
+def _custom_nodes(tree: Any) -> Iterator[Any]:
+    """The types of pytree nodes that are stored by a name of their own."""
+    node = tree.node_data()
+    if node is None:
+        return
+    type_, data = node
+    if type_ not in (type(None), tuple, list, dict) or (type_ is dict and not all(isinstance(k, str) for k in data)):
+        yield type_
+    for child in tree.children():
+        yield from _custom_nodes(child)
+
+
+def _text(version: Version) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,94 @@
+"""Writes an `Exported`: to bytes, and to a file."""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxexp import _native
+from jaxexp._artifact.metadata import to_json
+from jaxexp._codec import binding
+from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._function import data
+from jaxexp._function.data import ExportedData
+from jaxexp._io import files
+from jaxexp._version import __version__
+
+from . import retarget
+
+# What most artifacts are written with.
+_TODAY = _native.Form()
+_WRITER = f"jaxexp {__version__}"
+_NOTES = _native.Notes(_WRITER, {})
+
+
+def serialize(
+    exported: ExportedData, vjp_order: int, compatibility: str | None, trailer: bool, metadata: Mapping[str, Any] | None
+) -> bytearray:
+    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility, trailer, metadata))
+
+
+def save(
+    exported: ExportedData,
+    path: str | os.PathLike[str],
+    vjp_order: int,
+    compatibility: str | None,
+    trailer: bool,
+    metadata: Mapping[str, Any] | None,
+) -> None:
+    arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata)
+    files.replace(path, _native.encode_parts(*arguments))
+
+
+def _encoder_arguments(
+    exported: ExportedData, vjp_order: int, compatibility: str | None, trailer: bool, metadata: Mapping[str, Any] | None
+) -> tuple[Any, ...]:
+    binding.bind()
+    chain = _chain(exported, vjp_order)
+    notes = _notes(exported, trailer, metadata)
+    if compatibility is None:
+        compatibility = data.compatibility_of(exported)
+    if compatibility is None:
+        return chain, jax.__version__, _TODAY, notes
+    reader, chain = retarget.for_choice(chain, compatibility)
+    return chain, jax.__version__, reader.form, notes
+
+
+def _notes(exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | None) -> _native.Notes | None:
+    """What a trailer says of the whole artifact. A function that was loaded keeps its metadata, unless there is new."""
+    if not trailer:
+        if metadata is None:
+            return None
+        raise ExportError(
+            f"{data.described(exported)} cannot be serialized with metadata and trailer=False: "
+            "metadata is in the trailer"
+        )
+    if metadata is None:
+        metadata = data.metadata_of(exported)
+        if not metadata:
+            return _NOTES
+    return _native.Notes(_WRITER, to_json(metadata))
+
+
+def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
+    """The function, its VJP, the VJP of that, and so on."""
+    if vjp_order == 0:  # by far the most common, and there is little else to do for a small function
+        return [exported]
+    if not isinstance(vjp_order, numbers.Integral):
+        raise ExportTypeError(
+            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
+            "it is the number of VJPs to include, an int"
+        )
+
+    def error(found: int) -> ExportError:
+        return ExportError(
+            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order}: it was loaded from an "
+            f"artifact that holds its VJPs up to order {found}. Serialize the original with "
+            f"vjp_order={data.origin(exported)[1] + vjp_order} or more"
+        )
+
+    return data.chain_up_to(exported, int(vjp_order), error)
