@@ -21,8 +21,10 @@ import test_own_golden
 import wire
 from compare import assert_same_fields, assert_same_values
 from corpus import CASES, export_with
-from jaxexp import _codec, _inspect, _native
+from jaxexp import _native
+from jaxexp._artifact import inspect as _inspect
 from jaxexp._exported import read_exported
+from jaxexp._write import serialize as _codec
 from test_census import artifact, census, every_artifact, flipped, with_two
 
 DeserializationError = jaxexp.DeserializationError

@@ -22,7 +22,7 @@ import jaxexp
 from compare import assert_same_placement, assert_same_values
 from corpus import CASES, arr, export_with, f32, mesh, spec, touch
 from jaxexp import _jax
-from jaxexp._primitive import call_exported_p, pushforward_p
+from jaxexp._call.primitive import call_exported_p, pushforward_p
 
 
 def reload(exported: Any, vjp_order: int = 0) -> jaxexp.Exported:

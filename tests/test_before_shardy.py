@@ -163,7 +163,8 @@ def test_specialized_and_exported_again(capfd: pytest.CaptureFixture[str]) -> No
 def test_old_shardings_stay_where_shardy_is_off() -> None:
     from jax._src.config import use_shardy_partitioner
 
-    from jaxexp import _jax, _legacy
+    from jaxexp import _jax
+    from jaxexp._module import lapack as _legacy
 
     exported = load("jax-0.4.23/constraint")
     for shardy in (False, True):
@@ -204,7 +205,7 @@ def test_one_device_has_no_shardings(capfd: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_tilings(text: str, devices: int, tiling: Any) -> None:
-    from jaxexp import _from_gspmd
+    from jaxexp._module import from_gspmd as _from_gspmd
 
     assert _from_gspmd._tiling(text, devices) == tiling
     # Which tile each device holds, counted by XLA itself and from the cuts.
@@ -245,7 +246,7 @@ def _tiles_of_xla(text: str, devices: int) -> Any:
     ],
 )
 def test_no_tilings(text: str) -> None:
-    from jaxexp import _from_gspmd
+    from jaxexp._module import from_gspmd as _from_gspmd
 
     with pytest.raises(_from_gspmd.NotExpressibleError):
         _from_gspmd._tiling(text, 6 if "3" in text.partition("]")[0] else 4)

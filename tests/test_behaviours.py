@@ -21,7 +21,10 @@ import behaviours
 import jaxexp
 import wire
 from corpus import CASES, EFFECTS, arr, export_with
-from jaxexp import _check, _jax, _primitive, _sharding
+from jaxexp import _jax
+from jaxexp._call import primitive as _primitive
+from jaxexp._function import sharding as _sharding
+from jaxexp._module import safety_checks as _check
 from test_errors import raises_alike, reload
 
 ROWS = behaviours.load()

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 import wire
 from corpus import CASES, export_with
-from jaxexp import _codec
+from jaxexp._write import serialize as _codec
 
 
 def _tiny() -> tuple[Any, int]:

@@ -24,7 +24,8 @@ import wire
 from compare import assert_same_values
 from corpus import CASES, arr, export_with, mesh, spec
 from derivatives import pull_back
-from jaxexp import _reader, _releases
+from jaxexp._releases import table as _releases
+from jaxexp._write import reader as _reader
 
 GOLDEN = Path(__file__).parent / "golden" / "compat"
 f32 = np.float32

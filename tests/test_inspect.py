@@ -17,7 +17,9 @@ import pytest
 import jaxexp
 import wire
 from corpus import CASES, arr, export_with
-from jaxexp import _jax, _native, _op_sharding, _registry
+from jaxexp import _jax, _native
+from jaxexp._artifact import op_sharding as _op_sharding
+from jaxexp._codec import nodes as _registry
 
 GOLDEN = Path(__file__).parent / "golden"
 ARTIFACTS = sorted(GOLDEN.glob("**/*.bin"))

@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from corpus import CASES, arr, export_with, f32, spec
-from jaxexp import _codec, _native
+from jaxexp import _native
+from jaxexp._write import serialize as _codec
 
 GIGABYTE = 2**30
 

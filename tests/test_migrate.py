@@ -16,8 +16,9 @@ import wire
 from compare import assert_same_values
 from corpus import CASES, export_with
 from derivatives import pull_back
-from jaxexp import _migrate, _releases
-from jaxexp._releases import number
+from jaxexp._compat import migrate as _migrate
+from jaxexp._releases import table as _releases
+from jaxexp._releases.table import number
 from test_golden import ARTIFACTS, RELEASES, arguments, assert_runs, blob_of, every_artifact
 
 INSTALLED = _releases.release(jax.__version__)

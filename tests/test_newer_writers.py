@@ -12,7 +12,9 @@ import jaxexp
 import wire
 from compare import assert_same_fields
 from corpus import CASES, export_with
-from jaxexp import _bytecode, _releases, _stablehlo
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._releases import stablehlo as _stablehlo
+from jaxexp._releases import table as _releases
 from test_golden import arguments, blob_of
 
 NEWER = jax.__version__.replace("0.1", "9.1", 1)  # of the same length

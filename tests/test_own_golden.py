@@ -19,8 +19,8 @@ import corpus  # noqa: F401  (registers the node types and effects that the arti
 import jaxexp
 import wire
 from compare import assert_same_fields, assert_same_values
-from jaxexp import _bytecode
-from jaxexp._releases import number, release
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._releases.table import number, release
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = {path.name: path for path in sorted(GOLDEN.glob("*_jaxexp-*_jax-*"))}

@@ -110,7 +110,8 @@ KEYED: dict[str, Any] = {
 @pytest.fixture(params=["node list", "node by node"])
 def way_of_writing(request, monkeypatch) -> Iterator[None]:
     """The encoder takes a treedef's node list where it knows the layout, and walks the treedef where it does not."""
-    from jaxexp import _codec, _jax
+    from jaxexp import _jax
+    from jaxexp._write import serialize as _codec
 
     assert _jax.tree_state_known
     monkeypatch.setattr(_jax, "tree_state_known", request.param == "node list")
@@ -136,7 +137,8 @@ def test_dict_keys_both_ways_of_writing(name: str, way_of_writing) -> None:
 
 
 def test_both_ways_of_writing_give_the_same_bytes(monkeypatch) -> None:
-    from jaxexp import _codec, _jax
+    from jaxexp import _jax
+    from jaxexp._write import serialize as _codec
 
     blobs = {}
     for known in (True, False):
@@ -442,7 +444,8 @@ def test_defaultdict_is_left_to_registration() -> None:
 
 def forget(nodetype: type, name: str) -> None:
     """Undoes a registration of a type that other tests use as well."""
-    from jaxexp import _jax, _registry
+    from jaxexp import _jax
+    from jaxexp._codec import nodes as _registry
 
     del _registry._by_type[nodetype], _registry._by_name[name]
     for table, key in zip(_jax.share_pytree_registry(), (nodetype, name), strict=True):

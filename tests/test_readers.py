@@ -18,7 +18,9 @@ from jax import export as jax_export
 
 import jaxexp
 import wire
-from jaxexp import _codec, _compatibility, _releases
+from jaxexp._compat import compatibility as _compatibility
+from jaxexp._releases import table as _releases
+from jaxexp._write import serialize as _codec
 from test_golden import ARTIFACTS, GOLDEN, blob_of, every_artifact
 
 # What the `jax.export` of each release did with each golden artifact, recorded with its wheels by

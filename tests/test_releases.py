@@ -12,8 +12,8 @@ from jax import export as jax_export
 from jaxlib.mlir.dialects import stablehlo
 
 import jaxexp
-from jaxexp import _releases
-from jaxexp._releases import RELEASES, number, release
+from jaxexp._releases import table as _releases
+from jaxexp._releases.table import RELEASES, number, release
 
 
 def test_what_it_says_of_the_installed_release() -> None:

@@ -749,7 +749,7 @@ def test_made_up_meshes() -> None:
     assert ours.mesh.axis_types == abstract_mesh_by_default().axis_types
     assert ours.mesh.abstract_device == expected.mesh.abstract_device
 
-    from jaxexp import _sharding
+    from jaxexp._function import sharding as _sharding
 
     proto = gspmd(m, P("y", "x"), 2)._hlo_sharding.to_proto().SerializeToString()
     old = _sharding.from_proto(proto, live.in_avals[0])

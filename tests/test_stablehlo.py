@@ -11,7 +11,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 import jaxexp
 from corpus import CASES, export_with
-from jaxexp import _bytecode, _releases, _stablehlo
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._releases import stablehlo as _stablehlo
+from jaxexp._releases import table as _releases
 from test_golden import blob_of, every_artifact
 
 IDENTITY = "func.func @main(%a: {0}) -> {0} {{ return %a : {0} }}"

@@ -23,7 +23,7 @@ import jaxexp
 from compare import assert_same_values
 from corpus import CASES, arr, export_with, f32, spec
 from derivatives import cotangents, pull_back
-from jaxexp._primitive import call_exported_p, pushforward_p
+from jaxexp._call.primitive import call_exported_p, pushforward_p
 
 LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
 

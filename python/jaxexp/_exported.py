@@ -8,9 +8,15 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _batch, _call, _codec, _jax, _metadata, _sharding, _specialize
-from ._disabled_check import DisabledSafetyCheck
+from . import _jax
+from ._artifact import metadata as _metadata
+from ._call import batching as _batch
+from ._call import call as _call
+from ._call import specialize as _specialize
 from ._errors import ExportError, ExportTypeError
+from ._function import sharding as _sharding
+from ._function.safety_check import DisabledSafetyCheck
+from ._write import serialize as _codec
 
 if TYPE_CHECKING:
     from ._native import Artifact

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import jax
 
-from . import _native, _stablehlo
+from . import _native
 from ._errors import DeserializationError, UnsupportedArtifactError
+from ._releases import stablehlo as _stablehlo
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -37,7 +37,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f".{cmd_name}", __package__).command
+        command: click.Command = importlib.import_module(f".commands.{cmd_name}", __package__).command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

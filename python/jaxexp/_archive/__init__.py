@@ -1,0 +1,1 @@
+"""Archives: many artifacts in one file, each a few microseconds away."""

@@ -1,0 +1,110 @@
+"""What an archive's index says of a function: enough to choose one without reading its artifact."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._artifact import inspect as _inspect
+
+# How many arguments and results are listed, and how many bytes their list may have.
+_LISTED, _LIST_SIZE = 32, 1 << 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What the index of an archive says of a member; what it leaves out is in `Handle.inspect`.
+
+    Attributes:
+        fun_name: the name of the function.
+        jax_version: the JAX that wrote it, where the artifact says so (since JAX 0.11.1).
+        writer: the releases of JAX that write such an artifact.
+        platforms: what the module was lowered for.
+        nr_devices: how many devices it was lowered for.
+        arguments: the first arguments, such as ``"float32[b,128]"``: at most 32, and 4 kB of text.
+        argument_count: how many there are.
+        results: the first results likewise.
+        result_count: how many there are.
+        module_bytes: the size of its module, then of those of its VJPs.
+    """
+
+    fun_name: str
+    jax_version: str | None
+    writer: str
+    platforms: tuple[str, ...]
+    nr_devices: int
+    arguments: tuple[str, ...]
+    argument_count: int
+    results: tuple[str, ...]
+    result_count: int
+    module_bytes: tuple[int, ...]
+
+    @property
+    def vjp_order(self) -> int:
+        """How many VJPs the artifact holds."""
+        return len(self.module_bytes) - 1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.fun_name}({_shown(self.arguments, self.argument_count)}) -> "
+            f"{_shown(self.results, self.result_count)} on {', '.join(self.platforms)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a dict of strings, numbers and tuples, which `json.dumps` takes."""
+        return {**dataclasses.asdict(self), "vjp_order": self.vjp_order}
+
+
+def fields_of(artifact: _native.Artifact) -> dict[str, Any]:
+    """An artifact's summary, as the index of an archive stores it."""
+    facts = artifact.describe()
+    arguments, results = _inspect.values_of(artifact, facts, _LISTED)
+    return {
+        "fun_name": facts["fun_name"],
+        "jax_version": facts["jax_version"],
+        "writer": facts["writer"],
+        "platforms": "\n".join(facts["platforms"]),
+        "nr_devices": facts["nr_devices"],
+        "arguments": _list(arguments),
+        "argument_count": len(facts["arguments"]),
+        "results": _list(results),
+        "result_count": len(facts["results"]),
+    }
+
+
+def of_member(member: dict[str, Any]) -> Summary:
+    """The summary of a member of an index."""
+    return Summary(
+        fun_name=member["fun_name"],
+        jax_version=member["jax_version"],
+        writer=member["writer"],
+        platforms=_lines(member["platforms"]),
+        nr_devices=member["nr_devices"],
+        arguments=_lines(member["arguments"]),
+        argument_count=member["argument_count"],
+        results=_lines(member["results"]),
+        result_count=member["result_count"],
+        module_bytes=tuple(size for _, size, _ in member["modules"]),
+    )
+
+
+def _list(values: tuple[_inspect.Value, ...]) -> str:
+    lines: list[str] = []
+    left = _LIST_SIZE
+    for value in values:
+        line = str(value).replace("\n", " ")
+        left -= len(line.encode()) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(text.split("\n")) if text else ()
+
+
+def _shown(values: tuple[str, ...], count: int) -> str:
+    shown = [*values[:4], *(["..."] if count > min(4, len(values)) else [])]
+    return ", ".join(shown) or "nothing"

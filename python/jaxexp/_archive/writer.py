@@ -1,0 +1,374 @@
+"""Writing archives: anew, behind what is there, and without what was removed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+from jaxexp import __version__, _native
+from jaxexp._artifact import metadata as _metadata
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+from jaxexp._io import files as _files
+from jaxexp._io import lock as _lock
+
+from . import summary as _summary
+
+if TYPE_CHECKING:
+    from jaxexp._exported import Exported
+
+_WRITER = f"jaxexp {__version__}"
+
+
+class ArchiveWriter:
+    """An archive that is being written, as `Archive.create` and `Archive.append` return it, for a `with` block.
+
+    What is added is there for readers when the block ends; an exception that leaves it undoes everything.
+
+    An artifact that equals one in the archive is not stored again: the index gives it the same place. Nor are modules
+    that another member has, if `share_modules` is true: then only the rest is stored, as a member of the folder
+    ``.jaxexp/apart``, and `Handle.load` and `Handle.read` put it together. So functions that were exported for several
+    platforms, or with several trees, and have one module, take its space once. What is stored under its own name is
+    always an artifact that `jax.export` reads.
+
+    Args:
+        share_modules: whether modules are shared between different artifacts.
+    """
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        records: _native.ArchiveRecords,
+        end: int,
+        share_modules: bool,
+        context: Any,
+        in_place: bool,
+    ) -> None:
+        self._file = file
+        self._in_place = in_place
+        self._records = records
+        self._end = end
+        self._share_modules = share_modules
+        self._context = context  # of the file: it is told how the block ended
+
+    @classmethod
+    def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
+        context = _files.replacing(path)
+        return cls(context.__enter__(), _native.ArchiveRecords(), 0, share_modules, context, False)
+
+    @classmethod
+    def appending(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
+        context = _appended(path)
+        file, records, end = context.__enter__()
+        return cls(file, records, end, share_modules, context, True)
+
+    def add(
+        self,
+        name: str,
+        exported_or_bytes: Exported | Any,
+        *,
+        vjp_order: int = 0,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Adds a function under a name.
+
+        Args:
+            name: a relative path with ``/`` between its parts. It may not be there already, nor be a folder of other
+                names; ``..``, backslashes and control characters are refused.
+            exported_or_bytes: a `jaxexp.Exported`, or a buffer with any artifact, which is stored as it is.
+            vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
+            metadata: what else is to be known of it: strings and what JSON can say, at most 64 kB. It is kept in the
+                index, where `Handle.metadata` finds it, and is the `metadata` of the loaded function. By default what
+                the artifact says.
+
+        Raises:
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
+                serialized.
+            DeserializationError: the buffer is no artifact, or damaged.
+            TypeError: it is neither an Exported nor a buffer.
+        """
+        own = None if metadata is None else _metadata_text(metadata)
+        self._add(name, _bytes_of(exported_or_bytes, vjp_order), own)
+
+    def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
+        """Returns the digest of what was added."""
+        try:
+            self._records.check_name(name)
+        except (TypeError, ValueError) as error:
+            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
+        artifact = _native.Artifact(blob)
+        modules = artifact.modules()
+        size = artifact.size
+        blob = memoryview(blob)[:size]  # what follows in the buffer is no part of it
+        digest = _native.digest(blob)
+        member = {
+            **_summary.fields_of(artifact),
+            "digest": digest,
+            "size": size,
+            "metadata": own_metadata if own_metadata is not None else _stored_metadata(artifact),
+            "own_metadata": own_metadata is not None,
+        }
+        if (equal := self._equal(blob, digest, size)) is not None:
+            self._put(name, {**member, **{key: equal[key] for key in _PLACE}, "shared": True})
+        elif self._share_modules and (apart := self._apart(artifact, blob, modules)) is not None:
+            self._store_apart(name, *apart, member)
+        else:
+            self._store(name, blob, member, modules)
+        return digest
+
+    def remove(self, name: str) -> None:
+        """Takes a member out of the index. `Archive.compact` frees its bytes.
+
+        Raises:
+            KeyError: there is no such member.
+        """
+        member = self._records.get(name)
+        if member is None:
+            raise KeyError(name)
+        self._records.remove(name)
+        if member["shared"]:
+            return
+        # Those who share its bytes: one of them has them from now on.
+        if heirs := self._records.sharing(member["position"]):
+            self._move(member, heirs[0], heirs[1:])
+        elif not member["apart"]:
+            self._give_modules(member)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._records.get(name) is not None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def names(self) -> list[str]:
+        """The names of the members, ascending."""
+        return self._records.names()
+
+    def __enter__(self) -> ArchiveWriter:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            try:
+                self._finish()
+            except BaseException as failure:
+                self._context.__exit__(type(failure), failure, failure.__traceback__)
+                raise
+        self._context.__exit__(kind, error, trace)
+
+    def _put(self, name: str, member: dict[str, Any]) -> None:
+        try:
+            self._records.put(name, member)
+        except ValueError as error:
+            raise ExportError(f"{name!r} cannot be stored in the archive: {error}") from error
+
+    def _store(self, name: str, blob: Any, member: dict[str, Any], modules: list[tuple[int, int, bytes]]) -> None:
+        """Writes an artifact as a member of its own."""
+        place = self._write(name, blob)
+        inside = [(place["position"] + offset, size, digest) for offset, size, digest in modules]
+        self._put(name, {**member, **place, "apart": False, "modules": inside})
+
+    def _store_apart(
+        self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: dict[str, Any]
+    ) -> None:
+        """Writes an artifact without its modules, which are elsewhere."""
+        self._put(
+            name,
+            {**member, **self._write(_native.ARCHIVE_APART_FOLDER + name, image), "apart": True, "modules": modules},
+        )
+
+    def _write(self, name: str, data: Any) -> dict[str, Any]:
+        """Writes a member of the ZIP file behind the others."""
+        crc32 = zlib.crc32(data)
+        size = memoryview(data).nbytes
+        header = _native.zip_local_header(name, size, crc32, self._end)
+        self._write_at(self._end, header, data)
+        position = self._end + len(header)
+        self._end = position + size
+        return {"position": position, "stored_size": size, "crc32": crc32, "header": len(header), "shared": False}
+
+    def _write_at(self, position: int, *parts: Any) -> None:
+        self._file.seek(position)
+        for part in parts:
+            left = memoryview(part).cast("B")
+            while left:  # a raw file may take less than it is given
+                left = left[self._file.write(left) :]
+
+    def _read(self, position: int, size: int) -> bytes:
+        self._file.seek(position)
+        parts = []
+        while size and (part := self._file.read(size)):  # a raw file may give less than it is asked for
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _equal(self, blob: Any, digest: bytes, size: int) -> dict[str, Any] | None:
+        """A member of the same content. Digests can be made to agree, so bytes are compared."""
+        name = self._records.of_content(digest, size)
+        member = None if name is None else self._records.get(name)
+        return member if member is not None and self._artifact_bytes(member) == bytes(blob) else None
+
+    def _apart(
+        self, artifact: _native.Artifact, blob: memoryview, modules: list[tuple[int, int, bytes]]
+    ) -> tuple[bytes, list[tuple[int, int, bytes]]] | None:
+        """The artifact without its modules, and where these are, if other members have all of them."""
+        if artifact.trailer() is None:
+            return None
+        places = []
+        for offset, size, digest in modules:
+            position = self._records.module(digest, size)
+            if position is None or self._read(position, size) != bytes(blob[offset : offset + size]):
+                return None
+            places.append((position, size, digest))
+        with contextlib.suppress(DeserializationError):  # laid out in a way that cannot be cut
+            return _native.cut(blob), places
+        return None
+
+    def _artifact_bytes(self, member: dict[str, Any]) -> bytes | bytearray:
+        stored = self._read(member["position"], member["stored_size"])
+        if not member["apart"]:
+            return stored
+        return _native.join(stored, [self._read(position, size) for position, size, _ in member["modules"]])
+
+    def _move(self, removed: dict[str, Any], heir: str, others: list[str]) -> None:
+        """Writes what a member had that was removed again, for those who shared it."""
+        stored = self._read(removed["position"], removed["stored_size"])
+        place = self._write(_native.ARCHIVE_APART_FOLDER + heir if removed["apart"] else heir, stored)
+        moved = place["position"] - removed["position"]
+        modules = removed["modules"]
+        if not removed["apart"]:
+            modules = [(position + moved, size, digest) for position, size, digest in modules]
+        for name in [heir, *others]:
+            member = self._records.get(name)
+            assert member is not None
+            self._put(name, {**member, **place, "shared": name != heir, "modules": modules})
+        if not removed["apart"]:
+            self._give_modules(removed)
+
+    def _give_modules(self, removed: dict[str, Any]) -> None:
+        """Finds other places for the modules of a removed member that others use, or makes one of these whole."""
+        for name in self._records.using(removed["position"], removed["stored_size"]):
+            member = self._records.get(name)
+            assert member is not None
+            if member["shared"] or not member["apart"]:  # those who share bytes follow their owner
+                continue
+            sharing = self._records.sharing(member["position"])
+            places = [self._records.module(digest, size) for _, size, digest in member["modules"]]
+            if None in places:
+                blob = self._artifact_bytes(member)
+                self._store(name, blob, member, _native.Artifact(blob).modules())
+            else:
+                modules = [(place, *module[1:]) for place, module in zip(places, member["modules"], strict=True)]
+                self._put(name, {**member, "modules": modules})
+            owner = self._records.get(name)
+            assert owner is not None
+            for other in sharing:
+                follower = self._records.get(other)
+                assert follower is not None
+                self._put(other, {**follower, **{key: owner[key] for key in _PLACE}, "shared": True})
+
+    def _finish(self) -> None:
+        """Writes the index and the ZIP file's own directory; the last bytes only when all others are on the disk."""
+        start = self._end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._end))
+        try:
+            index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
+        except ValueError as error:
+            raise ExportError(f"the archive cannot be finished: {error}") from error
+        pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
+        place = self._write(_native.ARCHIVE_INDEX_NAME, index)
+        last = self._records.last_bytes(place, self._end, pointer.comment())
+        self._sync()
+        self._write_at(self._end, last)
+        self._file.truncate(self._end + len(last))
+        self._sync()
+
+    def _sync(self) -> None:
+        self._file.flush()
+        if self._in_place:
+            os.fsync(self._file.fileno())
+
+
+# What a member has in common with one that shares its bytes.
+_PLACE = ("position", "stored_size", "crc32", "header", "apart", "modules")
+_MOST_METADATA = 1 << 16
+
+
+def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
+    from .archive import Archive
+
+    with _lock.locked(path), Archive.open(path) as old:
+        old._reader.check()
+        with ArchiveWriter.creating(path, share_modules) as new:
+            for name in old:
+                with old._reader.placed(name):
+                    member = old[name]._member
+                    blob = old[name].read()
+                    digest = new._add(name, blob, member["metadata"] if member["own_metadata"] else None)
+                    if digest != member["digest"]:
+                        raise DeserializationError(
+                            "", f"an artifact of digest {member['digest'].hex()}", f"one of {digest.hex()}"
+                        )
+
+
+@contextlib.contextmanager
+def _appended(path: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
+    """An archive's file, for writing, its members, and where it ends; as it was, if there is an exception."""
+    from .archive import Archive
+
+    with _lock.locked(path) as file:
+        records = _native.ArchiveRecords()
+        with Archive.open(path) as archive:
+            reader = archive._reader
+            with reader.placed():
+                records.take(reader.index)
+        try:
+            file.truncate(reader.end)  # who was here before may have been interrupted
+            yield file, records, reader.end
+        except BaseException:
+            file.truncate(reader.end)
+            raise
+
+
+def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
+    try:
+        view = memoryview(exported_or_bytes).cast("B")
+    except TypeError:
+        view = None
+    if view is not None:
+        if vjp_order:
+            raise ExportError(
+                f"vjp_order={vjp_order} is for an Exported: an artifact in a buffer is stored with the VJPs that it has"
+            )
+        return view.toreadonly()
+    from jaxexp._exported import Exported
+
+    if isinstance(exported_or_bytes, Exported):
+        return memoryview(exported_or_bytes.serialize(vjp_order)).toreadonly()
+    raise ExportTypeError(
+        "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
+        f"{type(exported_or_bytes)}; Exported.from_jax takes one of jax.export"
+    )
+
+
+def _metadata_text(metadata: Mapping[str, Any]) -> str:
+    text = _object_text(_metadata.to_json(metadata))
+    if (size := len(text.encode())) > _MOST_METADATA:
+        raise ExportError(
+            f"the metadata of an archive's member has to be at most {_MOST_METADATA} bytes as JSON, found {size}; "
+            "Exported.serialize stores more in the artifact itself"
+        )
+    return text
+
+
+def _stored_metadata(artifact: _native.Artifact) -> str | None:
+    """What an artifact says, if it is short: the index is read as a whole by some."""
+    texts = artifact.metadata()
+    text = _object_text(texts or {})
+    return text if len(text.encode()) <= _MOST_METADATA else None
+
+
+def _object_text(texts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items()) + "}"

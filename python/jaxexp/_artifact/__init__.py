@@ -1,0 +1,1 @@
+"""What an artifact says of itself, read from its bytes. No JAX is imported here."""

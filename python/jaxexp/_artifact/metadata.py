@@ -1,0 +1,61 @@
+"""What the user has to say of an artifact: a mapping of strings to JSON values, kept in its trailer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+
+
+def to_json(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Each value as a JSON text.
+
+    Raises:
+        ExportError: a key is no string, or a value has no form in JSON; the message says which. It is a TypeError too
+            where the type is to blame.
+    """
+    if not isinstance(metadata, Mapping):
+        raise ExportTypeError(f"metadata has to be a mapping of strings to JSON values, found {type(metadata)}")
+    return {_key(key): _text(key, value) for key, value in metadata.items()}
+
+
+def from_json(texts: Mapping[str, str]) -> dict[str, Any]:
+    """The values behind the texts.
+
+    Raises:
+        DeserializationError: a text is no JSON.
+    """
+    return {key: _value(key, text) for key, text in texts.items()}
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ExportTypeError(f"the keys of metadata have to be strings, found {key!r} ({type(key)})")
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise ExportError(f"the metadata key {key!r} is not Unicode text: {error.reason}") from error
+    return key
+
+
+def _text(key: str, value: Any) -> str:
+    expected = f"metadata[{key!r}] has to be a JSON value (None, bool, int, float, str, or lists and dicts of these)"
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except TypeError as error:
+        raise ExportTypeError(f"{expected}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ExportError(f"{expected}: {error}") from error
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise DeserializationError(f"trailer.metadata[{key!r}]", "JSON", str(error)) from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which is no JSON")

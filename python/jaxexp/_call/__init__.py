@@ -1,0 +1,1 @@
+"""Calls of an exported function: the primitive with its rules, eager calls, `specialize`, `prefetch`."""

@@ -1,0 +1,119 @@
+"""`Exported.call`: compares tree structures, and takes the short way where nothing is being traced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._errors import ExportError
+from jaxexp._function.convention import Arguments
+
+from .primitive import call_exported_p
+
+if TYPE_CHECKING:
+    from jaxexp._exported import Exported
+
+# How a module says that a result may take the memory of an argument: of which result, or of any.
+_DONATION = "tf.aliasing_output", "jax.buffer_donor"
+
+
+def call_exported(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if _jax.trace_state_clean():
+        # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could.
+        try:
+            return exported._eager_call(*args, **kwargs)
+        except ValueError as error:
+            if (reason := _jax.why_not_refined(error)) is None:
+                raise
+            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
+    return _call_traced(exported, args, kwargs)
+
+
+def lowered(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The `jax.stages.Lowered` of a call with these arguments, or specs, that the same call later compiles or finds."""
+    return exported._eager_call.lower(*args, **kwargs)
+
+
+def eager_callable(exported: Exported) -> Callable[..., Any]:
+    """The function as one jitted callable, which donates what it was exported to donate; `Exported` keeps it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _call_traced(exported, args, kwargs)
+
+    call.__name__ = call.__qualname__ = exported.fun_name
+    donated = _donated_arguments(exported)
+    if not donated:
+        jitted: Callable[..., Any] = jax.jit(call)
+        return jitted
+
+    # jit donates whole arguments; these are leaves.
+    def call_flat(*leaves: Any) -> Any:
+        return call_exported_p.bind(*leaves, exported=exported)
+
+    call_flat.__name__ = call_flat.__qualname__ = exported.fun_name
+    jitted_flat = jax.jit(call_flat, donate_argnums=donated)
+
+    return _Donating(exported, jitted_flat)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Donating:
+    exported: Exported
+    jitted_flat: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = _leaves(self.exported, args, kwargs)
+        return jax.tree_util.tree_unflatten(self.exported.out_tree, self.jitted_flat(*leaves))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted_flat.lower(*_leaves(self.exported, args, kwargs))
+
+
+def _donated_arguments(exported: Exported) -> tuple[int, ...]:
+    """The arguments whose buffers the module may use for its results."""
+    serialized = exported.mlir_module_serialized
+    if not _bytecode.may_name(serialized, *_DONATION):
+        return ()
+    context = _jax.make_ir_context()
+    with context:
+        attributes = _jax.argument_attributes(_jax.deserialize_module(serialized, context))
+    arrays = attributes[Arguments.of_exported(exported).array]
+    return tuple(
+        index
+        for index, attribute in zip(exported.module_kept_var_idx, arrays, strict=True)
+        if any(name in _jax.ir.DictAttr(attribute) for name in _DONATION)
+    )
+
+
+def _call_traced(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves = _leaves(exported, args, kwargs)
+    return jax.tree_util.tree_unflatten(exported.out_tree, call_exported_p.bind(*leaves, exported=exported))
+
+
+def _leaves(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    leaves: Sequence[Any]
+    leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
+    if in_tree != exported.in_tree:
+        raise ExportError(tree_mismatch(exported, in_tree))
+    return leaves
+
+
+def tree_mismatch(exported: Exported, in_tree: Any) -> str:
+    # Any leaves will do to compare structures.
+    given, expected = (tree.unflatten(range(tree.num_leaves)) for tree in (in_tree, exported.in_tree))
+    differences = [
+        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; {why}"
+        for path, ours, theirs, why in _jax.tree_equality_errors(given, expected)
+    ]
+    return "\n".join(
+        [
+            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass by position "
+            "and by keyword what was passed so in export; what jit took as static is part of the function now",
+            *differences,
+        ]
+    )

@@ -1,0 +1,157 @@
+"""Compiling many functions ahead of their first call."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import jax
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from jaxexp._archive.archive import Handle
+from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._exported import Exported
+from jaxexp._io.workers import worker_count
+
+from . import call as _call
+
+# JAX keeps the code of so many functions, those that were used last.
+_MOST = 2048
+
+
+def prefetch(
+    handles: Iterable[Any],
+    mesh_or_device: Any = None,
+    *,
+    workers: int | None = None,
+    on_error: Literal["raise", "return"] = "raise",
+) -> list[Any]:
+    """Compiles functions ahead of time, so that the first `Exported.call` of each runs what is there.
+
+    Modules are lowered in the caller's thread, and compiled by XLA in several threads meanwhile. Nothing is executed.
+    Where JAX's persistent compilation cache is configured (`jax.config.jax_compilation_cache_dir`), compiled code comes
+    from there, and goes there.
+
+    Code is made for arguments of the shapes and dtypes in a function's signature, as a call outside of `jax.jit` takes
+    them, and for where they lie:
+
+    - without `mesh_or_device`, for arrays that were not placed, such as NumPy arrays and results of `jax.numpy`;
+    - with a device, for arrays on that device that `jax.device_put` placed there;
+    - with a mesh, for arrays with the shardings of `Exported.in_shardings_jax(mesh)`; those of arguments
+      that the function was exported without are for arrays that were not placed.
+
+    A call with arguments of another kind compiles again, as always in JAX. What was prefetched is kept as long as the
+    function, unless JAX is asked to forget it (`jax.clear_caches`).
+
+    Args:
+        handles: functions, as `Exported`, as handles of an archive (which then keeps the functions until it is closed,
+            so that `Handle.load` returns them), or as anything else whose method `load` returns one. A function with
+            symbolic dimensions is compiled for the shapes that come with it, in a tuple: ``(function, args)`` or
+            ``(function, args, kwargs)``, where `args` is the tuple of positional arguments, arrays or
+            `jax.ShapeDtypeStruct`. Other functions may come with arguments, too; then `mesh_or_device` says nothing
+            about them.
+        mesh_or_device: a `jax.sharding.Mesh` or a device, as above.
+        workers: how many threads compile; by default one for each CPU that the process may use.
+        on_error: ``"raise"`` raises the error of the first function, in their order, that cannot be compiled;
+            ``"return"`` puts the exception in its place, and goes on with the others.
+
+    Returns:
+        For each function what JAX compiled, a `jax.stages.Compiled`: its `memory_analysis` and `cost_analysis` say what
+        it will take. With ``on_error="return"``, of these or exceptions.
+
+    Raises:
+        ExportError: a function has symbolic dimensions and comes without arguments; it is for other platforms or for
+            another number of devices; there are more than 2,048 functions, of which JAX would forget some.
+
+    Example:
+        >>> functions = load_many(paths)
+        >>> prefetch(functions)
+        >>> prefetch([(batched, (jax.ShapeDtypeStruct((n, 784), np.float32),)) for n in (1, 8, 64)])
+    """
+    items = list(handles)
+    if on_error not in ("raise", "return"):
+        raise ExportError(f'on_error has to be "raise" or "return", found {on_error!r}')
+    if len(items) > _MOST:
+        raise ExportError(
+            f"prefetch compiles at most {_MOST:,} functions, because JAX would forget the first of more; found "
+            f"{len(items):,}. With jax.config.jax_compilation_cache_dir set, compile the others in further calls"
+        )
+    with concurrent.futures.ThreadPoolExecutor(worker_count(workers), "jaxexp-prefetch") as pool:
+        compiling: list[concurrent.futures.Future[Any]] = []
+        try:
+            for item in items:
+                compiling.append(_begin(pool, item, mesh_or_device))
+                if on_error == "raise":
+                    _raise_first(compiling)
+            if on_error == "raise":
+                return [future.result() for future in compiling]
+            return [future.exception() or future.result() for future in compiling]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # those that XLA is at are waited for
+            raise
+
+
+def _begin(pool: concurrent.futures.Executor, item: Any, place: Any) -> concurrent.futures.Future[Any]:
+    """Lowers a function here, where JAX's context managers are in force, and has it compiled in another thread."""
+    try:
+        exported, args, kwargs = _function_and_arguments(item, place)
+        lowered = _call.lowered(exported, args, kwargs)
+    except Exception as error:
+        failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        failed.set_exception(error)
+        return failed
+    return pool.submit(lowered.compile)
+
+
+def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
+    """Raises early the error of the first function, if those in front of it are done."""
+    for future in compiling:
+        if not future.done():
+            return
+        if (error := future.exception()) is not None:
+            raise error
+
+
+def _function_and_arguments(item: Any, place: Any) -> tuple[Exported, tuple[Any, ...], dict[str, Any]]:
+    given = item if isinstance(item, tuple) else (item,)
+    exported = given[0] if given else None
+    if isinstance(exported, Handle):
+        exported = exported.load_and_keep()
+    elif not isinstance(exported, Exported) and callable(load := getattr(exported, "load", None)):
+        exported = load()
+    if not isinstance(exported, Exported) or len(given) > 3:
+        raise ExportTypeError(
+            "prefetch takes functions (an Exported, or a handle whose load() returns one), or tuples (function, args) "
+            f"and (function, args, kwargs), not {type(item)}"
+        )
+    if len(given) == 1:
+        return (exported, *_arguments(exported, place))
+    args, kwargs = given[1], given[2] if len(given) == 3 else {}
+    if not isinstance(args, tuple) or not isinstance(kwargs, dict):
+        raise ExportTypeError(
+            f"prefetch of {exported.fun_name}: expected the tuple of its positional arguments, and perhaps the dict of "
+            f"those by keyword, found {type(args)} and {type(kwargs)}"
+        )
+    return exported, args, kwargs
+
+
+def _arguments(exported: Exported, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Specs of arguments as the signature has them, in the places that the caller means."""
+    shardings: tuple[Any, ...]
+    if isinstance(place, Mesh):
+        shardings = exported.in_shardings_jax(place)
+    elif place is None or isinstance(place, jax.Device):
+        shardings = (None if place is None else SingleDeviceSharding(place),) * len(exported.in_avals)
+    else:
+        raise ExportTypeError(f"prefetch: expected a jax.sharding.Mesh, a device or None, found {type(place)}")
+    specs = []
+    for i, (aval, sharding) in enumerate(zip(exported.in_avals, shardings, strict=True)):
+        if not all(isinstance(size, int) for size in aval.shape):
+            raise ExportError(
+                f"prefetch of {exported.fun_name}: argument {i} has the symbolic shape {aval.shape}, and code is made "
+                "for sizes. Pass (function, args) with arrays or jax.ShapeDtypeStruct of these"
+            )
+        specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type))
+    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
+    return args, kwargs

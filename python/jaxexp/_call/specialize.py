@@ -1,0 +1,127 @@
+"""`Exported.specialize`: the same function with symbolic dimensions replaced, as a new Exported."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError
+from jaxexp._function.convention import OLDEST_VERSION, Arguments
+from jaxexp._module import lapack as _legacy
+from jaxexp._module import main as _wrap
+from jaxexp._module import safety_checks as _check
+
+from . import call as _call
+from . import primitive as _primitive
+
+if TYPE_CHECKING:
+    from jaxexp._exported import Exported
+
+
+def specialize(exported: Exported, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Exported:
+    """See `Exported.specialize`."""
+    _check.check_one_scope(exported.fun_name, args_specs, kwargs_specs)
+    specs, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
+    if in_tree != exported.in_tree:
+        raise ExportError(_call.tree_mismatch(exported, in_tree))
+    in_avals = tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
+    out_avals, _ = _primitive.abstract_eval(*in_avals, exported=exported)
+    if in_avals == exported.in_avals:
+        return exported
+
+    still_symbolic = _jax.any_symbolic(in_avals)
+    module = _specialized_module(exported, in_avals, out_avals, still_symbolic)
+    # With several platforms, the choice between them is left to the caller.
+    needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
+    _wrap.say_whether_polymorphic(module, needs_refinement)
+    return dataclasses.replace(
+        exported,
+        in_avals=in_avals,
+        out_avals=out_avals,
+        mlir_module_serialized=_jax.serialize_module(module),
+        calling_convention_version=_convention_version(exported),
+        uses_global_constants=needs_refinement,
+        _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
+    )
+
+
+def _convention_version(exported: Exported) -> int:
+    """That of the new module: an old convention differs in tokens alone."""
+    version = exported.calling_convention_version
+    return version if exported.ordered_effects else max(version, OLDEST_VERSION)
+
+
+def _with_shape_of(spec: Any, exported: Exported, index: int) -> Any:
+    """The abstract value of an argument, in the shape of `spec`, whose dtype must be the argument's own."""
+    aval = exported.in_avals[index]
+    where = _jax.describe_argument(exported.in_tree, index, None)
+    shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
+    if shape is None or dtype is None:
+        raise ExportError(
+            f"specializing {exported.fun_name}: {where} must be given by something with a shape and a dtype, such as "
+            f"a jax.ShapeDtypeStruct, not by {spec!r}"
+        )
+    if dtype != aval.dtype:
+        raise ExportError(f"specializing {exported.fun_name}: {where} has dtype {aval.dtype}, the spec says {dtype}")
+    plain = _jax.ShapedArray(tuple(shape), aval.dtype, aval.weak_type, memory_space=aval.memory_space)
+    if len(shape) != aval.ndim:
+        return plain  # which is refused as an argument of that rank is
+    return _jax.with_sharding(plain, aval.sharding)
+
+
+def _specialized_module(
+    exported: Exported, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool
+) -> Any:
+    """The module with a main function of the new shapes; without dynamic shapes where none of them is symbolic."""
+    context = _jax.make_ir_context()
+    with context, _jax.ir.Location.unknown(context):
+        module = _legacy.parse(exported, context)
+        inner = _jax.ir.SymbolTable(module.operation)["main"]
+        kept = exported.module_kept_var_idx
+        arguments = Arguments.of_exported(exported)
+        types, result_types = list(inner.type.inputs), list(inner.type.results)
+        types[arguments.array] = map(_refined_type, types[arguments.array], [in_avals[i] for i in kept])
+        result_types[arguments.tokens :] = map(_refined_type, result_types[arguments.tokens :], out_avals)
+
+        def operands(given: Sequence[Any]) -> Sequence[Any]:
+            if still_symbolic:
+                if len(kept) != len(in_avals):
+                    raise ExportError(
+                        f"specializing {exported.fun_name} to symbolic shapes needs all of its arguments in the module"
+                    )
+                # For the assertions: the old main function computes its own variables.
+                _wrap.dim_values_of(module, in_avals, exported.in_tree, given[arguments.array])
+            return given
+
+        attributes = _jax.argument_attributes(module)
+        _wrap.surround_main(module, types, result_types, operands, argument_attributes=attributes)
+        if still_symbolic:
+            return module
+        try:
+            return _jax.refine_shapes(module)
+        except ValueError as error:
+            reason = _jax.why_not_refined(error) or error
+            raise ExportError(f"specializing {exported.fun_name}: its module refuses these shapes: {reason}") from error
+
+
+def _refined_type(type_: Any, aval: Any) -> Any:
+    """The tensor type of a new shape; what a dtype such as a PRNG key's adds to the shape stays."""
+    tensor = _jax.ir.RankedTensorType(type_)
+    dynamic = _jax.ir.ShapedType.get_dynamic_size()
+    shape = [size if _jax.is_constant_dim(size) else dynamic for size in aval.shape]
+    return _jax.ir.RankedTensorType.get([*shape, *tensor.shape[aval.ndim :]], tensor.element_type, tensor.encoding)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SpecializedVjp:
+    """Specializes the VJP of the function that was specialized; equal for equal functions."""
+
+    origin: Exported
+
+    def __call__(self, specialized: Exported) -> Exported:
+        cotangents = [aval.to_ct_aval() for aval in specialized.out_avals]
+        return specialize(self.origin.vjp(), (*specialized.in_avals, *cotangents), {})

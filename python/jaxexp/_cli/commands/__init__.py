@@ -1,0 +1,1 @@
+"""The commands of `jaxexp`, one a file: each a click command named `command`."""

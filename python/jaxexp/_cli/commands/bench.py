@@ -1,0 +1,217 @@
+"""`jaxexp bench`: how long artifacts take to load, with jaxexp and with jax.export."""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from jaxexp._cli import app, progress
+from jaxexp._cli import inputs as sources
+from jaxexp._cli.page import Column, Page, counted
+
+_EXAMPLE = """\b
+Example:
+  jaxexp bench
+  jaxexp bench model.jaxexp fleet.zip::resnet/b8"""
+
+_SAMPLE = 0.005  # seconds that a sample takes at least: the clock is good for less, and the machine is not
+
+
+@click.command(epilog=_EXAMPLE, short_help="Time jaxexp and jax.export on artifacts.")
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path())
+@click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="How many samples of each.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each row.")
+def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
+    """Time the loading of artifacts with jaxexp and with jax.export, in turns, and check that both load the same.
+
+    "signature" is from bytes in memory to an Exported with all its fields decoded; "all" reads the modules, too, VJPs
+    included, which jaxexp otherwise leaves for later. Medians of several rounds in one process; behind them, half of
+    the distance between the quartiles. Without FILE, small functions are exported on the spot.
+    """
+    _need_flatbuffers()
+    rows: list[dict[str, Any]] = []
+    status = 0
+    cases = _cases(files)
+    with progress.bar("timing", len(cases) * 2 * rounds) as advance:
+        for name, blob in cases.items():
+            wrong = _difference(blob)
+            if wrong is not None:
+                status = app.FAILED
+                rows.append({"file": name, "what": "", "error": wrong})
+                advance(2 * rounds)
+                continue
+            for what, rivals in _rivals(blob).items():
+                rows.append({"file": name, "what": what, **_timed(rivals, rounds, advance)})
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        _print(rows)
+    for row in rows:
+        if "error" in row:
+            app.complain(f"{row['file']}: not timed, because {row['error']}")
+    return status
+
+
+def _need_flatbuffers() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise click.ClickException("jax.export loads nothing without flatbuffers: pip install flatbuffers")
+
+
+def _cases(files: tuple[str, ...]) -> Mapping[str, bytes]:
+    if files:
+        return {source.name: bytes(source.read()) for text in files for source in sources.artifacts(text)}
+    return _exported_here()
+
+
+def _exported_here() -> Mapping[str, bytes]:
+    """A small function, and one with the parameters of a model."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxexp._export.export import export
+
+    def network(layers: Any, x: Any) -> Any:
+        for layer in layers:
+            x = jnp.tanh(x @ layer["w"] + layer["b"])
+        return x
+
+    def layers(count: int) -> Any:
+        shape = jax.ShapeDtypeStruct
+        return [{"w": shape((8, 8), jnp.float32), "b": shape((8,), jnp.float32)} for _ in range(count)]
+
+    x = jax.ShapeDtypeStruct((4, 8), jnp.float32)
+    return {
+        counted(count, "layer"): bytes(export(jax.jit(network))(layers(count), x).serialize(vjp_order=1))
+        for count in (1, 100)
+    }
+
+
+def _difference(blob: bytes) -> str | None:
+    """In what the two libraries differ about an artifact; None if in nothing."""
+    from jax import export as jax_export
+
+    from jaxexp._exported import read_exported
+
+    ours: Any = read_exported(blob)
+    try:
+        theirs: Any = jax_export.deserialize(bytearray(blob))
+    except Exception as error:  # whatever it raises, of which it has no class of its own
+        return f"jax.export cannot load it: {type(error).__name__}: {error}"
+    while True:
+        for field in _COMPARED:
+            a, b = _shown(getattr(ours, field)), _shown(getattr(theirs, field))
+            if a != b:
+                return f"the two differ in {field}: {a} and {b}"
+        if ours.has_vjp() != theirs.has_vjp():
+            return "the two differ in their VJPs"
+        if not ours.has_vjp():
+            return None
+        ours, theirs = ours.vjp(), theirs.vjp()
+
+
+_COMPARED = (
+    "fun_name", "in_tree", "in_avals", "out_tree", "out_avals", "platforms", "nr_devices", "ordered_effects",
+    "unordered_effects", "calling_convention_version", "module_kept_var_idx", "mlir_module_serialized",
+)  # fmt: skip
+
+
+def _shown(value: Any) -> Any:
+    """What can be compared: dimension variables of two scopes differ, and jax.export drops weak types."""
+    if isinstance(value, tuple) and all(hasattr(v, "dtype") for v in value):
+        return [(str(v.shape), v.dtype) for v in value]
+    return value
+
+
+def _rivals(blob: bytes) -> Mapping[str, Mapping[str, Callable[[], object]]]:
+    from jax import export as jax_export
+
+    from jaxexp._read.load import deserialize
+
+    return {
+        "signature": {
+            "jaxexp": lambda: deserialize(blob),
+            "jax.export": lambda: jax_export.deserialize(bytearray(blob)),
+        },
+        "all": {
+            "jaxexp": lambda: _walked(deserialize(blob)),
+            "jax.export": lambda: _walked(jax_export.deserialize(bytearray(blob))),
+        },
+    }
+
+
+def _walked(exported: Any) -> int:
+    size = len(exported.mlir_module_serialized)
+    while exported.has_vjp():
+        exported = exported.vjp()
+        size += len(exported.mlir_module_serialized)
+    return size
+
+
+def _timed(rivals: Mapping[str, Callable[[], object]], rounds: int, advance: Callable[[int], None]) -> dict[str, Any]:
+    """Samples of both in turns, so that what slows the machine down slows down both."""
+    loops = {name: _loops(run) for name, run in rivals.items()}
+    samples: dict[str, list[float]] = {name: [] for name in rivals}
+    gc.collect()
+    gc.disable()  # a collection would be charged to whoever happens to run
+    try:
+        for turn in range(rounds):
+            for name in list(rivals)[:: 1 if turn % 2 else -1]:
+                samples[name].append(_seconds(rivals[name], loops[name]))
+                gc.collect()
+            advance(1)
+    finally:
+        gc.enable()
+    ours, theirs = (statistics.median(samples[name]) for name in ("jaxexp", "jax.export"))
+    quartiles = {name: statistics.quantiles(s, n=4)[::2] if len(s) > 1 else [s[0], s[0]] for name, s in samples.items()}
+    return {"jaxexp": ours, "jax.export": theirs, "ratio": theirs / ours, "quartiles": quartiles}
+
+
+def _loops(run: Callable[[], object]) -> int:
+    run()  # what fills caches is not timed
+    return max(1, round(_SAMPLE / max(_seconds(run, 1), 1e-9)))
+
+
+def _seconds(run: Callable[[], object], loops: int) -> float:
+    start = time.perf_counter()
+    for _ in range(loops):
+        run()
+    return (time.perf_counter() - start) / loops
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    page = Page()
+    columns = [
+        Column("artifact", style="name"), Column("what"), Column("jaxexp", right=True), Column("", right=True),
+        Column("jax.export", right=True), Column("", right=True), Column("ratio", right=True, style="good"),
+    ]  # fmt: skip
+    timed = [_row(row) for row in rows if "error" not in row]
+    if timed:
+        page.table(columns, timed)
+    page.write()
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    shown = []
+    for name in ("jaxexp", "jax.export"):
+        low, high = row["quartiles"][name]
+        shown += [_time(row[name]), f"\u00b1{(high - low) / 2 / row[name]:.0%}"]
+    return row["file"], row["what"], *shown, _ratio(row["ratio"])
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,161 @@
+"""`jaxexp diff`: in what two artifacts differ."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp._cli import inputs as sources
+from jaxexp._cli.page import Column, Page
+
+from .inspect import read, type_of
+
+if TYPE_CHECKING:
+    from jaxexp._artifact.inspect import Inspection
+
+_EXAMPLE = """\b
+Example:
+  jaxexp diff old.jaxexp new.jaxexp
+  jaxexp diff --only signature fleet.zip::model/1 fleet.zip::model/2 || echo 'callers have to change'"""
+
+SECTIONS = ("signature", "operations", "sizes", "origin", "members")
+
+
+@click.command(epilog=_EXAMPLE, short_help="Compare two artifacts.")
+@click.argument("old", metavar="A", type=click.Path())
+@click.argument("new", metavar="B", type=click.Path())
+@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare this alone; may be given again.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
+    """Compare two artifacts: signature, operations by kind, sizes, and where they come from.
+
+    Of two archives, the names and digests of their members are compared. What is the same is not shown. JAX is not
+    imported. The exit status is that of diff(1): 0 if nothing differs, 1 if something does, 2 if they cannot be
+    compared.
+    """
+    if all(sources.split(text)[1] is None and sources.is_archive(text) for text in (old, new)):
+        differing = {"members": _compared_members(old, new)}
+    else:
+        differing = _compared(sources.artifact(old), sources.artifact(new))
+    differing = {name: rows for name, rows in differing.items() if rows and (not only or name in only)}
+    if as_json:
+        changes = {
+            section: {name: {"a": a, "b": b} for name, (a, b) in rows.items()} for section, rows in differing.items()
+        }
+        click.echo(json.dumps({"a": old, "b": new, "same": not differing, "changes": changes}, indent=2))
+    elif differing:
+        _print(old, new, differing)
+    return 1 if differing else 0
+
+
+_Rows = dict[str, tuple[Any, Any]]
+
+
+def _compared(old: sources.Source, new: sources.Source) -> dict[str, _Rows]:
+    """For each section what differs: its name, and what it is in both; None where one has no such thing."""
+    inspected = read(old), read(new)
+    orders = min(len(found.module_bytes) for found in inspected)
+    a, b = (_facts(source, found, orders) for source, found in zip((old, new), inspected, strict=True))
+    return {
+        section: {
+            name: (a[section].get(name), b[section].get(name))
+            for name in {**a[section], **b[section]}
+            if a[section].get(name) != b[section].get(name)
+        }
+        for section in a
+    }
+
+
+def _compared_members(old: str, new: str) -> _Rows:
+    """What differs between two archives, told from their indices."""
+    a, b = ({name: handle.digest for name, handle in sources.opened(path).items()} for path in (old, new))
+    return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
+
+
+def _facts(source: sources.Source, found: Inspection, orders: int) -> dict[str, dict[str, Any]]:
+    """What is compared, by section and name.
+
+    Operations are those of the first `orders` modules, which both artifacts have.
+    """
+    signature: dict[str, Any] = {
+        "name": found.fun_name,
+        "platforms": ", ".join(found.platforms),
+        "devices": found.nr_devices,
+        "in tree": found.in_tree,
+        "out tree": found.out_tree,
+        "constraints": ", ".join(found.constraints),
+        "effects": ", ".join(found.unordered_effects),
+        "ordered effects": ", ".join(found.ordered_effects),
+        "not checked": ", ".join(found.disabled_checks),
+        "VJPs": found.vjp_order,
+        "calling convention": found.calling_convention_version,
+        **{value.path: _described(value) for value in found.arguments},
+        **{value.path: _described(value) for value in found.results},
+    }
+    operations: dict[str, Any] = {}
+    sizes: dict[str, Any] = {"artifact": found.total_bytes}
+    for order, size in enumerate(found.module_bytes):
+        whose = "" if order == 0 else f"VJP {order}: "
+        kinds, calls = found.operation_counts[order], found.custom_calls[order]
+        if order < orders:
+            operations |= {f"{whose}{kind}": count for kind, count in (kinds or {}).items()}
+            operations |= {f"{whose}custom call of {target}": count for target, count in (calls or {}).items()}
+        sizes[f"{whose}module"] = size
+    origin = {
+        "JAX": found.jax_version or found.writer,
+        "serialization version": found.serialization_version,
+        "StableHLO": found.stablehlo,
+        "trailer": found.trailer,
+        "metadata": None if found.metadata is None else json.dumps(found.metadata, sort_keys=True),
+        **_digests(source),
+    }
+    return {"signature": signature, "operations": operations, "sizes": sizes, "origin": origin}
+
+
+def _described(value: Any) -> str:
+    parts = [
+        type_of(value),
+        "weakly typed" if value.weak_type else "",
+        "" if value.memory_space == "device" else f"in {value.memory_space} memory",
+        value.sharding or "",
+        "" if value.kept else "not used",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _digests(source: sources.Source) -> dict[str, str]:
+    """Of what is really there, whatever a trailer says: modules may have the same operations and other constants."""
+    import hashlib
+
+    from jaxexp._native import Artifact
+
+    buffer = source.read()
+    link: Artifact | None = Artifact(buffer)
+    digests, order = {"all bytes": buffer}, 0
+    while link is not None:
+        digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()
+        link, order = link.vjp(), order + 1
+    return {name: f"SHA-256 {hashlib.sha256(data).hexdigest()[:16]}" for name, data in digests.items()}
+
+
+def _print(old: str, new: str, differing: dict[str, _Rows]) -> None:
+    page = Page()
+    for section, rows in differing.items():
+        page.blank()
+        columns = [Column(section, style="name"), Column(old, style="less"), Column(new, style="more")]
+        if section in ("operations", "sizes"):
+            columns = [columns[0], *(Column(c.name, right=True) for c in columns[1:]), Column("change", right=True)]
+            page.table(columns, [_counts(name, a or 0, b or 0) for name, (a, b) in rows.items()])
+        else:
+            page.table(columns, [(name, _shown(a), _shown(b)) for name, (a, b) in rows.items()])
+    page.write()
+
+
+def _counts(name: str, a: int, b: int) -> tuple[str, str, str, str]:
+    return name, f"{a:,}", f"{b:,}", f"{b - a:+,}"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None or value == "" else str(value)

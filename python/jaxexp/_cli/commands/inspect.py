@@ -1,0 +1,201 @@
+"""`jaxexp inspect`: what an artifact says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp._cli import app
+from jaxexp._cli import inputs as sources
+from jaxexp._cli.page import Column, Page, counted, listed
+
+if TYPE_CHECKING:
+    from jaxexp._artifact.inspect import Inspection, Value
+
+_EXAMPLE = """\b
+Example:
+  jaxexp inspect model.jaxexp
+  jaxexp inspect --json fleet.zip::resnet/b8 | jq '.[0].platforms'"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Say what is in artifacts.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
+@click.option("--mlir", is_flag=True, help="Print the module as MLIR text instead. This takes JAX.")
+@click.option("--vjp", "order", default=0, metavar="ORDER", help="With --mlir, the module of this VJP.")
+@click.option("--check", is_flag=True, help="Compare the modules with their digests, too.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Show what is too long for a terminal, too.",
+)
+def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check: bool, everything: bool) -> int:
+    """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls.
+
+    Nothing is run, and JAX is not imported. What a file says of itself is shown; 'verify' checks the bytes.
+    """
+    if mlir and as_json:
+        raise click.UsageError("--mlir and --json exclude each other")
+    status, page, found = 0, Page(everything=everything), []
+    for text in files:
+        try:
+            for source in sources.artifacts(text):
+                if mlir:
+                    page.lines(_mlir(source, order, everything))
+                    page.write()
+                    continue
+                inspection = read(source, check=check)
+                if as_json:
+                    found.append({"file": source.name, **inspection.to_dict()})
+                else:
+                    show(page, source.name, inspection)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            # One of several that cannot be read does not hide the others.
+            message = app.said(error)
+            status = app.FAILED
+            if as_json:
+                found.append({"file": text, "error": message})
+            page.write()
+            app.complain(message)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    page.write()
+    return status
+
+
+def read(source: sources.Source, *, check: bool = False) -> Inspection:
+    """The inspection of an artifact; errors name it."""
+    from jaxexp._artifact.inspect import inspect
+    from jaxexp._errors import DeserializationError
+
+    try:
+        return inspect(source.read(), check_modules=check)
+    except DeserializationError as error:
+        error.file = source.name
+        raise
+
+
+def show(page: Page, name: str, found: Inspection) -> None:
+    """Prints an inspection as fields and two tables."""
+    page.title(found.fun_name, name)
+    page.fields(_facts(found))
+    for heading, values in (("argument", found.arguments), ("result", found.results)):
+        if values:
+            page.blank()
+            _show_values(page, heading, values)
+
+
+def _facts(found: Inspection) -> list[tuple[str, str]]:
+    kinds = found.operation_counts[0]
+    counts = f"{counted(sum(kinds.values()), 'operation')} of {counted(len(kinds), 'kind')}, " if kinds else ""
+    facts = [
+        ("platforms", f"{listed(found.platforms)}, for {counted(found.nr_devices, 'device')}"),
+        ("written by", _writer(found)),
+        ("size", _sizes(found)),
+        ("module", f"{counts}{found.producer or 'no MLIR bytecode'}, dialects {listed(found.dialects)}"),
+        *custom_calls(found),
+        ("derivatives", f"VJPs up to order {found.vjp_order}" if found.vjp_order else "no VJP"),
+        ("effects", listed((*(f"{e} (ordered)" for e in found.ordered_effects), *found.unordered_effects))),
+        ("not checked", ", ".join(found.disabled_checks)),
+        ("constraints", ", ".join(found.constraints)),
+        ("metadata", ", ".join(f"{key} = {json.dumps(value)}" for key, value in (found.metadata or {}).items())),
+        ("digests", _digests(found)),
+        ("in tree", found.in_tree),
+        ("out tree", found.out_tree),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _writer(found: Inspection) -> str:
+    by = f" with {found.trailer}" if found.trailer else ""
+    return (
+        f"JAX {found.jax_version or found.writer}{by}, serialization version {found.serialization_version}, "
+        f"calling convention {found.calling_convention_version}"
+    )
+
+
+def _sizes(found: Inspection) -> str:
+    names = ("module", *(f"VJP {order}" for order in range(1, found.vjp_order + 1)))
+    parts = ", ".join(f"{name} {size:,}" for name, size in zip(names, found.module_bytes, strict=True))
+    return f"{found.total_bytes:,} bytes: {parts}, the rest {found.total_bytes - sum(found.module_bytes):,}"
+
+
+def custom_calls(found: Inspection) -> list[tuple[str, str]]:
+    """The targets of custom calls of the function and of its VJPs, where these have others."""
+    facts = []
+    for order, calls in enumerate(found.custom_calls):
+        if order == 0 or calls != found.custom_calls[order - 1]:
+            name = "custom calls" if order == 0 else f"  of VJP {order}"
+            facts.append((name, _calls(calls)))
+    return facts
+
+
+def _calls(calls: dict[str, int] | None) -> str:
+    if calls is None:
+        return "not known: the module is damaged, or newer than this jaxexp"
+    return listed(f"{target} ({count})" for target, count in calls.items())
+
+
+def _digests(found: Inspection) -> str:
+    if not found.module_digests:
+        return "none: damage to this artifact may go unnoticed"
+    return f"module {found.module_digests[0]}" + (", compared and right" if found.modules_checked else "")
+
+
+def _show_values(page: Page, heading: str, values: Sequence[Value]) -> None:
+    columns = [Column(heading, style="name"), Column("type"), Column("sharding"), Column("note")]
+    page.table(columns, [(v.path, type_of(v), v.sharding or "", _note(v)) for v in values])
+
+
+def type_of(value: Value) -> str:
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def _note(value: Value) -> str:
+    notes = {
+        "weakly typed": value.weak_type,
+        f"in {value.memory_space} memory": value.memory_space != "device",
+        "not used": not value.kept,
+    }
+    return ", ".join(note for note, holds in notes.items() if holds)
+
+
+def _mlir(source: sources.Source, order: int, everything: bool) -> str:
+    """The text of a module."""
+    from jaxexp._errors import DeserializationError
+    from jaxexp._native import Artifact
+
+    try:
+        link: Artifact | None = Artifact(source.read())
+        for _ in range(order):
+            link = link and link.vjp()
+        if link is None or order < 0:
+            raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
+        module = link.module()
+    except DeserializationError as error:
+        error.file = source.name
+        raise
+    return _text(bytes(module), source.name, None if everything else _ELEMENTS)
+
+
+def _text(module: bytes, name: str, most: int | None) -> str:
+    from jaxexp import _jax
+    from jaxexp._errors import ExportError
+
+    with _jax.make_ir_context() as context:
+        try:
+            parsed: Any = _jax.deserialize_module(module, context)
+        except ExportError:
+            raise
+        except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
+            raise click.ClickException(f"the installed JAX cannot parse the module of {name!r}: {error}") from error
+        return str(parsed.operation.get_asm(large_elements_limit=most))
+
+
+_ELEMENTS = 16  # constants of more are cut

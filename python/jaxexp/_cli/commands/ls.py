@@ -1,0 +1,87 @@
+"""`jaxexp ls`: what is in an archive."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp._cli import inputs as sources
+from jaxexp._cli.page import Column, Page, counted
+
+if TYPE_CHECKING:
+    from jaxexp._archive.summary import Summary
+
+_EXAMPLE = """\b
+Example:
+  jaxexp ls fleet.zip
+  jaxexp ls --long fleet.zip 'resnet/*'"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="List the members of an archive.")
+@click.argument("archive", type=click.Path())
+@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.option("-l", "--long", is_flag=True, help="Show devices, VJPs, writer, digest and metadata, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
+def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> None:
+    """List the members of an archive with their signatures, from its index alone. JAX is not imported."""
+    with sources.part(archive, pattern) as opened:
+        handles = list(opened.values())
+        if as_json:
+            click.echo(json.dumps([_facts(handle) for handle in handles], indent=2))
+            return
+        page = Page()
+        page.table([*_COLUMNS, *_LONG] if long else _COLUMNS, [_row(handle, long) for handle in handles])
+        page.blank()
+        total = sum(handle.size for handle in handles)
+        page.line(f"{counted(len(handles), 'member')}, {total:,} bytes", "heading")
+        page.write()
+
+
+_COLUMNS = [
+    Column("name", style="name"),
+    Column("bytes", right=True),
+    Column("platforms"),
+    Column("function", cut=True),
+    Column("signature", cut=True),
+]
+_LONG = [
+    Column("devices", right=True),
+    Column("VJPs", right=True),
+    Column("written by"),
+    Column("digest"),
+    Column("metadata"),
+]
+
+
+def _row(handle: Any, long: bool) -> tuple[str, ...]:
+    summary = handle.summary
+    row = (handle.name, f"{handle.size:,}", ", ".join(summary.platforms), summary.fun_name, signature(summary))
+    if not long:
+        return row
+    return (
+        *row,
+        f"{summary.nr_devices:,}",
+        f"{summary.vjp_order:,}",
+        f"JAX {summary.jax_version or summary.writer}",
+        handle.digest,
+        json.dumps(handle.metadata) if handle.metadata else "",
+    )
+
+
+def signature(summary: Summary) -> str:
+    """As in "(float32[8,128], float32[128]) -> float32[8]"."""
+    arguments = _some(summary.arguments, summary.argument_count)
+    results = _some(summary.results, summary.result_count)
+    return f"({arguments}) -> {results if summary.result_count == 1 else f'({results})'}"
+
+
+def _some(shown: Any, count: int) -> str:
+    more = [f"... {count - len(shown):,} more"] if count > len(shown) else []
+    return ", ".join([*shown, *more])
+
+
+def _facts(handle: Any) -> dict[str, Any]:
+    facts = {"name": handle.name, "bytes": handle.size, "digest": handle.digest, "metadata": handle.metadata}
+    return {**facts, **handle.summary.to_dict()}

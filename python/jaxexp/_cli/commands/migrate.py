@@ -1,0 +1,81 @@
+"""`jaxexp migrate`: an old artifact written anew."""
+
+from __future__ import annotations
+
+import zipfile
+from typing import Any
+
+import click
+
+from jaxexp._cli import inputs as sources
+from jaxexp._cli import outputs as files
+from jaxexp._cli.page import Page, counted
+
+_EXAMPLE = """\b
+Example:
+  jaxexp migrate old.bin new.jaxexp
+  jaxexp migrate --to jax-0.6.2 model.jaxexp for_old_servers.jaxexp
+  jaxexp migrate --inputs samples.npz old.bin new.jaxexp"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Write an old artifact anew.")
+@click.argument("old", metavar="IN", type=click.Path())
+@click.argument("new", metavar="OUT", type=click.Path())
+@click.option("--to", metavar="READER", help="For whom to write: jax-0.6.2, 12w or max; the installed JAX by default.")
+@click.option(
+    "--inputs",
+    metavar="NPZ",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Call both functions with these arrays, arr_0, arr_1, ... as numpy.savez names them, one for each argument, "
+    "and compare what they return.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+def command(old: str, new: str, to: str | None, inputs: str | None, force: bool) -> None:
+    """Write an artifact of any age anew, so that the JAX of today, or another release, loads it.
+
+    The new artifact is read again and compared with the old one before OUT appears. This takes JAX.
+    """
+    if not force:
+        files.refuse_existing(new)
+    source = sources.artifact(old)
+    blob = _migrated(source, to, inputs)
+    files.write(new, blob, force=force)
+    page = Page()
+    page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
+    page.write()
+
+
+def _migrated(source: sources.Source, to: str | None, inputs: str | None) -> bytearray:
+    from jaxexp._compat.migrate import migrate
+    from jaxexp._errors import DeserializationError
+
+    buffer = source.read()
+    try:
+        return migrate(buffer, to, inputs=None if inputs is None else _arguments(buffer, inputs))
+    except DeserializationError as error:
+        error.file = source.name
+        raise
+
+
+def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
+    """(args, kwargs) from arrays in the order of their leaves."""
+    import jax
+    import numpy as np
+
+    from jaxexp._exported import read_exported
+
+    exported = read_exported(buffer)
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise click.ClickException(f"{path!r} is no file of numpy.savez: {error}") from error
+    names = [f"arr_{i}" for i in range(len(exported.in_avals))]
+    if found.keys() != set(names):
+        raise click.ClickException(
+            f"{path!r} has {counted(len(found), 'array')} ({', '.join(sorted(found)[:8])}): expected {len(names)}, "
+            "named arr_0, arr_1, ... in the order of the arguments"
+        )
+    leaves = [found[name] for name in names]
+    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
+    return args, kwargs

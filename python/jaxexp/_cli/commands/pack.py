@@ -1,0 +1,107 @@
+"""`jaxexp pack`: many artifacts into one archive."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+import click
+
+from jaxexp._cli import inputs as sources
+from jaxexp._cli import outputs as files
+from jaxexp._cli import progress
+from jaxexp._cli.page import Page, counted
+
+_EXAMPLE = """\b
+Example:
+  jaxexp pack fleet.zip models/
+  jaxexp pack fleet.zip resnet/b8=/tmp/resnet.bin --append -m 'commit="0e3c650"'"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Pack artifacts into an archive.")
+@click.argument("archive", type=click.Path())
+@click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=click.Path())
+@click.option("--append", is_flag=True, help="Add to an archive that exists.")
+@click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
+@click.option("--include", multiple=True, metavar="GLOB", help="Of folders, take the files with such names alone.")
+@click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="What to say of each member.")
+def command(
+    archive: str, paths: tuple[str, ...], append: bool, force: bool, include: tuple[str, ...], metadata: tuple[str, ...]
+) -> None:
+    """Pack artifacts into an archive: a ZIP file whose members are found and loaded without reading the others.
+
+    A member's name is its path without the suffix: of a file as it is given, of what is in a folder from there. The
+    archive appears, or changes, when all is written; artifacts that are damaged are refused. Metadata is kept beside
+    the members, which stay as they are. JAX is not imported.
+    """
+    if not append and not force:
+        files.refuse_existing(archive)
+    from jaxexp._archive.archive import Archive
+
+    notes = dict(map(_entry, metadata)) or None
+    found = _named(paths, include)
+    writer = Archive.append(archive) if append else Archive.create(archive)
+    with progress.bar("packing", len(found)) as advance, writer:
+        for name, source in found.items():
+            data = sources.checked(source).buffer
+            if force and name in writer:
+                writer.remove(name)
+            writer.add(name, data, metadata=notes)
+            advance(1)
+    page = Page()
+    page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "
+              f"{os.path.getsize(archive):,} bytes")  # fmt: skip
+    page.write()
+
+
+def _entry(text: str) -> tuple[str, Any]:
+    key, found, value = text.partition("=")
+    if not found or not key:
+        raise click.UsageError(f"--metadata {text!r} is not KEY=JSON")
+    try:
+        return key, json.loads(value)
+    except ValueError as error:
+        raise click.UsageError(f"--metadata {text!r}: {value!r} is no JSON ({error}); a text needs quotes") from error
+
+
+def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, sources.Source]:
+    """Artifacts by the names that they will have.
+
+    Raises:
+        click.ClickException: two of them have one name, or there is nothing to pack.
+    """
+    found: dict[str, sources.Source] = {}
+    for path in paths:
+        for name, source in _of(path, include):
+            if name in found:
+                raise click.ClickException(
+                    f"{found[name].name!r} and {source.name!r} would both be {name!r}: say NAME=FILE for one of them"
+                )
+            found[name] = source
+    if not found:
+        raise click.ClickException("there is nothing to pack")
+    return found
+
+
+def _of(path: str, include: tuple[str, ...]) -> Iterator[tuple[str, sources.Source]]:
+    name, given, file = path.partition("=")
+    if given and name and not os.path.lexists(path):
+        yield name, sources.artifact(file)
+    elif os.path.isdir(path):
+        for inside in sources.files(Path(path), include, recursive=True):
+            yield inside.relative_to(path).with_suffix("").as_posix(), sources.Source(str(inside), str(inside))
+    else:
+        for source in sources.artifacts(path):
+            yield _name(source), source
+
+
+def _name(source: sources.Source) -> str:
+    if source.path is None:  # a member keeps its name
+        return str(source.handle.name)
+    path = PurePath(source.path).with_suffix("")
+    # A name says where a member lies inside; of what lies elsewhere, the last part does.
+    inside = not path.is_absolute() and ".." not in path.parts
+    return path.as_posix() if inside else path.name

@@ -1,0 +1,241 @@
+"""`jaxexp verify`: whether artifacts are whole."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp import _native
+from jaxexp._cli import app, progress
+from jaxexp._cli import inputs as sources
+from jaxexp._cli.page import Column, Page, counted
+from jaxexp._errors import DeserializationError
+from jaxexp._io import workers as _workers
+
+if TYPE_CHECKING:
+    from jaxexp._archive.archive import Archive
+
+_EXAMPLE = """\b
+Example:
+  jaxexp verify model.jaxexp fleet.zip
+  jaxexp verify -r --include '*.jaxexp' models/ && echo all good"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What became of one artifact.
+
+    Attributes:
+        file: its name.
+        state: "whole", "damaged" or "unreadable": then there is no such file, or it cannot be opened.
+        bytes: its size.
+        digests: whether it has digests, by which any damage is found; None where that was not reached.
+        error: what is wrong with it; None if nothing is.
+        archive: the archive that it is a member of, or None.
+        unfinished_bytes: how many bytes an interrupted append left behind that archive, which do no harm.
+    """
+
+    file: str
+    state: str
+    bytes: int
+    digests: bool | None
+    error: str | None
+    archive: str | None = None
+    unfinished_bytes: int = 0
+
+
+@click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@click.option("-r", "--recursive", is_flag=True, help="Look into folders inside of folders.")
+@click.option("--include", multiple=True, metavar="GLOB", help="Of folders, take the files with such names alone.")
+@click.option("-q", "--quiet", is_flag=True, help="Name those that are not whole alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
+@click.option("-j", "--workers", type=click.IntRange(1), help="How many threads; as many as processors by default.")
+def command(
+    paths: tuple[str, ...], recursive: bool, include: tuple[str, ...], quiet: bool, as_json: bool, workers: int | None
+) -> int:
+    """Check that artifacts are whole: their structure, all digests, and the bytecode of modules in files.
+
+    FILE is an artifact, an archive (index, directory and all members), or a folder. JAX is not imported. The exit
+    status is 0 if all is well, and 1 if something is damaged, or cannot be read.
+    """
+    found = list(_found(paths, recursive, include))
+    if not found:
+        raise click.ClickException("there is no artifact here")
+    verdicts = _verified(found, workers)
+    bad = sum(1 for verdict in verdicts if verdict.error is not None)
+    if as_json:
+        _print_json(verdicts)
+    else:
+        _print(verdicts, quiet)
+    if bad:
+        app.complain(f"{bad:,} of {counted(len(verdicts), 'artifact')} {'is' if bad == 1 else 'are'} not whole")
+    return app.FAILED if bad else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Members:
+    """Of an archive, or of a slice of one."""
+
+    path: str
+    archive: Archive
+
+
+_Job = sources.Source | _Members | Verdict
+
+
+def _found(paths: tuple[str, ...], recursive: bool, include: tuple[str, ...]) -> Iterator[_Job]:
+    """All artifacts that are meant; where there should be one and is none, why."""
+    for path in paths:
+        inside = [path]
+        try:
+            if os.path.isdir(path):
+                inside = [str(file) for file in sources.files(Path(path), include, recursive=recursive)]
+        except OSError as error:
+            yield Verdict(path, "unreadable", 0, None, app.said(error))
+            continue
+        for file in inside:
+            try:
+                yield _in_file(file)
+            except DeserializationError as error:  # in the index of an archive
+                yield _damaged(file, os.path.getsize(file) if os.path.isfile(file) else 0, error)
+            except Exception as error:
+                yield Verdict(file, "unreadable", 0, None, app.said(error))
+
+
+def _in_file(path: str) -> _Job:
+    file, member = sources.split(path)
+    if member is None and not sources.is_archive(file):
+        return sources.Source(path, path)
+    return _Members(file, sources.part(file, member))
+
+
+def _verified(found: list[_Job], workers: int | None) -> list[Verdict]:
+    """A verdict for each artifact, in the same order."""
+    threads = _workers.worker_count(workers)
+    steps = sum(len(job.archive) if isinstance(job, _Members) else 1 for job in found)
+    verdicts: list[Verdict] = []
+    with progress.bar("verifying", steps) as advance:
+        for in_archives, jobs in itertools.groupby(found, key=lambda job: isinstance(job, _Members)):
+            if in_archives:
+                verdicts += _of_members(jobs, threads, advance)
+            else:
+                verdicts += _of_files(jobs, threads, advance)
+    return verdicts
+
+
+def _of_files(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
+    for batch in _batches(jobs):
+        paths = [job.path for job in batch if isinstance(job, sources.Source) and job.path is not None]
+        said = iter(_native.verify_files(paths, threads))
+        for job in batch:
+            yield job if isinstance(job, Verdict) else _verdict(job.name, *next(said))
+        advance(len(batch))
+
+
+def _batches(jobs: Iterable[Any]) -> Iterator[list[Any]]:
+    """Files that are verified without a sign of life: some, or a large one."""
+    batch: list[Any] = []
+    size = 0
+    for job in jobs:
+        batch.append(job)
+        with contextlib.suppress(OSError):
+            size += job.size() if isinstance(job, sources.Source) else 0
+        if len(batch) >= _FILES or size >= _BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+_FILES, _BYTES = 256, 1 << 28
+
+
+def _verdict(name: str, size: int, digests: bool, wrong: Any) -> Verdict:
+    if wrong is None:
+        return Verdict(name, "whole", size, digests, None)
+    if isinstance(wrong, int):
+        return Verdict(name, "unreadable", 0, None, f"{name!r}: {os.strerror(wrong)}")
+    return _damaged(name, size, DeserializationError(*wrong))
+
+
+def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
+    """Of archives, each of which is verified in threads of its own: every byte of it is under a digest."""
+    from jaxexp._archive import load as _members
+
+    for job in jobs:
+        left = job.archive.unfinished_bytes
+        errors: dict[str, DeserializationError] = {}
+        names: Iterable[str] = ()
+        try:
+            for count, damaged in _members.verify(job.archive._reader, job.archive._names, threads):
+                errors.update(damaged)
+                advance(count)
+            names = job.archive
+        except DeserializationError as error:
+            yield _damaged(job.path, 0, error)
+        except Exception as error:
+            yield Verdict(job.path, "unreadable", 0, None, app.said(error))
+        for name in names:
+            wrong, shown = errors.get(name), f"{job.path}{sources.MEMBER}{name}"
+            size = job.archive[name].size
+            verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _damaged(shown, size, wrong)
+            yield dataclasses.replace(verdict, archive=job.path, unfinished_bytes=left)
+
+
+def _damaged(name: str, size: int, error: DeserializationError) -> Verdict:
+    where = f"at {error.path}: " if error.path else ""
+    return Verdict(name, "damaged", size, None, f"{where}expected {error.expected}, found {error.found}")
+
+
+def _print(verdicts: list[Verdict], quiet: bool) -> None:
+    page = Page()
+    rows = [row for row in _rows(verdicts) if not quiet or row[2] in ("damaged", "unreadable")]
+    if rows:
+        state = Column("state", marks={"whole": "good", "damaged": "bad", "unreadable": "bad"})
+        page.table([Column("artifact", style="name"), Column("bytes", right=True), state, Column("note")], rows)
+    if not quiet:
+        page.blank()
+        total = sum(verdict.bytes for verdict in verdicts)
+        good = sum(1 for verdict in verdicts if verdict.error is None)
+        page.line(f"{good:,} of {counted(len(verdicts), 'artifact')} whole, {total:,} bytes", "heading")
+    page.write()
+
+
+def _rows(verdicts: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
+    """A row for each artifact, and a single one for those in an archive that are whole."""
+    for archive, group in itertools.groupby(verdicts, key=lambda verdict: verdict.archive):
+        found = list(group)
+        if archive is not None:
+            whole = [verdict for verdict in found if verdict.error is None]
+            found = [verdict for verdict in found if verdict.error is not None]
+            size = sum(verdict.bytes for verdict in whole)
+            if whole:
+                left = whole[0].unfinished_bytes
+                note = f"{left:,} bytes behind it are of an append that was not finished" if left else ""
+                yield archive, f"{size:,}", f"whole: {counted(len(whole), 'member')}", note
+        for verdict in found:
+            yield verdict.file, f"{verdict.bytes:,}", _state(verdict), verdict.error or ""
+
+
+def _state(verdict: Verdict) -> str:
+    return "whole, without digests" if verdict.digests is False else verdict.state
+
+
+def _print_json(verdicts: list[Verdict]) -> None:
+    states = collections.Counter(verdict.state for verdict in verdicts)
+    summary = {
+        "artifacts": len(verdicts),
+        **{state: states[state] for state in ("whole", "damaged", "unreadable")},
+        "bytes": sum(verdict.bytes for verdict in verdicts),
+    }
+    click.echo(json.dumps({**summary, "files": [dataclasses.asdict(verdict) for verdict in verdicts]}, indent=2))

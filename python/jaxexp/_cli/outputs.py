@@ -1,0 +1,32 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from jaxexp._io import files as _files
+
+
+def write(path: str, data: Any, *, force: bool) -> None:
+    """Writes a file next to its final place, then gives it its name.
+
+    Args:
+        path: the file.
+        data: its bytes.
+        force: whether it may replace a file.
+
+    Raises:
+        click.ClickException: there is one, and `force` is not set.
+        OSError: it cannot be written.
+    """
+    if not force:
+        refuse_existing(path)
+    _files.replace(path, [data])
+
+
+def refuse_existing(path: str) -> None:
+    if os.path.lexists(path):
+        raise click.ClickException(f"{path!r} exists: --force replaces it")

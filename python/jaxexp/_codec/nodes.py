@@ -1,0 +1,264 @@
+"""What the user registers for serialization: pytree node types and dtypes.
+
+jaxexp and `jax.export` know each other's pytree registrations, in both directions: see
+`register_pytree_node_serialization`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import (
+    DeserializationError,
+    ExportError,
+    SerializationError,
+    SerializationTypeError,
+    UnsupportedSerializationError,
+)
+
+from . import dict_keys as _keys
+
+T = TypeVar("T", bound=type)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Node:
+    """How one pytree node type crosses into bytes and back."""
+
+    nodetype: type
+    serialized_name: str
+    serialize_auxdata: Callable[[Any], bytes]
+    deserialize_auxdata: Callable[[bytes], Any]
+    from_children: Callable[[Any, Sequence[Any]], Any]
+
+
+_by_type: dict[type, _Node] = {}
+_by_name: dict[str, _Node] = {}
+
+
+def register_pytree_node_serialization(
+    nodetype: T,
+    *,
+    serialized_name: str,
+    serialize_auxdata: Callable[[Any], bytes],
+    deserialize_auxdata: Callable[[bytes], Any],
+    from_children: Callable[[Any, Sequence[Any]], Any] | None = None,
+) -> T:
+    """Lets trees that contain `nodetype` be serialized, under a name of your choice.
+
+    The type has to be a pytree node already (`jax.tree_util.register_pytree_node` and its relatives). What is
+    registered here is known to `jax.export` too, and the other way round; registering a type with both is allowed,
+    in either order.
+
+    Args:
+        nodetype: the class of the nodes.
+        serialized_name: what stands for the class in the bytes. Reader and writer must agree on it, so choose
+            something that will not change when code moves, such as ``"mypackage.State"``.
+        serialize_auxdata: called with a node's auxiliary data (what its flatten function returned second); returns
+            bytes.
+        deserialize_auxdata: the inverse: called with those bytes; what it returns goes to `from_children`.
+        from_children: called with (auxiliary data, children); returns an instance of `nodetype`, which is used for
+            its tree structure only. Left out, it is the unflatten function that the type was registered with.
+
+    Returns:
+        `nodetype`, so that a partial application serves as class decorator.
+
+    Raises:
+        ExportError: the type or the name was registered before, or `from_children` is left out for a type that is
+            not registered as a pytree node.
+    """
+    if (previous := _by_type.get(nodetype)) is not None:
+        raise ExportError(
+            f"{nodetype} is registered for serialization already, as {previous.serialized_name!r}; "
+            f"it cannot also be {serialized_name!r}"
+        )
+    owner = _by_name[serialized_name].nodetype if serialized_name in _by_name else _jax_owner(serialized_name)
+    if owner not in (None, nodetype):
+        raise ExportError(f"the serialized name {serialized_name!r} is taken by {owner}; {nodetype} needs another name")
+    if from_children is None:
+        try:
+            from_children = _jax.registered_pytree_nodes[nodetype].from_iter
+        except KeyError:
+            raise ExportError(
+                f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
+                "call jax.tree_util.register_pytree_node first, or pass from_children"
+            ) from None
+    node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
+    _by_type[nodetype] = _by_name[serialized_name] = node
+    jax_by_type, jax_by_name = _jax.share_pytree_registry()
+    jax_by_type.lend(nodetype, nodetype, (serialized_name, serialize_auxdata))
+    jax_by_name.lend(nodetype, serialized_name, (nodetype, deserialize_auxdata, from_children))
+    return nodetype
+
+
+def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T:
+    """Lets trees that contain a namedtuple class be serialized; its field names are stored with it.
+
+    JAX treats namedtuples as pytree nodes by itself, so no other registration is needed.
+
+    Args:
+        nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. A reader's class of that name may
+            list its fields in another order, but must have the same fields.
+        serialized_name: what stands for the class in the bytes, as in `register_pytree_node_serialization`.
+
+    Returns:
+        `nodetype`.
+
+    Raises:
+        ExportError: `nodetype` is not a namedtuple class, or the type or the name was registered before.
+    """
+    fields = getattr(nodetype, "_fields", None)
+    if not (issubclass(nodetype, tuple) and isinstance(fields, tuple) and all(isinstance(f, str) for f in fields)):
+        raise ExportError(
+            f"{nodetype} is not a namedtuple class; use register_pytree_node_serialization for other pytree nodes"
+        )
+
+    def from_children(stored_fields: Sequence[str], children: Sequence[Any]) -> Any:
+        if sorted(stored_fields) != sorted(fields) or len(stored_fields) != len(children):
+            raise ExportError(
+                f"{nodetype} has the fields {list(fields)}, but was serialized with {list(stored_fields)} "
+                f"and {len(children)} values"
+            )
+        return nodetype(**dict(zip(stored_fields, children, strict=True)))
+
+    return register_pytree_node_serialization(
+        nodetype,
+        serialized_name=serialized_name,
+        serialize_auxdata=lambda _: json.dumps(fields).encode(),
+        deserialize_auxdata=json.loads,
+        from_children=from_children,
+    )
+
+
+def _jax_owner(serialized_name: str) -> type | None:
+    entry = _jax.jax_exporter.deserialization_registry.get(serialized_name)
+    return None if entry is None else entry[0]
+
+
+_by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
+    collections.OrderedDict,
+    "collections.OrderedDict",
+    lambda keys: json.dumps(tuple(keys)).encode(),  # strings alone
+    json.loads,
+    lambda keys, children: collections.OrderedDict(zip(keys, children, strict=True)),
+)
+
+
+def _keyed(
+    nodetype: type,
+    serialized_name: str,
+    refusal: type[SerializationError],
+    from_children: Callable[[Any, Sequence[Any]], Any],
+) -> _Node:
+    """Dicts with other keys than strings. `jax.export` reads them where jaxexp is imported, but never writes them."""
+    node = _Node(
+        nodetype,
+        serialized_name,
+        lambda keys: _keys.keys_to_bytes(keys, refusal),
+        _keys.keys_from_bytes,
+        from_children,
+    )
+    _by_name[serialized_name] = node
+    jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
+    jax_by_name[serialized_name] = (nodetype, node.deserialize_auxdata, from_children)
+    return node
+
+
+# The errors are of the types that `jax.export` raises for such keys.
+_KEYED = {
+    dict: _keyed(dict, "jaxexp.dict", SerializationTypeError, _keys.dict_from_children),
+    collections.OrderedDict: _keyed(
+        collections.OrderedDict, "jaxexp.OrderedDict", UnsupportedSerializationError, _keys.ordered_dict_from_children
+    ),
+}
+
+
+def custom_node_name(nodetype: type, auxdata: Any) -> tuple[str, bytes]:
+    """The serialized name and auxiliary data of a pytree node: of a registered type, or a dict with other keys than
+    strings, whose auxiliary data are its keys.
+
+    Raises:
+        SerializationError: the type is registered nowhere, its function does not return bytes, or a dict has keys that
+            cannot be serialized.
+    """
+    node = _by_type.get(nodetype)
+    if nodetype in _KEYED and not _keys.all_strings(auxdata):
+        node = _KEYED[nodetype]
+    if node is not None:
+        name, serialize_auxdata = node.serialized_name, node.serialize_auxdata
+    elif (entry := _jax.jax_exporter.serialization_registry.get(nodetype)) is not None:
+        name, serialize_auxdata = entry
+    else:
+        raise SerializationError(
+            f"a tree contains the pytree node type {nodetype}, which is not registered for serialization: "
+            "call register_pytree_node_serialization, or register_namedtuple_serialization for a namedtuple"
+        )
+    serialized = serialize_auxdata(auxdata)
+    if not isinstance(serialized, (bytes, bytearray)):
+        raise SerializationError(
+            f"serialize_auxdata of {nodetype} ({name!r}) must return bytes; it returned {type(serialized)}"
+        )
+    return name, bytes(serialized)
+
+
+def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any]) -> Any:
+    """An instance of the pytree node type that was serialized under this name.
+
+    Raises:
+        DeserializationError: the name is registered nowhere, or the registered functions refuse the data.
+    """
+    if (node := _by_name.get(serialized_name)) is not None:
+        deserialize_auxdata, from_children = node.deserialize_auxdata, node.from_children
+    elif (entry := _jax.jax_exporter.deserialization_registry.get(serialized_name)) is not None:
+        _, deserialize_auxdata, from_children = entry
+    else:
+        raise DeserializationError(
+            "",
+            "pytree node types that are registered for serialization in this process",
+            f"{serialized_name!r}, which is not: call register_pytree_node_serialization or "
+            "register_namedtuple_serialization for it before reading",
+        )
+    try:
+        return from_children(deserialize_auxdata(auxdata), children)
+    except Exception as error:
+        raise DeserializationError(
+            "",
+            f"auxiliary data and children that rebuild the pytree node {serialized_name!r}",
+            f"{len(auxdata)} bytes and {len(children)} children, on which it raised {type(error).__name__}: {error}",
+        ) from error
+
+
+def _dtypes(*names: str) -> list[np.dtype[Any]]:
+    return [np.dtype(getattr(jnp, name)) for name in names]
+
+
+# Indexed by the format's number for a dtype (the DType enum of schema/exported.fbs).
+DTYPES: tuple[Any, ...] = (
+    *_dtypes("bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *_dtypes("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "int4", "uint4"),
+    *_dtypes("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    _jax.float0,
+    *_dtypes("float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn"),
+    *map(_jax.key_dtype, ("threefry2x32", "rbg", "unsafe_rbg")),
+)
+
+
+def kind_of_dtype(dtype: Any) -> int:
+    """The number of a dtype that was registered with JAX's serializer at run time; LookupError where there is none."""
+    return _jax.jax_dtype_kinds()[dtype]
+
+
+def dtype_of_kind(kind: int) -> Any:
+    """The inverse of `kind_of_dtype`."""
+    for dtype, registered in _jax.jax_dtype_kinds().items():
+        if registered == kind:
+            return dtype
+    raise LookupError(kind)

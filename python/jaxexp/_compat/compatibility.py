@@ -1,0 +1,347 @@
+"""What an artifact is, and who can read it: told from its bytes, without running it."""
+
+from __future__ import annotations
+
+import calendar
+import collections
+import dataclasses
+import datetime
+import itertools
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._artifact.module_head import Bytecode
+from jaxexp._codec import nodes as _registry
+from jaxexp._errors import ExportError
+from jaxexp._exported import Exported
+from jaxexp._native import Artifact
+from jaxexp._releases import stablehlo as _stablehlo
+from jaxexp._releases import table as _releases
+from jaxexp._releases.table import RELEASES, Release, number
+from jaxexp._write import reader as _reader
+from jaxexp._write import serialize as _codec
+
+# What jax.export promises to read ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
+PROMISED_MONTHS = 6
+
+# What its reader accepts as serialization version, by the last release that does so; newer ones accept any number.
+_ACCEPTED_VERSIONS = {(0, 4, 23): (1,), (0, 4, 34): (2,), (0, 8, 1): (2, 3)}
+_LAST_WITH_SHORT_COUNT_ALONE = (0, 8, 1)
+_FIRST_WITH_INDICES = (0, 10, 0)
+_FIRST_TO_REFUSE_EXPIRED = (0, 11, 1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """Neighbouring releases of JAX whose `jax.export` cannot load an artifact, for one reason.
+
+    Attributes:
+        first: the oldest of them.
+        last: the newest of them.
+        reason: why.
+    """
+
+    first: str
+    last: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{_span(self.first, self.last)}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compatibility:
+    """What an artifact is and who can load it; its text fits a terminal.
+
+    To load means that the signature is decoded and the module is parsed. Whether it also runs depends on the custom
+    calls, devices and pytree node types of that place.
+
+    Attributes:
+        fun_name: the name of the function.
+        jax_version: the JAX that wrote it, where the artifact says so (since JAX 0.11.1).
+        writers: the oldest and the newest release of JAX that write such an artifact.
+        layout: what tells its generation of the format.
+        serialization_version: the version number in its first slot; several layouts share one.
+        stablehlo: the version of StableHLO that the module was written for; None if it is no portable artifact.
+        dialects: the dialects of the module.
+        operations: the kinds of operations in the module.
+        custom_calls: how many operations call each custom call target; None where the module cannot be parsed here.
+        dtypes: the dtypes of the arguments and results.
+        custom_nodes: the serialized names of its custom pytree nodes.
+        platforms: what the module was lowered for.
+        nr_devices: how many devices it was lowered for.
+        calling_convention_version: the version of the calling convention.
+        vjp_order: how many VJPs it holds.
+        readers: spans of JAX releases whose `jax.export` loads it: the oldest and the newest of each.
+        refusals: why the others do not.
+        unreadable_here: why jaxexp cannot load it in this process; None if it can.
+        jax_export_version: the installed JAX.
+        jax_export_refuses: why the installed `jax.export` cannot load it; None if it can.
+        expired_flag_helps: whether the installed `jax.export` refuses it only as long as the flag
+            ``jax_export_deserialize_expired_versions`` is off.
+        promised_until: until when new releases of `jax.export` promise to load it, at least; None if its writer is
+            not known.
+    """
+
+    fun_name: str
+    jax_version: str | None
+    writers: tuple[str, str]
+    layout: str
+    serialization_version: int
+    stablehlo: str | None
+    dialects: tuple[str, ...]
+    operations: tuple[str, ...]
+    custom_calls: Mapping[str, int] | None
+    dtypes: tuple[str, ...]
+    custom_nodes: tuple[str, ...]
+    platforms: tuple[str, ...]
+    nr_devices: int
+    calling_convention_version: int
+    vjp_order: int
+    readers: tuple[tuple[str, str], ...]
+    refusals: tuple[Refusal, ...]
+    unreadable_here: str | None
+    jax_export_version: str
+    jax_export_refuses: str | None
+    expired_flag_helps: bool
+    promised_until: datetime.date | None
+
+    def readable_by(self, version: str) -> bool:
+        """Whether the `jax.export` of a release loads it.
+
+        Args:
+            version: a release of JAX, as in ``"0.10.2"``.
+
+        Raises:
+            ExportError: the release is not known.
+        """
+        asked = _releases.release(version).number
+        return any(number(first) <= asked <= number(last) for first, last in self.readers)
+
+    def __str__(self) -> str:
+        calls = self.custom_calls
+        described = {
+            "written by": f"JAX {self.jax_version or _span(*self.writers)}, version {self.serialization_version}: "
+            f"{self.layout}",
+            "function": f"{self.nr_devices} device{'s' * (self.nr_devices != 1)}, platforms {_listed(self.platforms)}, "
+            f"VJPs up to order {self.vjp_order}, calling convention {self.calling_convention_version}",
+            "dtypes": _listed(self.dtypes),
+            "custom nodes": _listed(self.custom_nodes),
+            "module": f"StableHLO {self.stablehlo}, dialects {_listed(self.dialects)}, "
+            f"{len(self.operations)} kinds of operations",
+            "custom calls": "not known, because the module cannot be parsed here"
+            if calls is None
+            else _listed(f"{target} ({count}{_since(target)})" for target, count in calls.items()),
+            "jaxexp": f"cannot load it here: {self.unreadable_here}" if self.unreadable_here else "loads it here",
+            "jax.export": self._installed(),
+            "loaded by": f"JAX {_listed(itertools.starmap(_span, self.readers))}",
+        }
+        lines = [f"{self.fun_name}:", *itertools.starmap(_field, described.items())]
+        lines += [_field("" if i else "refused by", f"JAX {refusal}") for i, refusal in enumerate(self.refusals)]
+        return "\n".join(lines)
+
+    def _installed(self) -> str:
+        text = f"{self.jax_export_version} " + (
+            f"does not load it: {self.jax_export_refuses}" if self.jax_export_refuses else "loads it"
+        )
+        if self.expired_flag_helps:
+            text += "; with jax_export_deserialize_expired_versions it does"
+        until = self.promised_until
+        return text if until is None else f"{text}. Its promise of {PROMISED_MONTHS} months ends on {until}"
+
+
+def compatibility(buffer: Any) -> Compatibility:
+    """Says what an artifact is and who can load it, without running it.
+
+    Args:
+        buffer: an artifact, as for `deserialize`.
+
+    Raises:
+        DeserializationError: the bytes are no artifact, or contain a number that is not known here.
+        TypeError: `buffer` has no buffer.
+    """
+    artifact = _codec.read(buffer)
+    facts = _Facts.of(artifact)
+    installed = _releases.at(_jax.installed_release)
+    refused = _why_not(installed, facts)
+    writers = _writers(artifact, facts)
+    unreadable, custom_calls = _try_here(artifact, facts)
+    reasons = [(release, _why_not(release, facts)) for release in RELEASES]
+    return Compatibility(
+        fun_name=artifact.fun_name,
+        jax_version=artifact.jax_version,
+        writers=writers,
+        layout=_layout(facts, artifact.jax_version),
+        serialization_version=artifact.serialization_version,
+        stablehlo=facts.head.stablehlo,
+        dialects=tuple(sorted(facts.head.dialects)),
+        operations=tuple(sorted(facts.head.operations)),
+        custom_calls=custom_calls,
+        dtypes=tuple(map(_dtype_name, sorted(facts.dtypes))),
+        custom_nodes=tuple(sorted(facts.custom_nodes)),
+        platforms=artifact.platforms,
+        nr_devices=artifact.nr_devices,
+        calling_convention_version=facts.calling_convention_version,
+        vjp_order=sum(1 for _ in _chain(artifact)) - 1,
+        readers=tuple((first, last) for first, last, reason in _runs(reasons) if reason is None),
+        refusals=tuple(Refusal(first, last, reason) for first, last, reason in _runs(reasons) if reason is not None),
+        unreadable_here=unreadable,
+        jax_export_version=jax.__version__,
+        jax_export_refuses=refused,
+        expired_flag_helps=refused is not None and _why_not(installed, facts, expired=True) is None,
+        promised_until=_promised_until(artifact.jax_version or writers[0]),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Facts:
+    """What decides who can load an artifact."""
+
+    version: int
+    calling_convention_version: int
+    short_device_count: int
+    long_device_count: int
+    dtypes: frozenset[int]
+    memory_spaces: frozenset[int]
+    custom_nodes: frozenset[str]
+    hlo_sharding_alone: bool
+    named_shardings: bool
+    listed: bool  # whether avals and shardings are listed in full, and not by index alone
+    indexed: bool
+    head: Bytecode
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> _Facts:
+        facts: dict[str, Any] = artifact.facts()
+        for name in ("dtypes", "memory_spaces", "custom_nodes"):
+            facts[name] = frozenset(facts[name])
+        return cls(version=artifact.serialization_version, head=_bytecode.read(artifact.module()), **facts)
+
+
+def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | None:
+    """Why the `jax.export` of a release cannot load an artifact; None if it can.
+
+    `expired` is its flag ``jax_export_deserialize_expired_versions``.
+    """
+    for last, accepted in _ACCEPTED_VERSIONS.items():
+        if release.number <= last:
+            if facts.version not in accepted:
+                return f"serialization version {facts.version}, where it accepts {_listed(map(str, accepted), ' or ')}"
+            break
+    if facts.custom_nodes and not release.custom_nodes:
+        return "custom pytree nodes"
+    if unknown := sorted(kind for kind in facts.dtypes if kind >= release.dtypes):
+        return f"the dtype{'s' * (len(unknown) > 1)} {_listed(map(_dtype_name, unknown))}"
+    if release.number <= _LAST_WITH_SHORT_COUNT_ALONE and facts.short_device_count <= 0:
+        return "no 16-bit device count, the only one that it reads"
+    if release.number >= _FIRST_TO_REFUSE_EXPIRED:
+        if facts.hlo_sharding_alone:
+            return "HloShardings without NamedShardings"
+        if facts.long_device_count == 0 and not expired:
+            return "a 16-bit device count alone, which it takes for expired"
+    if not facts.listed and release.number < _FIRST_WITH_INDICES:
+        return "avals and shardings by index alone"
+    if too_new := [what for first, what in _stablehlo.needs(facts.head) if first.number > release.number]:
+        return f"the module contains {_listed(too_new)}"
+    return None
+
+
+def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str, str | None]]:
+    """The first and the last release of each run with the same reason."""
+    for reason, run in itertools.groupby(reasons, key=lambda pair: pair[1]):
+        releases = [release.version for release, _ in run]
+        yield releases[0], releases[-1], reason
+
+
+def _chain(artifact: Artifact) -> Iterator[Artifact]:
+    link: Artifact | None = artifact
+    while link is not None:
+        yield link
+        link = link.vjp()
+
+
+def _writers(artifact: Artifact, facts: _Facts) -> tuple[str, str]:
+    if (version := artifact.jax_version) is not None:
+        return version, version
+    first, _, last = artifact.writer.partition(" to ")  # one that tells no more than a first release has a jax_version
+    last = last or first
+    # Nobody writes what he does not read.
+    needed = [release for release, _ in _stablehlo.needs(facts.head)]
+    if facts.head.stablehlo is not None and (release := _releases.first_to_read(facts.head.stablehlo)):
+        needed.append(release)
+    needed += [r for r in RELEASES if r.dtypes > max(facts.dtypes, default=0)][:1]
+    needed += [r for r in RELEASES if r.custom_nodes][: 1 if facts.custom_nodes else 0]
+    oldest = max([_releases.release(first), *needed], key=lambda release: release.number)
+    return (oldest.version, last) if oldest.number <= number(last) else (first, last)
+
+
+def _layout(facts: _Facts, jax_version: str | None) -> str:
+    counts = {
+        (True, False): "16-bit device count",
+        (True, True): "16-bit and 32-bit device count",
+        (False, True): "32-bit device count",
+    }
+    parts = [counts[facts.short_device_count > 0, facts.long_device_count > 0]]
+    if facts.indexed:
+        parts.append("avals and shardings by index" + " as well as listed" * facts.listed)
+    if facts.hlo_sharding_alone:
+        parts.append("HloShardings")
+    if facts.named_shardings:
+        parts.append("NamedShardings")
+    if jax_version is not None:
+        parts.append("jax_version")
+    return _listed(parts)
+
+
+def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, int] | None]:
+    """Why jaxexp cannot load an artifact in this process, and its custom calls, as far as they can be known."""
+    try:
+        exported = Exported._from_artifact(artifact)
+    except ExportError as error:
+        return str(error), None
+    try:
+        with _jax.make_ir_context() as context:
+            module = _jax.deserialize_module(exported.mlir_module_serialized, context)
+            calls = collections.Counter(target for target, _ in _jax.custom_calls(module))
+    except ExportError as error:
+        return str(error), None
+    except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
+        return f"JAX {jax.__version__} cannot parse the module: {str(error).partition(chr(10))[0]}", None
+    return None, dict(sorted(calls.items()))
+
+
+def _promised_until(writer: str) -> datetime.date | None:
+    try:
+        written = _releases.release(writer).date
+    except ExportError:
+        return None
+    years, month = divmod(written.month - 1 + PROMISED_MONTHS, 12)
+    year, month = written.year + years, month + 1
+    return datetime.date(year, month, min(written.day, calendar.monthrange(year, month)[1]))
+
+
+def _dtype_name(kind: int) -> str:
+    known = _registry.DTYPES
+    return str(known[kind]) if kind < len(known) else f"number {kind}"
+
+
+def _since(target: str) -> str:
+    since = _reader.custom_call_since(target)
+    return "" if since is None else f", since JAX {'.'.join(map(str, since))}"
+
+
+def _span(first: str, last: str) -> str:
+    return first if first == last else f"{first} to {last}"
+
+
+def _listed(names: Any, separator: str = ", ") -> str:
+    return separator.join(names) or "none"
+
+
+def _field(name: str, value: str) -> str:
+    return textwrap.fill(f"  {name:<14}{value}", 100, subsequent_indent=" " * 16, break_long_words=False)

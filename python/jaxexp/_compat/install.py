@@ -1,0 +1,63 @@
+"""Puts jaxexp in `jax.export`'s place, so that code which was written for it runs on jaxexp."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+from jaxexp import _jax
+
+_lock = threading.Lock()
+_installations = 0
+_originals: dict[str, Any] = {}
+
+
+class _Installation:
+    """Ends on `uninstall`, or at the end of a with block."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        uninstall()
+
+
+def install() -> _Installation:
+    """Makes the names in `jax.export` refer to jaxexp, for all code in this process.
+
+    That reaches code which uses the module, as in ``from jax import export``, whenever it imported it. Names that are
+    taken out of the module, as in ``from jax.export import deserialize``, keep the meaning that they had then: those
+    from before stay `jax.export`'s, those from between `install` and `uninstall` stay jaxexp's. An `Exported` is an
+    instance of the class that made it, whichever of the two `jax.export.Exported` is at the moment. JAX's own private
+    modules, and code that imports them (``jax.experimental.jax2tf``), are not reached.
+
+    Returns:
+        A context manager: ``with jaxexp.install(): ...`` undoes it at the end. Installations nest; `jax.export` is
+        itself again after as many calls of `uninstall`.
+    """
+    import jaxexp
+
+    global _installations
+    with _lock:
+        if not _installations:
+            # A newer JAX may have names that jaxexp lacks; those stay as they are.
+            names = [name for name in _jax.jax_export_module.__all__ if hasattr(jaxexp, name)]
+            _originals.update((name, getattr(_jax.jax_export_module, name)) for name in names)
+            for name in names:
+                setattr(_jax.jax_export_module, name, getattr(jaxexp, name))
+        _installations += 1
+    return _Installation()
+
+
+def uninstall() -> None:
+    """Undoes one `install`; does nothing where there is none."""
+    global _installations
+    with _lock:
+        if _installations == 1:
+            for name, original in _originals.items():
+                setattr(_jax.jax_export_module, name, original)
+            _originals.clear()
+        _installations = max(0, _installations - 1)

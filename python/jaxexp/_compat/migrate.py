@@ -1,0 +1,161 @@
+"""Old artifacts in today's format, or in another release's: decoded, brought up to date, written and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._exported import Exported, read_exported
+from jaxexp._function import convention as _convention
+from jaxexp._module import lapack as _legacy
+
+# How far two runs of a function may differ, in units of the last place of a result's largest value: its module may be
+# compiled in another way.
+_ULPS = 64
+
+
+def migrate(
+    buffer: Any, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
+) -> bytearray:
+    """An artifact of any age as a new one that `jax.export` loads, with all VJPs that it has.
+
+    HloShardings become NamedShardings, expired layouts today's, and the modules are written for the StableHLO that
+    `Exported.serialize` writes. The new artifact is read again, and its signature compared with the old one's. What
+    is left as it was is the meaning of the function: the same name, trees, types, platforms, devices and effects.
+
+    Args:
+        buffer: an artifact, as for `deserialize`.
+        to: which format to write, as `compatibility` of `Exported.serialize`, for example ``"jax-0.6.2"``; None for
+            that of the installed `jax.export`.
+        inputs: sample inputs as a pair (args, kwargs). Where they are given, the old and the new function are called
+            with them and have to return the same, up to rounding.
+
+    Returns:
+        The new artifact.
+
+    Raises:
+        DeserializationError: the bytes are no artifact that can be read here.
+        UnsupportedError: it has a calling convention that no reader of today knows.
+        ExportError: the function does not fit into the format, or the new function is not the old one.
+    """
+    old = read_exported(buffer)
+    order = _vjp_order(old)
+    current = _up_to_date(old)
+    blob = current.serialize(order, to, metadata=old.metadata)
+    migrated = read_exported(bytes(blob))
+    _check_signatures(old, migrated, order, named_shardings=to is None)
+    if inputs is not None:
+        _check_results(old, migrated, *inputs)
+    return blob
+
+
+def _vjp_order(exported: Exported) -> int:
+    """How many VJPs an artifact holds."""
+    order, artifact = 0, exported.__dict__["_artifact"]
+    while (artifact := artifact.vjp()) is not None:
+        order += 1
+    return order
+
+
+def _up_to_date(old: Exported) -> Exported:
+    """The same function with everything that no longer is current replaced, its VJPs likewise."""
+    kept = {name: getattr(old, name) for name in Exported.__dataclass_fields__ if name not in _REPLACED}
+    return Exported(
+        **kept,
+        mlir_module_serialized=_module_up_to_date(old),
+        calling_convention_version=_convention_up_to_date(old),
+        _get_vjp=(lambda _: _up_to_date(old.vjp())) if old.has_vjp() else None,
+    )
+
+
+_REPLACED = ("mlir_module_serialized", "calling_convention_version", "_get_vjp")
+
+
+def _module_up_to_date(old: Exported) -> bytes:
+    """The module without what only older jaxlibs run, for the version of StableHLO that `export` writes for."""
+    with _jax.make_ir_context() as context:
+        return _jax.serialize_module(_legacy.parse(old, context))
+
+
+def _convention_up_to_date(old: Exported) -> int:
+    version = old.calling_convention_version
+    if version >= _convention.OLDEST_VERSION:
+        return version
+    if old.ordered_effects:
+        raise UnsupportedError(
+            f"{old.fun_name} has ordered effects {old.ordered_effects} and calling convention {version}, which passes "
+            f"their tokens in another way than version {_convention.OLDEST_VERSION}, the oldest that is read today: "
+            "export it again"
+        )
+    return _convention.OLDEST_VERSION  # without tokens it is the same
+
+
+def _check_signatures(old: Exported, migrated: Exported, order: int, named_shardings: bool) -> None:
+    """Compares what a caller relies on, VJPs included. Some formats drop the names of mesh axes."""
+    for vjps in range(order + 1):
+        before, after = _signature(old, named_shardings), _signature(migrated, named_shardings)
+        differing = [name for name in before if before[name] != after[name]]
+        if differing:
+            whose = f"the VJP of order {vjps} of {old.fun_name}" if vjps else old.fun_name
+            raise ExportError(
+                f"{whose} would not be the same function after migration: "
+                + "; ".join(f"{name} was {before[name]}, and is {after[name]}" for name in differing)
+            )
+        if vjps < order:
+            old, migrated = old.vjp(), migrated.vjp()
+
+
+def _signature(exported: Exported, named_shardings: bool = True) -> dict[str, Any]:
+    """What stays the same, in a form that compares across symbolic scopes."""
+    kind = "_{}_named_shardings" if named_shardings else "{}_shardings_hlo"
+    return {
+        "fun_name": exported.fun_name,
+        "in_tree": exported.in_tree,
+        "in_avals": [_aval(aval) for aval in exported.in_avals],
+        "out_tree": exported.out_tree,
+        "out_avals": [_aval(aval) for aval in exported.out_avals],
+        "in_shardings": getattr(exported, kind.format("in")),
+        "out_shardings": getattr(exported, kind.format("out")),
+        "nr_devices": exported.nr_devices,
+        "platforms": exported.platforms,
+        "ordered_effects": exported.ordered_effects,
+        "unordered_effects": exported.unordered_effects,
+        "disabled_safety_checks": tuple(map(str, exported.disabled_safety_checks)),
+        "module_kept_var_idx": exported.module_kept_var_idx,
+        "uses_global_constants": exported.uses_global_constants,
+    }
+
+
+def _aval(aval: Any) -> tuple[tuple[str, ...], Any, Any]:
+    return tuple(map(str, aval.shape)), aval.dtype, aval.memory_space
+
+
+def _check_results(old: Exported, migrated: Exported, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Runs both functions."""
+    before, after = (_jax_leaves(exported.call(*args, **kwargs)) for exported in (old, migrated))
+    for i, (expected, found) in enumerate(zip(before, after, strict=True)):
+        if not _same(np.asarray(expected), np.asarray(found)):
+            raise ExportError(
+                f"{old.fun_name} would not be the same function after migration: with the given inputs, result {i} "
+                f"was {expected}, and is {found}"
+            )
+
+
+def _jax_leaves(results: Any) -> list[Any]:
+    """Results as arrays that numpy can hold."""
+    leaves = jax.tree_util.tree_leaves(results)
+    return [jax.random.key_data(x) if _jax.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in leaves]
+
+
+def _same(expected: Any, found: Any) -> bool:
+    if not _jax.issubdtype(expected.dtype, np.inexact):
+        return bool((expected == found).all())
+    wide = np.complex128 if _jax.issubdtype(expected.dtype, np.complexfloating) else np.float64
+    largest = np.max(np.abs(expected), initial=0, where=np.isfinite(expected))
+    tolerance = _ULPS * float(jax.numpy.finfo(expected.dtype).eps) * float(largest)
+    return np.allclose(found.astype(wide), expected.astype(wide), rtol=0, atol=tolerance, equal_nan=True)

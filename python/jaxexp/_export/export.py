@@ -1,0 +1,189 @@
+"""`export`: checks the arguments, then lowers, wraps, checks and serializes one module."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._call import batching as _batch
+from jaxexp._errors import ExportError
+from jaxexp._exported import Exported
+from jaxexp._function import convention as _convention
+from jaxexp._function.safety_check import DisabledSafetyCheck
+from jaxexp._module import main as _wrap
+from jaxexp._module import safety_checks as _check
+from jaxexp._write import reader as _reader
+from jaxexp._write import retarget as _retarget
+
+from . import vjp as _vjp
+from .lower import Lowering, lower
+
+logger = logging.getLogger(__name__)
+
+
+def default_export_platform() -> str:
+    """The platform that `export` lowers for unless told otherwise: that of JAX's default backend.
+
+    One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
+    """
+    return _jax.default_platform()
+
+
+def export(
+    fun_jit: Callable[..., Any],
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[DisabledSafetyCheck] = (),
+    _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
+    batch_dim: str | None = None,
+    compatibility: str | None = None,
+) -> Callable[..., Exported]:
+    """Prepares the export of a jitted function.
+
+    Args:
+        fun_jit: the result of `jax.jit`.
+        platforms: the platforms to lower for, such as ``("cpu", "cuda", "tpu")``; with several, the module takes
+            the platform that it runs on as an argument. By default `default_export_platform`.
+        disabled_checks: safety checks to leave out.
+        _override_lowering_rules: pairs (primitive, lowering rule) to lower with in place of JAX's rules.
+        batch_dim: the name of a dimension variable that is a batch. It is the leading dimension of some arguments and
+            of every result, and appears nowhere else in their shapes; that is checked. You declare that element i of
+            every result, and of its derivatives, depends on element i of those arguments and on the other arguments
+            alone; that is not checked. `jax.vmap` over such arguments is then one call of a longer batch. The artifact
+            keeps the declaration, and other readers of it take no notice.
+        compatibility: the oldest JAX that is to read the artifact: a release such as ``"jax-0.6.2"``, weeks back from
+            the installed release such as ``"12w"``, or ``"max"`` for the oldest release that can be told of this
+            function. The function is lowered for it, and `Exported.serialize` and `Exported.save`, of the function
+            and of its VJPs, write for it unless told otherwise. By default today's layout and the StableHLO of four
+            weeks ago, as with `jax.export`.
+
+    Returns:
+        A function that takes the arguments' specs, positional and by keyword, and returns the `Exported`. A spec is a
+        `jax.ShapeDtypeStruct`, an array, or anything else with a shape and a dtype; shapes may contain symbolic
+        dimensions (`symbolic_shape`, `symbolic_args_specs`) of one scope. Static arguments of `fun_jit` are passed as
+        they are.
+
+    Raises:
+        ExportError: at once, when `fun_jit` is not jitted; when the returned function is called, for symbolic
+            dimensions of several scopes, for custom calls that are not known to be stable, for a `batch_dim` that
+            the shapes contradict, and for what the release that `compatibility` names knows nothing of.
+        NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
+
+    Example:
+        >>> exported = export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((4,), np.float32))
+        >>> exported.save("sin.jaxexp")
+        >>> load("sin.jaxexp").call(np.zeros(4, np.float32))
+        Array([0., 0., 0., 0.], dtype=float32)
+    """
+    if not isinstance(fun_jit, _jax.Wrapped):
+        raise ExportError(f"export needs a function made by jax.jit, not {fun_jit!r}: pass jax.jit(function)")
+    chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
+    _reader.check_choice(compatibility)
+
+    def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
+        version = _calling_convention_version()
+        _check.check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
+        actual_platforms = (default_export_platform(),) if chosen is None else chosen
+        with _retarget.lowering_context(compatibility):
+            lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
+        if batch_dim is not None:
+            _batch.check(
+                batch_dim, lowering.fun_name, lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
+            )
+        exported = _exported(lowering, version, checks, batch_dim)
+        return exported if compatibility is None else _for_readers(exported, compatibility)
+
+    return do_export
+
+
+def _for_readers(exported: Exported, compatibility: str) -> Exported:
+    """The function as the chosen reader can have it, which remembers the choice."""
+    _, (written,) = _retarget.for_choice([exported], compatibility)
+    written.__dict__["_compatibility"] = compatibility
+    return written
+
+
+def _calling_convention_version() -> int:
+    version: int = _jax.calling_convention_flag.value
+    if not _convention.OLDEST_VERSION <= version <= _convention.NEWEST_VERSION:
+        raise ExportError(
+            f"jax_export_calling_convention_version is set to {version}; versions that can be exported are "
+            f"{_convention.OLDEST_VERSION} to {_convention.NEWEST_VERSION}"
+        )
+    return version
+
+
+def _exported(
+    lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch_dim: str | None
+) -> Exported:
+    is_wrapped = lowering.has_symbolic_arguments() or bool(lowering.ordered_effects)
+    # The lowering's own module is in JAX's caches. One attribute that describes it does no harm there, and a copy costs
+    # more than all the rest where there are large constants.
+    module = _jax.copy_module(lowering.module) if is_wrapped or batch_dim is not None else lowering.module
+    if is_wrapped:
+        _wrap.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
+    _wrap.say_whether_polymorphic(module, lowering.uses_dim_vars)
+    if batch_dim is not None:
+        _batch.declare(module, batch_dim, lowering.in_avals)
+    dumped = _jax.dump_module_to_file(module, "export")
+    serialized = _jax.serialize_module(module)
+    if logger.isEnabledFor(logging.DEBUG):
+        _log(lowering, version, module, dumped, len(serialized))
+    if _bytecode.may_name(serialized, "custom_call"):
+        _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
+    return Exported(
+        fun_name=lowering.fun_name,
+        in_tree=lowering.in_tree,
+        in_avals=lowering.in_avals,
+        out_tree=lowering.out_tree,
+        out_avals=lowering.out_avals,
+        _in_named_shardings=lowering.in_shardings,
+        _out_named_shardings=lowering.out_shardings,
+        nr_devices=lowering.nr_devices,
+        platforms=lowering.platforms,
+        ordered_effects=lowering.ordered_effects,
+        unordered_effects=lowering.unordered_effects,
+        disabled_safety_checks=checks,
+        mlir_module_serialized=serialized,
+        calling_convention_version=version,
+        module_kept_var_idx=lowering.kept_var_idx,
+        uses_global_constants=lowering.uses_dim_vars,
+        _get_vjp=_ExportVjp(lowering.jaxpr),
+    )
+
+
+def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size: int) -> None:
+    logger.debug("exported %s for %s, calling convention %d", lowering.fun_name, lowering.platforms, version)
+    if dumped:
+        logger.debug("its module takes %d bytes and is in %s, in jax_dump_ir_to", size, dumped)
+    else:
+        logger.debug("its module takes %d bytes:\n%s", size, _jax.module_to_string(module))
+        logger.debug("to have modules written to files instead, set jax_dump_ir_to (JAX_DUMP_IR_TO)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _ExportVjp:
+    """Exports the VJP of a function that was exported in this process."""
+
+    jaxpr: Any
+
+    def __call__(self, primal: Exported) -> Exported:
+        function, specs = _vjp.vjp_function(
+            self.jaxpr,
+            primal.in_avals,
+            primal._in_named_shardings,
+            primal.out_avals,
+            primal._out_named_shardings,
+        )
+        return export(
+            function,
+            platforms=primal.platforms,
+            disabled_checks=primal.disabled_safety_checks,
+            batch_dim=_batch.of_vjp(primal._batch, primal.in_avals),
+            compatibility=primal._compatibility,
+        )(*specs)

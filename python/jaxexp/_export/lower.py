@@ -1,0 +1,95 @@
+"""From a jitted function and argument specs to a lowered StableHLO module and everything its signature needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._function import sharding as _sharding
+from jaxexp._module import safety_checks as _check
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lowering:
+    """One function as JAX lowers it; lists run over all arguments, whether the module keeps them or not."""
+
+    fun_name: str
+    jaxpr: Any
+    module: Any  # MLIR module; belongs to JAX's caches, so it is not to be changed
+    in_tree: Any
+    in_avals: tuple[Any, ...]
+    in_shardings: tuple[Any, ...]  # NamedSharding on an abstract mesh, or None
+    out_tree: Any
+    out_avals: tuple[Any, ...]
+    out_shardings: tuple[Any, ...]
+    kept_var_idx: tuple[int, ...]
+    nr_devices: int
+    platforms: tuple[str, ...]
+    ordered_effects: tuple[Any, ...]
+    unordered_effects: tuple[Any, ...]
+    has_platform_index: bool
+    uses_dim_vars: bool
+
+    def has_symbolic_arguments(self) -> bool:
+        return _jax.any_symbolic(self.in_avals)
+
+
+def lower(
+    fun_jit: Any,
+    args_specs: Sequence[Any],
+    kwargs_specs: dict[str, Any],
+    platforms: Sequence[str],
+    override_lowering_rules: Any,
+) -> Lowering:
+    """Traces and lowers `fun_jit` for all `platforms` together.
+
+    Raises:
+        UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
+    """
+    traced = fun_jit.trace(*args_specs, **kwargs_specs)
+    lowered = traced.lower(
+        lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
+    )
+    computation = _jax.computation_of(lowered)
+    _check.check_lowering(computation)
+    facts = computation.compile_args
+
+    in_avals = tuple(jax.tree_util.tree_leaves(lowered.in_avals))
+    out_avals = tuple(facts["global_out_avals"])
+    kept_var_idx = tuple(sorted(facts["kept_var_idx"]))
+    in_shardings: list[Any] = [_jax.UNSPECIFIED] * len(in_avals)
+    for index, sharding in zip(kept_var_idx, facts["in_shardings"], strict=True):
+        in_shardings[index] = sharding
+    out_shardings = facts["out_shardings"]
+    mesh = _first_mesh((*in_shardings, *out_shardings))
+    shape_poly_state = facts["shape_poly_state"]
+    return Lowering(
+        fun_name=traced.fun_name,
+        jaxpr=traced.jaxpr,
+        module=computation.stablehlo(),
+        in_tree=lowered.in_tree,
+        in_avals=in_avals,
+        in_shardings=tuple(_sharding.to_named(s, a, mesh) for s, a in zip(in_shardings, in_avals, strict=True)),
+        out_tree=lowered.out_tree,
+        out_avals=out_avals,
+        out_shardings=tuple(_sharding.to_named(s, a, mesh) for s, a in zip(out_shardings, out_avals, strict=True)),
+        kept_var_idx=kept_var_idx,
+        nr_devices=facts["num_devices"],
+        platforms=_jax.platforms_of(computation),
+        ordered_effects=tuple(facts["ordered_effects"]),
+        # They come out of a set; in this order, the same function is the same bytes in every process.
+        unordered_effects=tuple(sorted(facts["unordered_effects"], key=lambda effect: str(type(effect)))),
+        has_platform_index=shape_poly_state.has_platform_index_argument,
+        uses_dim_vars=shape_poly_state.uses_dim_vars,
+    )
+
+
+def _first_mesh(shardings: Sequence[Any]) -> Any:
+    for sharding in shardings:
+        if isinstance(sharding, _jax.NamedSharding):
+            return sharding.mesh.abstract_mesh
+    return None

@@ -1,0 +1,1 @@
+"""What an exported function is, as data: its fields, calling convention and shardings."""

@@ -1,0 +1,51 @@
+"""`DisabledSafetyCheck`: which safety checks an exported function does without."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._errors import ExportTypeError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class DisabledSafetyCheck:
+    """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function."""
+
+    _directive: str
+
+    @classmethod
+    def platform(cls) -> DisabledSafetyCheck:
+        """Lets a loaded function be called on a platform that it was not exported for."""
+        return cls("platform")
+
+    @classmethod
+    def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
+        """Lets a function be exported that contains a custom call of no guaranteed stability.
+
+        Args:
+            target_name: the target of the custom call, as it appears in the module.
+        """
+        return cls(f"custom_call:{target_name}")
+
+    def is_custom_call(self) -> str | None:
+        """The custom call target that this check names; None for a check of another kind."""
+        kind, _, target = self._directive.partition(":")
+        return target if kind == "custom_call" and target else None
+
+    @classmethod
+    def coerce(cls, check: Any) -> DisabledSafetyCheck:
+        """The same check as jaxexp's own object, given jaxexp's or `jax.export`'s."""
+        if isinstance(check, cls):
+            return check
+        if isinstance(check, _jax.jax_exporter.DisabledSafetyCheck):
+            return cls(str(check))
+        raise ExportTypeError(
+            f"a disabled check is made by DisabledSafetyCheck.platform() or .custom_call(target), not {check!r}"
+        )
+
+    def __str__(self) -> str:
+        return self._directive
+
+    __repr__ = __str__

@@ -1,0 +1,215 @@
+"""Shardings in the one form that an Exported stores: a NamedSharding on an abstract mesh, or None for unspecified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+
+
+def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = None) -> Any:
+    """A stored sharding, moved to a mesh (Mesh or AbstractMesh) of the same axes; None leaves it where it is.
+
+    Args:
+        sharding: a stored sharding, or None for unspecified.
+        mesh: the mesh to move it to.
+        axis_names: the name in `mesh` of each axis of the stored mesh, where the names differ.
+
+    Raises:
+        ExportError: `mesh` differs in more than the names, or `axis_names` does not map its axes one to one.
+    """
+    if mesh is None and axis_names is not None:
+        raise ExportError("axis_names= says what the axes of a mesh are called: pass the mesh too")
+    if sharding is None or mesh is None:
+        return sharding
+    stored, given = sharding.mesh, mesh.abstract_mesh
+    spec = sharding.spec
+    if axis_names is not None:
+        _check_renaming(stored.axis_names, given.axis_names, axis_names)
+        spec = _renamed(spec, axis_names)
+    elif given.axis_names != stored.axis_names:
+        raise ExportError(
+            f"the function was exported with a mesh of axis_names {stored.axis_names}, and cannot be placed on one of "
+            f"axis_names {given.axis_names}; if they stand for the same axes, pass axis_names={{exported: given, ...}}"
+        )
+    for what in ("axis_sizes", "axis_types"):
+        if getattr(given, what) != getattr(stored, what):
+            raise ExportError(
+                f"the function was exported with a mesh of {what} {getattr(stored, what)}, "
+                f"and cannot be placed on one of {what} {getattr(given, what)}"
+            )
+    return sharding.update(mesh=mesh, spec=spec)
+
+
+def _check_renaming(stored: tuple[str, ...], given: tuple[str, ...], axis_names: Mapping[str, str]) -> None:
+    names = list(axis_names.values())
+    problems = {
+        "lacks": [name for name in stored if name not in axis_names],
+        "names axes that the function was not exported with:": [name for name in axis_names if name not in stored],
+        "names axes that the given mesh does not have:": [name for name in names if name not in given],
+        "leaves out axes of the given mesh:": [name for name in given if name not in names],
+        "uses more than once:": sorted({name for name in names if names.count(name) > 1}),
+    }
+    if found := [f"{what} {', '.join(map(repr, which))}" for what, which in problems.items() if which]:
+        raise ExportError(
+            f"axis_names={dict(axis_names)} has to map the axes {stored}, which the function was exported with, one "
+            f"to one to those of the given mesh, {given}; it {'; it '.join(found)}"
+        )
+    order = tuple(axis_names[name] for name in stored)
+    # The module counts devices along the axes in the order that they had when it was exported.
+    if order != given:
+        raise ExportError(
+            f"axis_names={dict(axis_names)} changes the order of the axes: the function was exported with {stored}, so "
+            f"the given mesh must have its axes in the order {order}, not {given}"
+        )
+
+
+def _renamed(spec: Any, axis_names: Mapping[str, str]) -> Any:
+    def renamed(entry: Any) -> Any:
+        if isinstance(entry, tuple):
+            return tuple(axis_names[name] for name in entry)
+        return axis_names[entry] if isinstance(entry, str) else entry
+
+    return spec.update(
+        partitions=tuple(map(renamed, spec.partitions)),
+        unreduced={axis_names[name] for name in spec.unreduced},
+        reduced={axis_names[name] for name in spec.reduced},
+    )
+
+
+def meshes_of_call(stored: Sequence[Any], in_avals: Sequence[Any]) -> dict[Any, Any]:
+    """Which mesh of a call stands for which stored mesh, where that is another one.
+
+    With Explicit axes, meshes are part of the types of arrays: results have to lie on the caller's mesh to be of use
+    next to the arguments, though its axes may have other names, or devices of another kind.
+
+    Args:
+        stored: the stored shardings of the arguments.
+        in_avals: the types of the arguments in the call.
+    """
+    candidates: dict[Any, set[Any]] = {}
+    for sharding, aval in zip(stored, in_avals, strict=True):
+        if sharding is not None and _like(sharding.mesh, aval.sharding.mesh):
+            candidates.setdefault(sharding.mesh, set()).add(aval.sharding.mesh)
+    context = jax.sharding.get_abstract_mesh()
+    for sharding in stored:
+        if sharding is not None and _like(sharding.mesh, context):
+            candidates[sharding.mesh] = {context}
+    return {mesh: given for mesh, (given, *others) in candidates.items() if not others}
+
+
+def _like(stored: Any, given: Any) -> bool:
+    return (
+        not given.empty
+        and _jax.AxisType.Explicit in given.axis_types
+        and (given.axis_sizes, given.axis_types) == (stored.axis_sizes, stored.axis_types)
+    )
+
+
+def in_call(sharding: Any, meshes: dict[Any, Any]) -> Any:
+    """A stored sharding on the mesh that stands for its own in a call; see `meshes_of_call`."""
+    mesh = None if sharding is None else meshes.get(sharding.mesh)
+    if mesh is None or mesh is sharding.mesh:
+        return sharding
+    names = dict(zip(sharding.mesh.axis_names, mesh.axis_names, strict=True))
+    return sharding.update(mesh=mesh, spec=_renamed(sharding.spec, names))
+
+
+def for_jit(sharding: Any) -> Any:
+    """A stored sharding as `jax.jit` takes it, which wants no sharding where there is no mesh."""
+    return None if sharding is None or sharding.mesh.empty else sharding
+
+
+def of_cotangent(sharding: Any) -> Any:
+    """The sharding of a cotangent: where a value is reduced over axes, its cotangent is unreduced, and vice versa."""
+    return None if sharding is None else sharding.update(spec=sharding.spec.to_ct_spec())
+
+
+def to_hlo(sharding: Any, aval: Any) -> Any:
+    """The HLO form of a stored sharding; None stays None."""
+    return None if sharding is None else _jax.hlo_of_named_sharding(sharding, aval.ndim)
+
+
+def to_named(sharding: Any, aval: Any, mesh: Any) -> Any:
+    """A sharding from a lowering, in the stored form.
+
+    Args:
+        sharding: what the lowering says about one argument or result.
+        aval: its abstract value.
+        mesh: the abstract mesh of the function's NamedShardings, for shardings that name no mesh; or None.
+
+    Raises:
+        ExportTypeError: no mesh expresses this sharding.
+    """
+    if isinstance(sharding, _jax.UnspecifiedValue):
+        return None
+    if isinstance(sharding, _jax.NamedSharding):
+        spec = sharding.spec
+        if isinstance(sharding.mesh, _jax.Mesh) and sharding.mesh.is_scalar:
+            spec = _replicated(aval)
+        return _jax.NamedSharding(sharding.mesh.abstract_mesh, spec, memory_kind=sharding.memory_kind)
+    if isinstance(sharding, _jax.SingleDeviceSharding):
+        return _nowhere(aval, sharding.memory_kind)
+    if isinstance(sharding, _jax.GSPMDSharding):
+        hlo = _jax.hlo_of_gspmd_sharding(sharding)
+        if mesh is None:
+            if hlo.is_replicated() and not hlo.tuple_elements():
+                return _nowhere(aval, sharding.memory_kind)
+            mesh = _jax.abstract_mesh_like(sharding, *_axes(hlo))
+        return _on_mesh_of_hlo(hlo, mesh, sharding.memory_kind)
+    raise ExportTypeError(
+        f"an argument or result of type {aval} has a {type(sharding).__name__}, which cannot be exported: "
+        "use a NamedSharding"
+    )
+
+
+def from_proto(proto: bytes, aval: Any) -> Any:
+    """The stored form of an xla.OpSharding, which is all that artifacts from before JAX 0.9 hold.
+
+    The mesh is made up: the proto knows how the devices are tiled, but not the names of the axes.
+
+    Raises:
+        DeserializationError: the bytes are no OpSharding, or one that no mesh expresses.
+    """
+    try:
+        op_sharding = _jax.OpSharding()
+        op_sharding.ParseFromString(proto)
+        hlo = _jax.HloSharding.from_proto(op_sharding)
+        memory_kind = _jax.memory_kind(aval)
+        if hlo.is_replicated() or (hlo.is_maximal() and not hlo.is_tiled()):
+            return _nowhere(aval, memory_kind)
+        sizes, names = _axes(hlo)
+        # Nothing was Explicit in the days of these artifacts.
+        mesh = _jax.AbstractMesh(sizes, names, (_jax.AxisType.Auto,) * len(sizes))
+        sharding = _on_mesh_of_hlo(hlo, mesh, memory_kind)
+        if len(sharding.spec) > aval.ndim:
+            raise ValueError(f"a sharding of {len(sharding.spec)} dimensions for {aval}")
+        return sharding
+    except Exception as error:
+        raise DeserializationError("", "an HLO sharding that a mesh can express", f"{error}") from error
+
+
+def _axes(hlo: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Sizes and names of a mesh with an axis for each factor of the order in which the sharding tiles its devices."""
+    if hlo.tuple_elements() or not hlo.is_tiled() or not hlo.is_tile_assignment_iota():
+        raise ExportTypeError(f"the HLO sharding {hlo} does not tile devices in the order of a mesh")
+    sizes = tuple(hlo.get_axis_sizes())
+    return sizes, tuple(f"_axis_{i}" for i in range(len(sizes)))
+
+
+def _on_mesh_of_hlo(hlo: Any, mesh: Any, memory_kind: str | None) -> Any:
+    (spec,) = _jax.partition_specs_of_hlo(hlo, mesh)
+    return _jax.NamedSharding(mesh, spec, memory_kind=memory_kind)
+
+
+def _nowhere(aval: Any, memory_kind: str | None) -> Any:
+    """A sharding that needs no mesh."""
+    return _jax.NamedSharding(_jax.empty_abstract_mesh, _replicated(aval), memory_kind=memory_kind)
+
+
+def _replicated(aval: Any) -> Any:
+    return _jax.PartitionSpec(*([None] * aval.ndim))

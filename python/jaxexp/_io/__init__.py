@@ -1,0 +1,1 @@
+"""Files, sources of bytes, locks and threads. No JAX is imported here."""

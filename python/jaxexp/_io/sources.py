@@ -1,0 +1,212 @@
+"""Where the bytes of an archive come from: a file that is mapped, a file object, or what fsspec finds behind a URL."""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from jaxexp._errors import DeserializationError, ExportTypeError
+
+
+class Source(Protocol):
+    """Bytes that can be read by ranges, from several threads at once.
+
+    Attributes:
+        name: what messages call it.
+        size: how many bytes there are.
+        whole: all of them as one buffer, where they are in memory.
+        address: what opens it again in another process, or None.
+    """
+
+    name: str
+    size: int
+    whole: Any
+    address: tuple[str, dict[str, Any]] | None
+
+    def read(self, position: int, size: int) -> Any:
+        """A buffer with a range. It is as long as was asked for, which has to be within `size`."""
+
+    def copy(self, position: int, size: int) -> bytes:
+        """The same as bytes of their own, before `opened`; of a mapped file that is quicker than touching its pages."""
+
+    def opened(self) -> None:
+        """Lets go of what only opening takes."""
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        """Buffers with several ranges, given by position and size."""
+
+    def rfind(self, pattern: bytes, end: int) -> int:
+        """Where a pattern is last found in front of a position; -1 where it is not."""
+
+    def close(self) -> None: ...
+
+
+def open_source(source: Any, options: dict[str, Any]) -> Source:
+    """Opens a path, a URL (anything with ``://``), or a binary file object.
+
+    Raises:
+        OSError: it cannot be opened.
+        TypeError: it is none of these.
+    """
+    if isinstance(source, str) and "://" in source:
+        return _Remote(source, options)
+    if options:
+        raise ExportTypeError(f"storage options are for URLs, found {', '.join(options)} with {source!r}")
+    if isinstance(source, (str, os.PathLike)):
+        return _Mapped(os.fspath(source))
+    if hasattr(source, "read") and hasattr(source, "seek"):
+        return _FileObject(source)
+    raise ExportTypeError(f"an archive is opened from a path, a URL or a binary file object, not {type(source)}")
+
+
+class _Mapped:
+    def __init__(self, path: str) -> None:
+        self.name = os.fsdecode(path)
+        self.address: tuple[str, dict[str, Any]] | None = (os.path.abspath(self.name), {})
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+        try:
+            self.size = os.fstat(self._file.fileno()).st_size
+            mapped: Any = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
+        except BaseException:
+            self._file.close()
+            raise
+        self._mapped = mapped
+        self.whole = memoryview(mapped)
+
+    def read(self, position: int, size: int) -> memoryview:
+        return self.whole[position : position + size]
+
+    def copy(self, position: int, size: int) -> bytes:
+        self._file.seek(position)
+        return self._file.read(size)
+
+    def opened(self) -> None:
+        self._file.close()
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return [self.read(*r) for r in ranges]
+
+    def rfind(self, pattern: bytes, end: int) -> int:
+        found: int = self._mapped.rfind(pattern, 0, end)
+        return found
+
+    def close(self) -> None:
+        # The mapping ends when nobody has a view into it any more, such as a function that was loaded from it.
+        self.whole = memoryview(b"")
+        self._mapped = b""
+
+
+class _Ranges:
+    """What sources have in common that fetch ranges."""
+
+    name: str
+    size: int
+    whole = None
+    address: tuple[str, dict[str, Any]] | None = None
+
+    def read(self, position: int, size: int) -> bytes:
+        raise NotImplementedError
+
+    def copy(self, position: int, size: int) -> bytes:
+        return self.read(position, size)
+
+    def opened(self) -> None: ...
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(*r) for r in ranges]
+
+    def rfind(self, pattern: bytes, end: int) -> int:
+        """In pieces that grow: what is looked for is seldom far away."""
+        last, step = end, 1 << 16
+        while end > 0:
+            start = max(0, end - step)
+            found = self.read(start, min(last, end + len(pattern) - 1) - start).rfind(pattern)
+            if found >= 0:
+                return start + found
+            end, step = start, min(2 * step, 1 << 24)
+        return -1
+
+    def _complete(self, data: bytes, position: int, size: int) -> bytes:
+        if len(data) == size:
+            return data
+        error = DeserializationError(
+            "", f"{size} bytes at {position}", f"{len(data)}: the file has changed since it was opened"
+        )
+        error.file = self.name
+        raise error
+
+
+class _FileObject(_Ranges):
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self.name = str(getattr(file, "name", type(file).__name__))
+        self.size = file.seek(0, os.SEEK_END)
+
+    def read(self, position: int, size: int) -> bytes:
+        with self._lock:
+            self._file.seek(position)
+            parts = []
+            while size > 0 and (part := self._file.read(size)):  # a raw file may give less than it has
+                if not isinstance(part, bytes):
+                    raise ExportTypeError(f"an archive is read from a binary file object, not {type(self._file)}")
+                parts.append(part)
+                size -= len(part)
+        data = b"".join(parts)
+        return self._complete(data, position, len(data) + size)
+
+    def close(self) -> None:
+        self._file = None  # which whoever opened it closes
+
+
+class _Remote(_Ranges):
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ImportError(f"reading {url} takes fsspec: pip install 'jaxexp[remote]'") from error
+        self.name = url
+        self.address = url, options
+        self._fs, self._path = fsspec.core.url_to_fs(url, **options)
+        size = self._fs.size(self._path)
+        if size is None:
+            raise OSError(f"{url}: the server does not say how large it is, so no part of it can be asked for")
+        self.size = int(size)
+
+    def read(self, position: int, size: int) -> bytes:
+        data: bytes = self._fs.cat_file(self._path, start=position, end=position + size) if size else b""
+        return self._complete(data, position, size)
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Ranges that lie close together are fetched in one request, and requests run side by side."""
+        order = sorted({(position, position + size) for position, size in ranges if size})
+        blocks: list[list[int]] = []
+        for start, end in order:
+            last = blocks[-1] if blocks else None
+            if last and (start < last[1] or (start <= last[1] + _GAP and end - last[0] <= _BLOCK)):
+                last[1] = max(last[1], end)
+            else:
+                blocks.append([start, end])
+        starts, ends = [start for start, _ in blocks], [end for _, end in blocks]
+        fetched = self._fs.cat_ranges([self._path] * len(blocks), starts, ends, on_error="raise") if blocks else []
+        whole = [self._complete(data, s, e - s) for data, s, e in zip(fetched, starts, ends, strict=True)]
+
+        def part(position: int, size: int) -> bytes:
+            if not size:
+                return b""
+            block = bisect.bisect_right(starts, position) - 1
+            start = position - starts[block]
+            return whole[block][start : start + size]
+
+        return [part(position, size) for position, size in ranges]
+
+    def close(self) -> None:
+        self._fs = None
+
+
+# Fetching this much that nobody asked for is quicker than another request; one request is not larger than this.
+_GAP, _BLOCK = 1 << 14, 1 << 24

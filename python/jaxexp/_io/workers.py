@@ -1,0 +1,25 @@
+"""How many threads work at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from jaxexp._errors import ExportError, ExportTypeError
+
+
+def worker_count(workers: int | None) -> int:
+    """What a `workers` argument means: None is one for each CPU that the process may use.
+
+    Raises:
+        ExportError: it is no number of threads; a TypeError too where it is no int.
+    """
+    if workers is None:
+        with contextlib.suppress(AttributeError):  # not on every system
+            return max(1, len(os.sched_getaffinity(0)))
+        return os.cpu_count() or 1
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise ExportTypeError(f"workers has to be a number of threads, or None, found {workers!r}")
+    if workers < 1:
+        raise ExportError(f"workers has to be a number of threads, at least 1, found {workers}")
+    return workers

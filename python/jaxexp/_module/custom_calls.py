@@ -1,0 +1,154 @@
+"""Whether this process can run the custom calls of a module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._errors import ExportError
+
+from .safety_checks import STABLE_CUSTOM_CALLS
+
+if TYPE_CHECKING:
+    from jaxexp._exported import Exported
+
+
+def check(exported: Exported, module: Any, module_context: Any) -> None:
+    """Refuses, before it is compiled, a module that calls what this process does not have.
+
+    When the caller is itself being exported, another process will run the module, of which nothing is known here.
+
+    Args:
+        exported: the function.
+        module: its module, brought up to date.
+        module_context: the lowering of the caller.
+
+    Raises:
+        ExportError: names the targets, and says what to do.
+    """
+    if not _bytecode.may_name(exported.mlir_module_serialized, "custom_call"):
+        return
+    targets = {target for target, _ in _jax.custom_calls(module)}
+    callbacks = {target for target in targets if is_callback(target)}
+    missing: set[str] = set()
+    if not module_context.lowering_parameters.for_export:
+        missing = {t for t in targets - callbacks if any(_is_missing(t, p) for p in module_context.platforms)}
+    if not callbacks and not missing:
+        return
+    # In a function for several platforms, these may be calls that only others of them take.
+    used = set(map(_jax.target_of, _reachable_calls(module, every_case=len(exported.platforms) == 1)))
+    if found := callbacks & used:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module calls back to Python ({_list(found)}), to functions that only "
+            "the process had that exported it. Export the function without its callbacks"
+        )
+    if found := missing & used:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module has custom calls that nothing in this process implements on "
+            f"{', '.join(module_context.platforms)}: {_list(found)}. Register each with jax.ffi.register_ffi_target, "
+            f"or import the library that does so, before calling; {_origin(found)}"
+        )
+
+
+def _list(targets: Iterable[str]) -> str:
+    return ", ".join(sorted(targets))
+
+
+def _origin(targets: set[str]) -> str:
+    if any(target.startswith(("lapack_", "blas_", "cu", "hip")) for target in targets):
+        return "those of linear algebra come with jaxlib, and need the JAX release that exported the function"
+    return "if jaxlib had them, use the JAX release that exported the function"
+
+
+# The targets of host callbacks in all releases; their operands or attributes are addresses in the exporting process.
+_PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callback")
+
+
+def is_callback(target: str) -> bool:
+    """Whether a custom call calls back to Python."""
+    return _PYTHON_CALLBACK.fullmatch(target) is not None
+
+
+# Custom calls that are no calls when the program runs: the compiler takes them apart.
+_OF_COMPILER = re.compile(
+    r"""
+    (stablehlo|mhlo|chlo|vhlo|sdy|xla|tf)\..*
+    | __.*
+    | X64.*
+    | Sharding | SPMD\w+ToFullShape | SPMD\w+ToShardShape | CustomSPMDPartitioning | ShardBarrier\w+ | InspectSharding
+    | annotate_device_placement | MoveTo\w+ | PinTo\w+ | Pin | Unpin | AllocateBuffer | CreateBuffer | LayoutConstraint
+    | SetBound | SliceToDynamic | PadToStatic
+    | TopK | ApproxTopK | PartialReduce | shape_assertion | dce_sink
+    """,
+    re.VERBOSE,
+)
+
+# Targets that have been seen to be there; they stay.
+_present: set[tuple[str, str]] = set()
+
+
+def _is_missing(target: str, platform: str) -> bool:
+    """Whether nothing implements a custom call on a platform; where that cannot be known, it counts as there."""
+    if _OF_COMPILER.fullmatch(target) or (target, platform) in _present:
+        return False
+    if platform != "cpu" and (platform == "tpu" or target in STABLE_CUSTOM_CALLS):
+        return False
+    if platform == "cpu" and target in _jax.registered_custom_calls("cpu"):
+        return False
+    try:
+        device = jax.local_devices(backend=platform)[0]
+    except RuntimeError:
+        return False
+    if all(_refuses(target, device, version) for version in (_TYPED, _UNTYPED)):
+        return True
+    _present.add((target, platform))
+    return False
+
+
+_TYPED, _UNTYPED = 4, 2
+
+
+def _refuses(target: str, device: Any, api_version: int) -> bool:
+    """Whether the compiler does not know a custom call: the list that can be asked lacks the untyped ones."""
+    call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((), np.float32), custom_call_api_version=api_version)
+    try:
+        with jax.default_device(device):
+            jax.jit(call).lower(np.float32(0)).compile()
+    except jax.errors.JaxRuntimeError as error:
+        return str(error).startswith("NOT_FOUND")
+    return False
+
+
+def _reachable_calls(module: Any, *, every_case: bool) -> Iterator[Any]:
+    """The custom calls that run when a module's main function does.
+
+    Args:
+        module: the module.
+        every_case: whether to look into the branches of `stablehlo.case`, by which a module distinguishes platforms.
+    """
+    symbols = _jax.ir.SymbolTable(module.operation)
+    pending, seen = [symbols["main"].operation], {"main"}
+    while pending:
+        operation = pending.pop()
+        if operation.name == "stablehlo.custom_call":
+            yield operation
+        if operation.name == "stablehlo.case" and not every_case:
+            continue
+        for name in _references(operation):
+            if name not in seen and name in symbols:
+                seen.add(name)
+                pending.append(symbols[name].operation)
+        pending += [inner.operation for region in operation.regions for block in region for inner in block]
+
+
+def _references(operation: Any) -> Sequence[str]:
+    """The functions that an operation calls."""
+    attributes = operation.attributes
+    names = (name for name in ("callee", "called_computations", "decomposition") if name in attributes)
+    return re.findall(r'@"?([^",\]]+)', " ".join(str(attributes[name]) for name in names))

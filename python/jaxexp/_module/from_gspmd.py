@@ -1,0 +1,341 @@
+"""Shardings of modules from before Shardy, in the form that Shardy takes.
+
+A module for several devices had its shardings as text, which says how to deal the devices to the tiles of an array:
+
+    {devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}
+
+is 2x1 tiles, four devices to each, out of the devices 0 to 7 as a 4x2 matrix, transposed. Shardy names the axes of a
+mesh instead. One mesh does for all shardings of a module, if its axes are fine enough that each tiling takes whole
+axes: the places where the tilings cut the sequence of devices have to divide one another. Functions that `shard_map`
+ran for each device by itself were calls between conversions to the parts of an array and back; those become manual
+computations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._artifact import module_head as _bytecode
+
+_NAME = "mhlo.sharding"
+
+# A group of devices: those whose numbers differ in the digit between two powers, so to speak. (2, 8) out of eight
+# devices are four groups of two: number // 2 % 4.
+_Cut = tuple[int, int]
+# Which cuts each axis of an array is divided by, the coarsest first.
+_Tiling = tuple[tuple[_Cut, ...], ...]
+
+
+class NotExpressibleError(Exception):
+    """A sharding, or a part of a module, for which there is no counterpart; the module may be half changed."""
+
+
+def is_used(serialized: bytes) -> bool:
+    """Whether a serialized module has shardings from before Shardy, and none of Shardy."""
+    return _bytecode.may_name(serialized, _NAME) and not _bytecode.may_name(serialized, "sdy")
+
+
+def to_shardy(module: Any, nr_devices: int) -> None:
+    """Brings all shardings of a module into the form of Shardy, in place.
+
+    Args:
+        module: the module; its MLIR context is entered.
+        nr_devices: for how many devices it is.
+
+    Raises:
+        NotExpressibleError: the module has to stay as it was.
+    """
+    if nr_devices == 1:
+        _drop(module)
+        return
+    tilings = {text: _tiling(text, nr_devices) for text in _texts(module)}
+    mesh = _Mesh(module, tilings, nr_devices)
+    for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
+        _change_attributes(function, mesh)
+    calls = [call for target, call in _jax.custom_calls(module) if target in _OF_GSPMD]
+    for body in _shard_map_bodies(calls):
+        _make_manual(body, mesh)
+    for target, call in _jax.custom_calls(module):
+        if target == "Sharding":
+            _constrain(call, mesh)
+        elif target in _OF_GSPMD:
+            raise NotExpressibleError("a conversion between an array and its parts outside of a shard_map")
+    for operation in _jax.iter_operations(module):
+        if _NAME in operation.attributes:
+            values = [mesh.sharding(_text(operation), _rank(result)) for result in operation.results]
+            if len(values) != 1:
+                raise NotExpressibleError(f"a sharding of {len(values)} results")
+            operation.attributes["sdy.sharding"] = mesh.per_value(values)
+            del operation.attributes[_NAME]
+
+
+_OF_GSPMD = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+_MANUAL, _REPLICATED = "{manual}", "{replicated}"
+
+
+class _Mesh:
+    """The mesh of a module, and shardings on it."""
+
+    def __init__(self, module: Any, tilings: dict[str, _Tiling], nr_devices: int) -> None:
+        self._tilings = tilings
+        cuts = {1, nr_devices, *itertools.chain.from_iterable(c for t in tilings.values() for cs in t for c in cs)}
+        ordered = sorted(cuts)
+        if any(larger % smaller for smaller, larger in itertools.pairwise(ordered)):
+            raise NotExpressibleError(f"tilings that no one mesh of {nr_devices} devices has")
+        self._axes = {
+            (low, high): f"_axis_{i}" for i, (low, high) in enumerate(reversed([*itertools.pairwise(ordered)]))
+        }
+        self._module = module
+        self._name = _jax.free_name("mesh", _jax.ir.SymbolTable(module.operation))
+        axes = ", ".join(f'"{name}"={high // low}' for (low, high), name in self._axes.items())
+        with _jax.ir.InsertionPoint.at_block_begin(module.body), _jax.ir.Location.unknown():
+            _jax.MeshOp(self._name, _jax.ir.Attribute.parse(f"#sdy.mesh<[{axes}]>"))
+
+    def manual_axes(self) -> Any:
+        return _jax.ir.Attribute.parse(f"#sdy<manual_axes{{{self._quoted(self._axes.values())}}}>")
+
+    def sharding(self, text: str, rank: int, unspecified: Sequence[int] = ()) -> str:
+        """The text of Shardy's attribute, without its name; `unspecified` are axes that the compiler may divide."""
+        tiling = self._tilings[text] or ((),) * rank
+        if len(tiling) != rank:
+            raise NotExpressibleError(f"the sharding {text} of an array with {rank} axes")
+        axes = [self._quoted(self._names(cuts)) for cuts in tiling]
+        opened = [", ?" if names else "?" for names in axes]
+        dims = (f"{{{names}{opened[i] if i in unspecified else ''}}}" for i, names in enumerate(axes))
+        return f"<@{self._name}, [{', '.join(dims)}]>"
+
+    def attribute(self, sharding: str) -> Any:
+        return _jax.ir.Attribute.parse(f"#sdy.sharding{sharding}")
+
+    def per_value(self, shardings: Iterable[str]) -> Any:
+        return _jax.ir.Attribute.parse(f"#sdy.sharding_per_value<[{', '.join(shardings)}]>")
+
+    def _names(self, cuts: Iterable[_Cut]) -> Iterator[str]:
+        for low, high in cuts:
+            yield from (name for (start, end), name in self._axes.items() if low <= start and end <= high)
+
+    def _quoted(self, names: Iterable[str]) -> str:
+        return ", ".join(f'"{name}"' for name in names)
+
+
+# Reading
+
+
+def _texts(module: Any) -> set[str]:
+    """All shardings of a module that say something."""
+    found = {_text(operation) for operation in _jax.iter_operations(module) if _NAME in operation.attributes}
+    for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
+        for name in ("arg_attrs", "res_attrs"):
+            if name in function.attributes:
+                found |= {_text_of(d) for d in map(_jax.ir.DictAttr, function.attributes[name]) if _NAME in d}
+    return found - {_MANUAL}
+
+
+def _text(operation: Any) -> str:
+    return _text_of(operation.attributes)
+
+
+def _text_of(attributes: Any) -> str:
+    raw = _jax.ir.StringAttr(attributes[_NAME]).value_bytes
+    if raw.startswith(b"{"):
+        return str(raw, "utf-8")
+    proto = _jax.OpSharding()  # as which JAX wrote long ones
+    proto.ParseFromString(raw)
+    return repr(_jax.HloSharding.from_proto(proto))
+
+
+_PATTERN = re.compile(
+    r"\{devices=\[(?P<tiles>[\d,]+)\]"
+    r"(<=\[(?P<shape>[\d,]+)\](T\((?P<order>[\d,]+)\))?|(?P<devices>[\d,]+))"
+    r"(?P<replicated> last_tile_dim_replicate)?\}"
+)
+
+
+def _tiling(text: str, nr_devices: int) -> _Tiling:
+    """How a sharding cuts the sequence of devices for each axis of an array; empty where the array is replicated."""
+    if text == _REPLICATED:
+        return ()
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise NotExpressibleError(f"the sharding {text}")
+    tiles, shape, order, devices = (
+        [int(number) for number in match[name].split(",")] if match[name] else []
+        for name in ("tiles", "shape", "order", "devices")
+    )
+    if devices and devices != list(range(nr_devices)):
+        raise NotExpressibleError(f"the sharding {text}, in no order of a mesh")
+    shape = shape or [nr_devices]
+    if not math.prod(tiles) == math.prod(shape) == nr_devices:
+        raise NotExpressibleError(f"the sharding {text} of {nr_devices} devices")
+    # The cut that each axis of the matrix of devices is, in the order in which the tiles take them.
+    ends = [math.prod(shape[i:]) for i in range(len(shape) + 1)]
+    left = [(ends[i + 1], ends[i]) for i in order or range(len(shape))]
+    tiling = tuple(tuple(_take(tile, left, text)) for tile in tiles)
+    return tiling[:-1] if match["replicated"] else tiling
+
+
+def _take(tile: int, left: list[_Cut], text: str) -> Iterator[_Cut]:
+    """Takes so many groups of devices from the front of what is left."""
+    while tile > 1:
+        low, high = left[0]
+        taken = math.gcd(tile, high // low)
+        if taken not in (tile, high // low):
+            raise NotExpressibleError(f"the sharding {text}, which splits an axis of its devices unevenly")
+        if taken > 1:
+            yield high // taken, high
+        tile //= taken
+        left[:1] = [(low, high // taken)] if high // taken > low else []
+
+
+def _rank(value: Any) -> int:
+    rank: int = _jax.ir.RankedTensorType(value.type).rank
+    return rank
+
+
+# Writing
+
+
+def _drop(module: Any) -> None:
+    """Takes all shardings out of a module for one device, where parts of arrays are arrays."""
+    for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
+        _change_attributes(function, None)
+    for operation in list(_jax.iter_operations(module)):
+        if _NAME not in operation.attributes:
+            continue
+        if operation.name == "stablehlo.custom_call" and _jax.target_of(operation) in _OF_GSPMD:
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
+        else:
+            del operation.attributes[_NAME]
+
+
+def _change_attributes(function: Any, mesh: _Mesh | None) -> None:
+    """Brings the attributes of a function's arguments and results into the new form; drops them without a mesh."""
+    ir = _jax.ir
+    for name, types in (("arg_attrs", function.type.inputs), ("res_attrs", function.type.results)):
+        if name not in function.attributes:
+            continue
+        changed = []
+        for type_, attributes in zip(types, map(ir.DictAttr, function.attributes[name]), strict=True):
+            new = {a.name: a.attr for a in (attributes[i] for i in range(len(attributes))) if a.name != _NAME}
+            if mesh is not None and _NAME in attributes and _text_of(attributes) != _MANUAL:
+                sharding = mesh.sharding(_text_of(attributes), ir.RankedTensorType(type_).rank)
+                new["sdy.sharding"] = mesh.attribute(sharding)
+            changed.append(ir.DictAttr.get(new))
+        function.attributes[name] = ir.ArrayAttr.get(changed)
+
+
+def _constrain(call: Any, mesh: _Mesh) -> None:
+    """Turns the custom call `Sharding` into a constraint."""
+    value, text = call.operands[0], _text(call)
+    if text != _MANUAL:
+        config = call.attributes["backend_config"] if "backend_config" in call.attributes else ""  # noqa: SIM401
+        unspecified = re.fullmatch(r"unspecified_dims=\[([\d,]*)\]", str(config).strip('"'))
+        if str(config) not in ("", '""') and unspecified is None:
+            raise NotExpressibleError(f"the option {config} of a sharding")
+        dims = [int(i) for i in unspecified[1].split(",")] if unspecified else []
+        sharding = mesh.attribute(mesh.sharding(text, _rank(value), dims))
+        with _jax.ir.InsertionPoint(call), call.location:
+            value = _jax.ir.Operation.create(
+                "sdy.sharding_constraint", results=[value.type], operands=[value], attributes={"sharding": sharding}
+            ).result
+    call.results[0].replace_all_uses_with(value)
+    call.erase()
+
+
+def _shard_map_bodies(calls: Sequence[Any]) -> list[Any]:
+    """The calls of functions that run for each device by itself: what comes in or goes out is a part of an array."""
+    bodies: list[Any] = []
+    for call in calls:
+        target = _jax.target_of(call)
+        found: Iterable[Any] = ()
+        if target == "SPMDFullToShardShape":
+            found = (use.owner for use in call.results[0].uses)
+        elif target == "SPMDShardToFullShape":
+            found = (_defining(_unannotated(call.operands[0])),)
+        bodies += (body.operation for body in found if body is not None and body.operation not in bodies)
+    return bodies
+
+
+def _defining(value: Any) -> Any:
+    return value.owner if isinstance(value, _jax.ir.OpResult) else None
+
+
+def _calls(value: Any, target: str) -> bool:
+    """Whether a value is what a certain custom call returns."""
+    operation = _defining(value)
+    return (
+        operation is not None
+        and operation.name == "stablehlo.custom_call"
+        and _jax.target_of(operation.operation) == target
+    )
+
+
+def _unannotated(value: Any) -> Any:
+    """What a part of an array is without the remark that it is one."""
+    if _calls(value, "Sharding") and _text(value.owner) == _MANUAL:
+        return value.owner.operands[0]
+    return value
+
+
+def _make_manual(body: Any, mesh: _Mesh) -> None:
+    """Puts the call of a function on parts of arrays into a manual computation of the whole arrays."""
+    ir = _jax.ir
+    if body.name != "func.call":
+        raise NotExpressibleError(f"{body.name} with a part of an array")
+    entering, operands, in_shardings = [], [], []
+    for operand in map(_unannotated, body.operands):
+        if not _calls(operand, "SPMDFullToShardShape") or not _calls(operand.owner.operands[0], "Sharding"):
+            raise NotExpressibleError("a shard_map with an argument that is no part of an array")
+        whole = operand.owner.operands[0]
+        entering.append(operand.owner)
+        operands.append(whole.owner.operands[0])
+        in_shardings.append(mesh.sharding(_text(whole.owner), _rank(whole)))
+    leaving = [_leaving(result) for result in body.results]
+    out_shardings = [mesh.sharding(_text(end), _rank(end.results[0])) for _, end in leaving]
+    types = [end.results[0].type for _, end in leaving]
+    if not all(ir.RankedTensorType(value.type).has_static_shape for value in (*body.operands, *body.results)):
+        raise NotExpressibleError("a shard_map of symbolic shapes")
+    with ir.InsertionPoint(body), body.location:
+        attributes = {
+            "in_shardings": mesh.per_value(in_shardings),
+            "out_shardings": mesh.per_value(out_shardings),
+            "manual_axes": mesh.manual_axes(),
+        }
+        manual = ir.Operation.create(
+            "sdy.manual_computation", results=types, operands=operands, attributes=attributes, regions=1
+        )
+        block = manual.regions[0].blocks.append(*(operand.type for operand in body.operands))
+        with ir.InsertionPoint(block):
+            inner = _jax.call_op([r.type for r in body.results], body.attributes["callee"], list(block.arguments))
+            ir.Operation.create("sdy.return", operands=list(inner.results))
+    for (_, end), result in zip(leaving, manual.results, strict=True):
+        end.results[0].replace_all_uses_with(result)
+    for remark, end in leaving:
+        end.erase()
+        if remark is not None:
+            remark.erase()
+    body.erase()
+    for operation in {operation.operation: None for operation in entering}:
+        if not any(True for _ in operation.results[0].uses):
+            operation.erase()
+
+
+def _leaving(result: Any) -> tuple[Any, Any]:
+    """The remark that a result is a part of an array, if there is one, and its conversion to the array."""
+    remark, users = None, [use.owner.operation for use in result.uses]
+    if len(users) == 1 and _is_call(users[0], "Sharding"):
+        remark = users[0]
+        users = [use.owner.operation for use in remark.results[0].uses]
+    if len(users) != 1 or not _is_call(users[0], "SPMDShardToFullShape"):
+        raise NotExpressibleError("a shard_map with a result that does not become an array")
+    return remark, users[0]
+
+
+def _is_call(operation: Any, target: str) -> bool:
+    return operation.name == "stablehlo.custom_call" and _jax.target_of(operation) == target

@@ -1,0 +1,307 @@
+"""What old releases of JAX wrote into modules, brought up to what the installed one runs.
+
+The CPU's linear algebra was once called through untyped custom calls. Their first operands were sizes and choices,
+their last results scratch memory:
+
+    %r:5 = stablehlo.custom_call @lapack_ssyevd(%lower, %batch_size, %n, %matrix)
+
+The last release that wrote some of them is 0.4.38. Today's jaxlib has typed ones instead, which see the sizes in the
+types, and take the choices as attributes:
+
+    %r:3 = stablehlo.custom_call @lapack_ssyevd_ffi(%matrix) {backend_config = {mode = 86 : ui8, uplo = 76 : ui8}}
+
+Both call the same routine of LAPACK with the same layouts in memory, so results carry over unchanged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._artifact import module_head as _bytecode
+from jaxexp._errors import ExportError
+
+from . import from_gspmd as _from_gspmd
+from . import signature as _signature
+
+if TYPE_CHECKING:
+    from jaxexp._exported import Exported
+
+
+def parse(exported: Exported, context: Any) -> Any:
+    """The module of an exported function, for calling it: parsed, and brought up to what the installed JAX runs.
+
+    Args:
+        exported: the function.
+        context: the MLIR context to parse it in, which is entered.
+
+    Raises:
+        DeserializationError: the bytes are no module, or not one of a function with this signature.
+        ExportError: the module calls a routine in a way that has no counterpart today.
+    """
+    module = _with_shardings_of_today(exported, context)
+    _signature.check(exported, module)
+    serialized = exported.mlir_module_serialized
+    if _bytecode.may_name(serialized, "lapack_", "blas_"):
+        for target, operation in _jax.custom_calls(module):
+            _rewrite(operation, target)
+    return module
+
+
+def _with_shardings_of_today(exported: Exported, context: Any) -> Any:
+    serialized = exported.mlir_module_serialized
+    module = _jax.deserialize_module(serialized, context)
+    if _jax.shardy_flag.value and _from_gspmd.is_used(serialized):
+        try:
+            _from_gspmd.to_shardy(module, exported.nr_devices)
+        except _from_gspmd.NotExpressibleError:
+            # The compiler still understands the old form, and says that it falls back to the old partitioner.
+            return _jax.deserialize_module(serialized, context)
+    return module
+
+
+def _rewrite(operation: Any, target: str) -> None:
+    """Puts the call of today in the place of an old one; leaves all others alone."""
+    routine = _ROUTINES.get(target)
+    if routine is None:
+        return
+    old = _OldCall(operation, target)
+    if routine.factor is not None:
+        if len(old.arguments) <= routine.factor:  # already without the factor
+            return
+        old.expect_one(routine.factor)
+    with operation.location, _jax.ir.InsertionPoint(operation):
+        _replace(old, routine)
+
+
+def _replace(old: _OldCall, routine: _Routine) -> None:
+    ir = _jax.ir
+    operands = [old.arguments[i] for i in routine.arrays]
+    layouts = [old.operand_layouts[i] for i in routine.arrays]
+    types = [old.results[i].type for i in routine.results]
+    attributes = {
+        "call_target_name": ir.StringAttr.get(routine.target),
+        "result_layouts": ir.ArrayAttr.get([old.result_layouts[i] for i in routine.results]),
+        **routine.configuration(old),
+    }
+    if routine.aliased is not None:
+        attributes["output_operand_aliases"] = ir.ArrayAttr.get([_alias(routine.aliased, len(types))])
+    if not all(type_.has_static_shape for type_ in types):
+        shapes = [old.shape_of_result(i, operands[0]) for i in routine.results]
+        attributes["indices_of_shape_operands"] = _integers(range(len(operands), len(operands) + len(shapes)))
+        layouts += [_integers([0], ir.IndexType.get())] * len(shapes)
+        operands += shapes
+    attributes["operand_layouts"] = ir.ArrayAttr.get(layouts)
+    new = ir.Operation.create("stablehlo.custom_call", results=types, operands=operands, attributes=attributes)
+    for index, result in zip(routine.results, new.results, strict=True):
+        old.results[index].replace_all_uses_with(result)
+    if routine.status is not None:
+        old.results[routine.status].replace_all_uses_with(old.zeros(routine.status, operands[0]))
+    old.erase()
+
+
+class _OldCall:
+    """An old custom call, taken apart.
+
+    Attributes:
+        arguments: its operands, without those that only say how large its results are.
+        results: its results.
+        operand_layouts: how the arguments lie in memory.
+        result_layouts: how the results lie in memory.
+    """
+
+    def __init__(self, operation: Any, target: str) -> None:
+        self._operation, self._target = operation, target
+        self.results = list(operation.results)
+        self.operand_layouts = list(self._layouts("operand_layouts"))
+        self.result_layouts = list(self._layouts("result_layouts"))
+        operands = list(operation.operands)
+        indices: list[int] = []
+        if "indices_of_shape_operands" in operation.attributes:
+            indices = list(_jax.ir.DenseIntElementsAttr(operation.attributes["indices_of_shape_operands"]))
+        self.arguments = [operand for i, operand in enumerate(operands) if i not in indices]
+        self._shapes = [operands[i] for i in indices]
+
+    def choice(self, index: int) -> int:
+        """The value of an argument that chooses what to compute."""
+        if (constant := _constant(self.arguments[index])) is None:
+            raise self._error(f"computes its operand {index}")
+        return int(next(iter(_jax.ir.DenseIntElementsAttr(constant.attributes["value"]))))
+
+    def expect_one(self, index: int) -> None:
+        constant = _constant(self.arguments[index])
+        # Its text, since not every JAX can hand out the value of a complex constant.
+        if constant is None or not any(one in str(constant) for one in _ONES):
+            raise self._error(f"scales its result, with operand {index},")
+
+    def configuration(self) -> dict[str, Any]:
+        """What a typed call says beside its target and operands, as it is."""
+        names = ("api_version", "backend_config", "mhlo.backend_config")
+        return {name: self._operation.attributes[name] for name in names if name in self._operation.attributes}
+
+    def shape_of_result(self, index: int, matrix: Any) -> Any:
+        """The sizes of a result, as a tensor, where its type does not say them all."""
+        if self._shapes:
+            return self._shapes[index]
+        # Some of the old calls had results of unknown sizes without saying them: these share the matrix's batch.
+        type_, batch = self.results[index].type, len(matrix.type.shape) - 2
+        if any(type_.is_dynamic_dim(axis) for axis in range(batch, type_.rank)):
+            raise self._error(f"does not say how large its result {index} is")
+        return _shape_of(type_, matrix)
+
+    def zeros(self, index: int, matrix: Any) -> Any:
+        """Zeros in the shape of a result."""
+        type_ = self.results[index].type
+        if type_.has_static_shape:
+            return _jax.hlo.constant(_jax.ir.DenseElementsAttr.get(np.zeros(type_.shape, np.int32)))
+        shape = self.shape_of_result(index, matrix)
+        return _jax.hlo.dynamic_broadcast_in_dim(type_, _jax.ir_constant(np.int32(0)), shape, [])
+
+    def erase(self) -> None:
+        if used := [i for i, result in enumerate(self.results) if any(True for _ in result.uses)]:
+            raise self._error(f"lends its scratch memory, results {used}, to other operations")
+        self._operation.erase()
+
+    def _layouts(self, name: str) -> Any:
+        if name not in self._operation.attributes:
+            raise self._error(f"has no {name}")
+        return _jax.ir.ArrayAttr(self._operation.attributes[name])
+
+    def _error(self, problem: str) -> ExportError:
+        return ExportError(
+            f"the custom call {self._target} has another form in today's jaxlib. The one in this module cannot be "
+            f"brought into that form, since it {problem} as no release of JAX had it do: {self._operation}"
+        )
+
+
+def _constant(value: Any) -> Any:
+    """The operation that makes a value, where that is a constant; otherwise None."""
+    is_constant = isinstance(value, _jax.ir.OpResult) and value.owner.name == "stablehlo.constant"
+    return value.owner if is_constant else None
+
+
+_ONES = ("dense<1.000000e+00>", "dense<(1.000000e+00,0.000000e+00)>")
+
+
+def _shape_of(type_: Any, matrix: Any) -> Any:
+    """The sizes of a tensor whose leading axes are those of `matrix`, as an integer vector."""
+    hlo, ir = _jax.hlo, _jax.ir
+    vector = ir.RankedTensorType.get([1], ir.IntegerType.get_signless(32))
+    sizes = [
+        hlo.reshape(vector, hlo.get_dimension_size(matrix, axis))
+        if type_.is_dynamic_dim(axis)
+        else hlo.constant(ir.DenseElementsAttr.get(np.array([type_.shape[axis]], np.int32)))
+        for axis in range(type_.rank)
+    ]
+    return hlo.concatenate(sizes, 0)
+
+
+def _integers(values: Iterable[int], element_type: Any = None) -> Any:
+    return _jax.ir.DenseIntElementsAttr.get(np.array(list(values), np.int64), type=element_type)
+
+
+def _alias(operand: int, nr_results: int) -> Any:
+    """Says that an operand's memory is that of the first result."""
+    return _jax.hlo.OutputOperandAlias.get(
+        output_tuple_indices=[0] if nr_results > 1 else [], operand_index=operand, operand_tuple_indices=[]
+    )
+
+
+def _typed(choices: Mapping[str, int | str]) -> dict[str, Any]:
+    """What a typed call says beside its target and operands: letters as the numbers that LAPACK takes for them."""
+    ir = _jax.ir
+    letter, number = ir.IntegerType.get_unsigned(8), ir.IntegerType.get_signless(32)
+    config = {
+        name: ir.IntegerAttr.get(letter, ord(value)) if isinstance(value, str) else ir.IntegerAttr.get(number, value)
+        for name, value in choices.items()
+    }
+    return {"api_version": ir.IntegerAttr.get(number, 4), "backend_config": ir.DictAttr.get(config)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Routine:
+    """How an old call of a routine corresponds to the one of today.
+
+    Attributes:
+        target: the target of today.
+        arrays: which of the old arguments the new call takes.
+        results: for each result of the new call, which one of the old it is.
+        configuration: the attributes by which the new call makes the choices of the old one.
+        aliased: which of the new call's operands is overwritten with its first result, or None.
+        status: the old result that the new call lacks, because it only tells of invalid arguments; or None.
+        factor: the old argument by which the result was scaled, always with 1; or None.
+    """
+
+    target: str
+    arrays: Sequence[int]
+    results: Sequence[int]
+    configuration: Callable[[_OldCall], dict[str, Any]] = lambda old: _typed({})
+    aliased: int | None = 0
+    status: int | None = None
+    factor: int | None = None
+
+
+def _triangle(argument: int, **others: str) -> Callable[[_OldCall], dict[str, Any]]:
+    return lambda old: _typed({**others, "uplo": "L" if old.choice(argument) else "U"})
+
+
+def _letters(**arguments: int) -> Callable[[_OldCall], dict[str, Any]]:
+    return lambda old: _typed({name: chr(old.choice(argument)) for name, argument in arguments.items()})
+
+
+def _svd(old: _OldCall) -> dict[str, Any]:
+    full_matrices, compute_uv = old.choice(0), old.choice(1)
+    return _typed({"mode": "N" if not compute_uv else "A" if full_matrices else "S"})
+
+
+def _hessenberg(old: _OldCall) -> dict[str, Any]:
+    return _typed({"low": old.choice(1), "high": old.choice(2)})
+
+
+def _solve(old: _OldCall) -> dict[str, Any]:
+    left, lower, transposed, unit = map(old.choice, range(4))
+    return _typed(
+        {
+            "side": "L" if left else "R",
+            "uplo": "L" if lower else "U",
+            "trans_x": "NTC"[transposed],  # as it is, transposed, and conjugated too
+            "diag": "U" if unit else "N",
+        }
+    )
+
+
+def _routines() -> dict[str, _Routine]:
+    """Every old call by its target."""
+    table = {}
+    for precision in "sdcz":
+        real = precision in "sd"
+
+        def add(routine: str, *args: Any, precision: str = precision, library: str = "lapack", **kwargs: Any) -> None:
+            target = f"lapack_{precision}{routine}_ffi"
+            table[f"{library}_{precision}{routine}"] = _Routine(target, *args, **kwargs)
+
+        add("potrf", [3], [0, 1], _triangle(0))
+        add("getrf", [3], [0, 1, 2])
+        add("geqrf", [4], [0, 1], status=2)
+        add("orgqr" if real else "ungqr", [5, 6], [0], status=1)
+        add("syevd" if real else "heevd", [3], [0, 1, 2], _triangle(0, mode="V"))
+        add("gesdd", [6], [0, 1, 2, 3, 4], _svd)
+        eigenvalues = [3, 4] if real else [2]  # real and imaginary parts, or complex numbers
+        vectors = [eigenvalues[-1] + i for i in (1, 2, 3)]
+        add("geev", [4], [*eigenvalues, *vectors], _letters(compute_left=2, compute_right=3), aliased=None)
+        eigenvalues = [1, 2] if real else [2]
+        add("gees", [4], [0, 3, *eigenvalues, 4, 5], _letters(mode=2, sort=3))
+        add("gehrd", [6], [0, 1, 2], _hessenberg)
+        add("sytrd" if real else "hetrd", [5], [0, 1, 2, 3, 4], _triangle(1))
+        add("trsm", [8, 9], [0], _solve, library="blas", aliased=1, factor=7)
+        # JAX 0.5 wrote a typed call with the factor.
+        typed = f"lapack_{precision}trsm_ffi"
+        table[typed] = _Routine(typed, [0, 1], [0], _OldCall.configuration, aliased=1, factor=2)
+    return table
+
+
+_ROUTINES = _routines()

@@ -1,0 +1,1 @@
+"""What each release of JAX knows. No JAX is imported here."""

@@ -1,0 +1,135 @@
+"""What each release of JAX that has an exporter writes and reads: a table of measured facts, and look-ups in it.
+
+`tests/interop/measure_releases.py` asks the released wheels and prints these rows. This module needs no JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from jaxexp._errors import ExportError
+
+# Every jaxlib since JAX 0.4.22 reads and writes StableHLO from this version on.
+OLDEST_STABLEHLO = "0.9.0"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Release:
+    """A release of JAX.
+
+    Attributes:
+        version: as in ``jax.__version__``.
+        date: when it was uploaded to PyPI.
+        stablehlo: the newest version of StableHLO that its jaxlib reads and writes.
+        oldest_convention: the oldest calling convention that its `jax.export` calls.
+        newest_convention: the newest one, which it writes from 0.4.24 on.
+        dtypes: how many kinds of dtypes its `jax.export` knows; they are counted from 0, without gaps.
+        custom_nodes: whether its `jax.export` knows custom pytree nodes.
+        shardy: whether its exported functions may contain the Shardy dialect unless it is configured otherwise.
+    """
+
+    version: str
+    date: datetime.date
+    stablehlo: str
+    oldest_convention: int
+    newest_convention: int
+    dtypes: int
+    custom_nodes: bool
+    shardy: bool
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        return number(self.version)
+
+
+def number(version: str) -> tuple[int, ...]:
+    """A dotted version as integers, which can be compared."""
+    return tuple(map(int, version.split(".")))
+
+
+def _row(version: str, date: str, *facts: object) -> Release:
+    return Release(version, datetime.date.fromisoformat(date), *facts)  # type: ignore[arg-type]
+
+
+# In the order of their numbers, which is not quite that of their dates. The date, StableHLO, calling conventions,
+# kinds of dtypes, custom pytree nodes, Shardy.
+RELEASES = (
+    _row("0.4.22", "2023-12-14", "0.16.1", 6, 9, 22, False, False),
+    _row("0.4.23", "2023-12-14", "0.16.1", 6, 9, 22, False, False),
+    _row("0.4.24", "2024-02-06", "0.17.6", 6, 9, 23, False, False),
+    _row("0.4.25", "2024-02-26", "0.18.2", 6, 9, 23, False, False),
+    _row("0.4.26", "2024-04-03", "0.19.4", 9, 9, 23, False, False),
+    _row("0.4.27", "2024-05-07", "0.19.9", 9, 9, 23, False, False),
+    _row("0.4.28", "2024-05-09", "0.19.10", 9, 9, 23, False, False),
+    _row("0.4.29", "2024-06-10", "1.1.2", 9, 9, 23, False, False),
+    _row("0.4.30", "2024-06-18", "1.1.3", 9, 9, 23, False, False),
+    _row("0.4.31", "2024-07-30", "1.4.2", 9, 9, 23, False, False),
+    _row("0.4.32", "2024-09-11", "1.7.1", 9, 9, 23, False, False),
+    _row("0.4.33", "2024-09-16", "1.7.1", 9, 9, 23, False, False),
+    _row("0.4.34", "2024-10-04", "1.7.5", 9, 9, 23, False, False),
+    _row("0.4.35", "2024-10-22", "1.7.8", 9, 9, 23, True, False),
+    _row("0.4.36", "2024-12-05", "1.8.5", 9, 9, 25, True, False),
+    _row("0.4.37", "2024-12-10", "1.8.5", 9, 9, 25, True, False),
+    _row("0.4.38", "2024-12-17", "1.8.7", 9, 9, 25, True, False),
+    _row("0.5.0", "2025-01-17", "1.8.9", 9, 9, 25, True, False),
+    _row("0.5.1", "2025-02-24", "1.9.3", 9, 9, 26, True, False),
+    _row("0.5.2", "2025-03-05", "1.9.3", 9, 9, 26, True, False),
+    _row("0.5.3", "2025-03-19", "1.10.0", 9, 9, 27, True, False),
+    _row("0.6.0", "2025-04-17", "1.10.4", 9, 9, 30, True, False),
+    _row("0.6.1", "2025-05-21", "1.10.9", 9, 9, 30, True, False),
+    _row("0.6.2", "2025-06-17", "1.11.0", 9, 9, 30, True, False),
+    _row("0.7.0", "2025-07-22", "1.12.1", 9, 10, 30, True, True),
+    _row("0.7.1", "2025-08-20", "1.13.0", 9, 10, 30, True, True),
+    _row("0.7.2", "2025-09-16", "1.13.0", 9, 10, 30, True, True),
+    _row("0.8.0", "2025-10-15", "1.13.1", 9, 10, 30, True, True),
+    _row("0.8.1", "2025-11-18", "1.13.3", 9, 10, 30, True, True),
+    _row("0.8.2", "2025-12-18", "1.13.5", 9, 10, 30, True, True),
+    _row("0.8.3", "2026-01-29", "1.13.5", 9, 10, 30, True, True),
+    _row("0.9.0", "2026-01-20", "1.13.7", 9, 10, 30, True, True),
+    _row("0.9.0.1", "2026-02-05", "1.13.7", 9, 10, 30, True, True),
+    _row("0.9.1", "2026-03-02", "1.13.8", 9, 10, 30, True, True),
+    _row("0.9.2", "2026-03-18", "1.14.0", 9, 10, 30, True, True),
+    _row("0.10.0", "2026-04-16", "1.16.0", 9, 10, 30, True, True),
+    _row("0.10.1", "2026-05-20", "1.17.0", 9, 10, 30, True, True),
+    _row("0.10.2", "2026-06-17", "1.17.0", 9, 10, 30, True, True),
+    _row("0.11.0", "2026-07-16", "1.18.0", 9, 10, 30, True, True),
+    _row("0.11.1", "2026-08-17", "1.19.0", 9, 10, 30, True, True),
+    _row("0.11.2", "2026-09-17", "1.20.0", 9, 10, 30, True, True),
+    _row("0.12.0", "2026-10-19", "1.22.0", 9, 10, 30, True, True),
+    _row("0.12.0.1", "2026-10-21", "1.22.0", 9, 10, 30, True, True),
+)
+
+_BY_VERSION = {release.version: release for release in RELEASES}
+
+
+def release(version: str) -> Release:
+    """The facts of a release.
+
+    Args:
+        version: as in ``"0.4.30"``.
+
+    Raises:
+        ExportError: there is no such release in the table.
+    """
+    try:
+        return _BY_VERSION[version]
+    except KeyError:
+        raise ExportError(
+            f"{version!r} is no release of JAX that is known here: expected one of {', '.join(_BY_VERSION)}"
+        ) from None
+
+
+def at(version: tuple[int, ...]) -> Release:
+    """The release of this number; for one that is not in the table, the newest that came before it."""
+    return max((r for r in RELEASES if r.number <= version), key=lambda r: r.number, default=RELEASES[0])
+
+
+def newest_before(date: datetime.date) -> Release | None:
+    """The newest release, by its number, that was out on a day; None before the first one."""
+    return max((r for r in RELEASES if r.date <= date), key=lambda r: r.number, default=None)
+
+
+def first_to_read(stablehlo: str) -> Release | None:
+    """The first release whose jaxlib reads a version of StableHLO; None where all of them are older."""
+    return next((r for r in RELEASES if number(r.stablehlo) >= number(stablehlo)), None)

@@ -1,0 +1,1 @@
+"""From an `Exported` to bytes, for the `jax.export` of today or for an older reader."""
