@@ -70,4 +70,4 @@ def __dir__() -> list[str]:
 
 if "jax" in sys.modules:
     # A JAX that cannot be supported is refused here, and jax.export learns to read jaxexp's own nodes.
-    importlib.import_module("._registry", __name__)
+    importlib.import_module("._codec.nodes", __name__)
