@@ -9,7 +9,7 @@ import json
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, PolicyError
@@ -20,7 +20,7 @@ from . import summary as _summary
 if TYPE_CHECKING:
     from jaxexp._artifact.inspect import Inspection
     from jaxexp._exported import Exported
-    from jaxexp._io.sources import Source
+    from jaxexp._io.sources import BinaryFile, Source
     from jaxexp._read.many import OnError
     from jaxexp._read.policy import Policy
 
@@ -59,7 +59,7 @@ class Archive(Mapping[str, "Handle"]):
         self._names = names  # of a slice, ascending
 
     @staticmethod
-    def open(source: Any, **storage_options: Any) -> Archive:
+    def open(source: str | os.PathLike[str] | BinaryFile, **storage_options: Any) -> Archive:
         """Opens an archive for reading.
 
         Args:
@@ -168,6 +168,24 @@ class Archive(Mapping[str, "Handle"]):
         matching = fnmatch.filter(names, pattern) if os.sep == "/" else [n for n in names if _matches(n, pattern)]
         return Archive(self._reader, tuple(matching))
 
+    @overload
+    def load_all(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        workers: int | None = None,
+        on_error: Literal["raise"] = "raise",
+        policy: Policy | None = None,
+    ) -> list[Exported]: ...
+    @overload
+    def load_all(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        workers: int | None = None,
+        on_error: Literal["return"],
+        policy: Policy | None = None,
+    ) -> list[Exported | Exception]: ...
     def load_all(
         self,
         names: Iterable[str] | None = None,
@@ -175,7 +193,7 @@ class Archive(Mapping[str, "Handle"]):
         workers: int | None = None,
         on_error: OnError = "raise",
         policy: Policy | None = None,
-    ) -> list[Exported]:
+    ) -> list[Exported] | list[Exported | Exception]:
         """Loads many members at once: verified in threads, decoded with what they have in common made once.
 
         Args:

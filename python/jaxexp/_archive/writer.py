@@ -18,6 +18,8 @@ from jaxexp._io import lock as _lock
 from . import summary as _summary
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from jaxexp._exported import Exported
 
 _WRITER = f"jaxexp {__version__}"
@@ -68,7 +70,7 @@ class ArchiveWriter:
     def add(
         self,
         name: str,
-        exported_or_bytes: Exported | Any,
+        exported_or_bytes: Exported | Buffer,
         *,
         vjp_order: int = 0,
         metadata: Mapping[str, Any] | None = None,
@@ -332,7 +334,7 @@ def _appended(path: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], _native
             raise
 
 
-def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
+def _bytes_of(exported_or_bytes: Exported | Buffer, vjp_order: int) -> memoryview:
     try:
         view = memoryview(exported_or_bytes).cast("B")
     except TypeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
@@ -13,6 +13,9 @@ from jaxexp._io import files as _files
 
 from . import module_head as _bytecode
 from . import op_sharding as _op_sharding
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +153,7 @@ class Inspection:
         return f"{shown}, which is right" if self.modules_checked else shown
 
 
-def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
+def inspect(path_or_buffer: str | os.PathLike[str] | Buffer, *, check_modules: bool = False) -> Inspection:
     """Says what is in an artifact without loading it, and without JAX: its signature, its age, its modules' sizes.
 
     The bytes are verified as in `deserialize`. What takes JAX to find out is left open: whether symbolic shapes parse,

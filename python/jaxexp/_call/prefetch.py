@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, overload
 
 import jax
 from jax.sharding import Mesh, SingleDeviceSharding
@@ -20,13 +20,39 @@ from . import call as _call
 _MOST = 2048
 
 
+class Loadable(Protocol):
+    """A `Handle`, or another object whose `load` returns a function."""
+
+    def load(self) -> Exported: ...
+
+
+_Function = Exported | Loadable
+_Item = _Function | tuple[_Function, tuple[Any, ...]] | tuple[_Function, tuple[Any, ...], dict[str, Any]]
+
+
+@overload
 def prefetch(
-    handles: Iterable[Any],
-    mesh_or_device: Any = None,
+    handles: Iterable[_Item],
+    mesh_or_device: Mesh | jax.Device | None = None,
+    *,
+    workers: int | None = None,
+    on_error: Literal["raise"] = "raise",
+) -> list[jax.stages.Compiled]: ...
+@overload
+def prefetch(
+    handles: Iterable[_Item],
+    mesh_or_device: Mesh | jax.Device | None = None,
+    *,
+    workers: int | None = None,
+    on_error: Literal["return"],
+) -> list[jax.stages.Compiled | Exception]: ...
+def prefetch(
+    handles: Iterable[_Item],
+    mesh_or_device: Mesh | jax.Device | None = None,
     *,
     workers: int | None = None,
     on_error: Literal["raise", "return"] = "raise",
-) -> list[Any]:
+) -> list[jax.stages.Compiled] | list[jax.stages.Compiled | Exception]:
     """Compiles functions ahead of time, so that the first `Exported.call` of each runs what is there.
 
     Modules are lowered in the caller's thread, and compiled by XLA in several threads meanwhile. Nothing is executed.
@@ -86,7 +112,8 @@ def prefetch(
                     _raise_first(compiling)
             if on_error == "raise":
                 return [future.result() for future in compiling]
-            return [future.exception() or future.result() for future in compiling]
+            outcomes: list[Any] = [future.exception() or future.result() for future in compiling]
+            return outcomes
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # those that XLA is at are waited for
             raise

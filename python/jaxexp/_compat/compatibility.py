@@ -9,7 +9,7 @@ import datetime
 import itertools
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -25,6 +25,9 @@ from jaxexp._releases import table as _releases
 from jaxexp._releases.table import RELEASES, Release, number
 from jaxexp._write import reader as _reader
 from jaxexp._write import serialize as _codec
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # What jax.export promises to read ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
 PROMISED_MONTHS = 6
@@ -155,7 +158,7 @@ class Compatibility:
         return text if until is None else f"{text}. Its promise of {PROMISED_MONTHS} months ends on {until}"
 
 
-def compatibility(buffer: Any) -> Compatibility:
+def compatibility(buffer: Buffer) -> Compatibility:
     """Says what an artifact is and who can load it, without running it.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,13 +14,16 @@ from jaxexp._exported import Exported, read_exported
 from jaxexp._function import convention as _convention
 from jaxexp._module import lapack as _legacy
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 # How far two runs of a function may differ, in units of the last place of a result's largest value: its module may be
 # compiled in another way.
 _ULPS = 64
 
 
 def migrate(
-    buffer: Any, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
+    buffer: Buffer, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
 ) -> bytearray:
     """An artifact of any age as a new one that `jax.export` loads, with all VJPs that it has.
 

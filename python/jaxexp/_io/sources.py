@@ -12,6 +12,14 @@ from typing import Any, Protocol
 from jaxexp._errors import DeserializationError, ExportTypeError
 
 
+class BinaryFile(Protocol):
+    """What `open(path, "rb")` returns, or another object with these two methods."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
+
+
 class Source(Protocol):
     """Bytes that can be read by ranges, from several threads at once.
 

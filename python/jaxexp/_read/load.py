@@ -6,12 +6,14 @@ import contextlib
 import mmap
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._exported import Exported, read_exported
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from .policy import Policy
 
 # The pages of a large file may be mapped as huge pages, of which metadata and trailer need a few kB. The module,
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _END = 1 << 18
 
 
-def deserialize(blob: Any, *, policy: Policy | None = None) -> Exported:
+def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """The function that `Exported.serialize` of jaxexp, or of any `jax.export` since JAX 0.4.22, turned into bytes.
 
     The whole buffer is verified, then the signature is decoded; the module and the VJPs are read from the buffer when

@@ -8,7 +8,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp._artifact import metadata as _metadata
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
@@ -17,6 +17,8 @@ from jaxexp._io.workers import worker_count
 from jaxexp._write import serialize as _codec
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from .policy import Policy
 
 OnError = Literal["raise", "return"]
@@ -24,13 +26,29 @@ OnError = Literal["raise", "return"]
 _MAKES = types.SimpleNamespace(Exported=Exported, LoadedVjp=_LoadedVjp, metadata_from_json=_metadata.from_json)
 
 
+@overload
 def load_many(
-    artifacts: Iterable[Any],
+    artifacts: Iterable[str | os.PathLike[str] | Buffer],
+    *,
+    workers: int | None = None,
+    on_error: Literal["raise"] = "raise",
+    policy: Policy | None = None,
+) -> list[Exported]: ...
+@overload
+def load_many(
+    artifacts: Iterable[str | os.PathLike[str] | Buffer],
+    *,
+    workers: int | None = None,
+    on_error: Literal["return"],
+    policy: Policy | None = None,
+) -> list[Exported | Exception]: ...
+def load_many(
+    artifacts: Iterable[str | os.PathLike[str] | Buffer],
     *,
     workers: int | None = None,
     on_error: OnError = "raise",
     policy: Policy | None = None,
-) -> list[Any]:
+) -> list[Exported] | list[Exported | Exception]:
     """The functions in many files or buffers: what `load` and `deserialize` return for each, sooner.
 
     Files are read, and all bytes verified, in several threads, without Python's global lock; the functions are made in
