@@ -19,6 +19,7 @@ from ._function.safety_check import DisabledSafetyCheck
 from ._write import serialize as _codec
 
 if TYPE_CHECKING:
+    from ._call.batching import BatchDim
     from ._native import Artifact
 
 
@@ -137,12 +138,22 @@ class Exported:
         object.__setattr__(exported, "__dict__", attributes)
         return exported
 
-    def __getattr__(self, name: str) -> Any:
-        derive = _DERIVED.get(name)
-        if derive is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        value = self.__dict__[name] = derive(self)
-        return value
+    if TYPE_CHECKING:  # with __getattr__ in sight, a type checker accepts every name
+        _eager_call: Any
+        _batch: BatchDim | None
+        _compatibility: str | None
+        _metadata: dict[str, Any]
+        _origin: tuple[str, int]
+        _vjp: Exported
+        _hash: int
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            derive = _DERIVED.get(name)
+            if derive is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            value = self.__dict__[name] = derive(self)
+            return value
 
     @property
     def _module_buffer(self) -> bytes | memoryview:

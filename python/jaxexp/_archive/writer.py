@@ -334,7 +334,7 @@ def _appended(path: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], _native
             raise
 
 
-def _bytes_of(exported_or_bytes: Exported | Buffer, vjp_order: int) -> memoryview:
+def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
     try:
         view = memoryview(exported_or_bytes).cast("B")
     except TypeError:

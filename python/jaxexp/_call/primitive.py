@@ -465,6 +465,7 @@ def _batching_rule(primitive: Any) -> Callable[..., Any]:
             led = (*led[0], *(led[0][i] for i in wrt)), (True,) * len(_differentiable(exported.out_avals))
 
         def fits(avals: Sequence[Any]) -> bool:
+            assert batch is not None  # asked only of declared dimensions
             try:
                 abstract_eval(*avals[: len(exported.in_avals)], exported=batch.constrained)
             except ExportError:
