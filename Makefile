@@ -59,12 +59,14 @@ interop:  ## what old releases of JAX read of what jaxexp writes for them (RELEA
 
 # mypy looks at the installed package, where the native module's generated stub lies beside the code.
 lint: $(INSTALLED)  ## ruff and mypy
+	@$(BIN)/python tests/tools/public_names.py --check
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/mypy -p jaxexp
 	@echo "lint: clean"
 
 format: $(INSTALLED)  ## let ruff put the Python files in order
+	@$(BIN)/python tests/tools/public_names.py
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
 
