@@ -51,7 +51,7 @@ _HOMES = {
     "uninstall": "_compat.install",
 }
 
-__all__ = list(_HOMES)
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  # it is written out in the stub
 
 
 def __getattr__(name: str) -> object:

@@ -73,7 +73,7 @@ try:
     from jax._src.lax import linalg
     from jax._src.lib import _jax as jaxlib
     from jax._src.lib import xla_client
-    from jax._src.lib.mlir import ir as ir
+    from jax._src.lib.mlir import ir as _ir
     from jax._src.lib.mlir import passmanager
     from jax._src.lib.mlir.dialects import func as _func
     from jax._src.lib.mlir.dialects import hlo as hlo
@@ -82,6 +82,8 @@ try:
 
     jax_export_module = jax_export
     jax_exporter = _exporter
+
+    ir: Any = _ir  # its stubs know only the generated half of each operation
 
     # Types and enums that appear in an Exported.
     AbstractDevice = mesh.AbstractDevice
@@ -137,7 +139,7 @@ try:
     Primitive = core.Primitive
     Zero = ad_util.Zero
     apply_primitive = dispatch.apply_primitive
-    cached: Callable[[], Callable[[_F], _F]] = util.cache
+    _cache = util.cache
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
     fancy_primitive_batchers = batching.fancy_primitive_batchers
@@ -352,6 +354,12 @@ def _first_line(error: Exception) -> str:
     return next((line for line in lines if line), type(error).__name__)
 
 
+def cached() -> Callable[[_F], _F]:
+    """A decorator that keeps a function's results, until JAX is asked to forget what it keeps."""
+    decorator: Callable[[_F], _F] = _cache()
+    return decorator
+
+
 def argument_attributes(module: Any) -> list[Any]:
     """The attributes of each argument of a module's main function."""
     main = ir.SymbolTable(module.operation)["main"]
@@ -369,7 +377,7 @@ def module_string_attributes(serialized: bytes, *names: str) -> list[str | None]
     """String attributes of a serialized module; None for each that is missing, or something else."""
     with make_ir_context() as context:
         attributes = deserialize_module(serialized, context).operation.attributes
-        found = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
+        found: list[Any] = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
         return [attribute.value if isinstance(attribute, ir.StringAttr) else None for attribute in found]
 
 

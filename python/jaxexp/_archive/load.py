@@ -57,7 +57,7 @@ def _load_copies(
     from jaxexp._read import many as _bulk
 
     loaded: list[Any] = [None] * len(extents)
-    chosen = []
+    chosen: list[int] = []
     for i, (_, size, modules) in enumerate(extents):
         try:
             if policy is not None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import __version__, _native
@@ -316,7 +316,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
 
 
 @contextlib.contextmanager
-def _appended(path: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
+def _appended(path: str | os.PathLike[str]) -> Generator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
     """An archive's file, for writing, its members, and where it ends; as it was, if there is an exception."""
     from .archive import Archive
 

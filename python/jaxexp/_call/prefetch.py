@@ -33,7 +33,7 @@ _Item = _Function | tuple[_Function, tuple[Any, ...]] | tuple[_Function, tuple[A
 @overload
 def prefetch(
     handles: Iterable[_Item],
-    mesh_or_device: Mesh | jax.Device | None = None,
+    mesh_or_device: Any = None,
     *,
     workers: int | None = None,
     on_error: Literal["raise"] = "raise",
@@ -41,14 +41,14 @@ def prefetch(
 @overload
 def prefetch(
     handles: Iterable[_Item],
-    mesh_or_device: Mesh | jax.Device | None = None,
+    mesh_or_device: Any = None,
     *,
     workers: int | None = None,
     on_error: Literal["return"],
 ) -> list[jax.stages.Compiled | Exception]: ...
 def prefetch(
     handles: Iterable[_Item],
-    mesh_or_device: Mesh | jax.Device | None = None,
+    mesh_or_device: Any = None,
     *,
     workers: int | None = None,
     on_error: Literal["raise", "return"] = "raise",
@@ -141,7 +141,7 @@ def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
 
 
 def _function_and_arguments(item: Any, place: Any) -> tuple[Exported, tuple[Any, ...], dict[str, Any]]:
-    given = item if isinstance(item, tuple) else (item,)
+    given: list[Any] = list(item) if isinstance(item, tuple) else [item]
     exported = given[0] if given else None
     if isinstance(exported, Handle):
         exported = exported.load_and_keep()
