@@ -59,7 +59,8 @@ interop:  ## check that old releases of JAX read what jaxexp writes for them (RE
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
 
 # mypy looks at the installed package, where the native module's generated stub lies beside the code.
-lint: $(INSTALLED)  ## ruff, mypy and clang-format
+lint: $(INSTALLED)  ## ruff, mypy, pyright, codespell and clang-format
+	@$(BIN)/python tests/tools/public_names.py --check
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/mypy -p jaxexp
@@ -67,6 +68,7 @@ lint: $(INSTALLED)  ## ruff, mypy and clang-format
 	@echo "lint: clean"
 
 format: $(INSTALLED)  ## format the files with ruff and clang-format
+	@$(BIN)/python tests/tools/public_names.py
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
 	@$(BIN)/clang-format -i $(CPP)

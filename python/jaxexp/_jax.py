@@ -69,7 +69,7 @@ try:
     from jax._src.lax import linalg
     from jax._src.lib import _jax as jaxlib
     from jax._src.lib import xla_client
-    from jax._src.lib.mlir import ir as ir
+    from jax._src.lib.mlir import ir as _ir
     from jax._src.lib.mlir import passmanager as passmanager
     from jax._src.lib.mlir.dialects import func as _func
     from jax._src.lib.mlir.dialects import hlo as hlo
@@ -78,6 +78,8 @@ try:
 
     jax_export_module = jax_export
     jax_exporter = _exporter
+
+    ir: Any = _ir  # its stubs know only the generated half of each operation
 
     # Types and enums that appear in an Exported.
     AbstractDevice = mesh.AbstractDevice
@@ -133,7 +135,7 @@ try:
     Primitive = core.Primitive
     Zero = ad_util.Zero
     apply_primitive = dispatch.apply_primitive
-    cached: Callable[[], Callable[[_F], _F]] = util.cache
+    _cache = util.cache
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
     fancy_primitive_batchers = batching.fancy_primitive_batchers
@@ -179,6 +181,12 @@ except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} has no {_missing(error)}, which jaxexp needs."
     ) from error
+
+
+def cached() -> Callable[[_F], _F]:
+    """A decorator that keeps a function's results, until JAX is asked to forget what it keeps."""
+    decorator: Callable[[_F], _F] = _cache()
+    return decorator
 
 
 def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:

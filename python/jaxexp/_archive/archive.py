@@ -6,7 +6,7 @@ import bisect
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp._errors import DeserializationError
 from jaxexp._io.sources import open_source
@@ -18,6 +18,7 @@ from .opened import Opened
 
 if TYPE_CHECKING:
     from jaxexp._exported import Exported
+    from jaxexp._io.sources import BinaryFile
     from jaxexp._read.many import OnError
     from jaxexp._read.policy import Policy
 
@@ -54,7 +55,7 @@ class Archive(Mapping[str, "Handle"]):
         self._names = names  # of a slice, ascending
 
     @staticmethod
-    def open(source: Any, **storage_options: Any) -> Archive:
+    def open(source: str | os.PathLike[str] | BinaryFile, **storage_options: Any) -> Archive:
         """Opens an archive for reading.
 
         Args:
@@ -163,6 +164,24 @@ class Archive(Mapping[str, "Handle"]):
         matching = fnmatch.filter(names, pattern) if os.sep == "/" else [n for n in names if _matches(n, pattern)]
         return Archive(self._opened, tuple(matching))
 
+    @overload
+    def load_all(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        workers: int | None = None,
+        on_error: Literal["raise"] = "raise",
+        policy: Policy | None = None,
+    ) -> list[Exported]: ...
+    @overload
+    def load_all(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        workers: int | None = None,
+        on_error: Literal["return"],
+        policy: Policy | None = None,
+    ) -> list[Exported | Exception]: ...
     def load_all(
         self,
         names: Iterable[str] | None = None,
@@ -170,7 +189,7 @@ class Archive(Mapping[str, "Handle"]):
         workers: int | None = None,
         on_error: OnError = "raise",
         policy: Policy | None = None,
-    ) -> list[Exported]:
+    ) -> list[Exported] | list[Exported | Exception]:
         """Loads many members at once: verified in threads, decoded with what they have in common made once.
 
         Args:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -21,6 +21,8 @@ from .opened import Opened
 from .summary import fields_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from jaxexp._exported import Exported
 
 _WRITER = f"jaxexp {__version__}"
@@ -72,7 +74,7 @@ class ArchiveWriter:
     def add(
         self,
         name: str,
-        exported_or_bytes: Exported | Any,
+        exported_or_bytes: Exported | Buffer,
         *,
         vjp_order: int = 0,
         metadata: Mapping[str, Any] | None = None,
@@ -317,7 +319,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
 
 
 @contextlib.contextmanager
-def _appended(path: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
+def _appended(path: str | os.PathLike[str]) -> Generator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
     """An archive's file, for writing, its members, and where it ends; as it was, if there is an exception."""
     with lock.locked(path) as file:
         records = _native.ArchiveRecords()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
@@ -15,9 +15,12 @@ from . import module_head, op_sharding
 from .chain import chain
 from .inspection import Inspection, Value
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 
 @public
-def inspect(path_or_buffer: Any, *, check_modules: bool = False) -> Inspection:
+def inspect(path_or_buffer: str | os.PathLike[str] | Buffer, *, check_modules: bool = False) -> Inspection:
     """Says what is in an artifact without loading it, and without JAX: its signature, its age, its modules' sizes.
 
     The bytes are verified as in `deserialize`. What takes JAX to find out is left open: whether symbolic shapes parse,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, overload
 
 import jax
 from jax.sharding import Mesh, SingleDeviceSharding
@@ -21,14 +21,40 @@ from .call import lowered
 _MOST = 2048
 
 
+class Loadable(Protocol):
+    """A `Handle`, or another object whose `load` returns a function."""
+
+    def load(self) -> ExportedData: ...
+
+
+_Function = ExportedData | Loadable
+_Item = _Function | tuple[_Function, tuple[Any, ...]] | tuple[_Function, tuple[Any, ...], dict[str, Any]]
+
+
+@overload
+def prefetch(
+    handles: Iterable[_Item],
+    mesh_or_device: Any = None,
+    *,
+    workers: int | None = None,
+    on_error: Literal["raise"] = "raise",
+) -> list[jax.stages.Compiled]: ...
+@overload
+def prefetch(
+    handles: Iterable[_Item],
+    mesh_or_device: Any = None,
+    *,
+    workers: int | None = None,
+    on_error: Literal["return"],
+) -> list[jax.stages.Compiled | Exception]: ...
 @public
 def prefetch(
-    handles: Iterable[Any],
+    handles: Iterable[_Item],
     mesh_or_device: Any = None,
     *,
     workers: int | None = None,
     on_error: Literal["raise", "return"] = "raise",
-) -> list[Any]:
+) -> list[jax.stages.Compiled] | list[jax.stages.Compiled | Exception]:
     """Compiles functions ahead of time, so that the first `Exported.call` of each runs what is there.
 
     Modules are lowered in the caller's thread, and compiled by XLA in several threads meanwhile. Nothing is executed.
@@ -88,7 +114,8 @@ def prefetch(
                     _raise_first(compiling)
             if on_error == "raise":
                 return [future.result() for future in compiling]
-            return [future.exception() or future.result() for future in compiling]
+            outcomes: list[Any] = [future.exception() or future.result() for future in compiling]
+            return outcomes
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # those that XLA is at are waited for
             raise
@@ -116,7 +143,7 @@ def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
 
 
 def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[Any, ...], dict[str, Any]]:
-    given = item if isinstance(item, tuple) else (item,)
+    given: list[Any] = list(item) if isinstance(item, tuple) else [item]
     exported = given[0] if given else None
     if not isinstance(exported, ExportedData):
         # An archive keeps what its handles load so: another handle of the same member then finds the compiled function.

@@ -72,7 +72,7 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
         return names, []
     try:
         solution, constraints, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=exported.in_tree)
-        sizes = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
+        sizes: Any = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
         constraints.check_statically(sizes)
         return names, [sizes.evaluate(solution[name]) for name in names]
     except ValueError as error:

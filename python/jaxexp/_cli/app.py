@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def commands(ctx: click.Context, traceback: bool) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs a command; an error of any kind becomes one line on stderr."""
     for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding gets \N escapes, not an error
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     state: dict[str, Any] = {"command": None, "traceback": False}
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from .page import shown
 
@@ -14,7 +14,7 @@ DELAY = 0.3
 
 
 @contextlib.contextmanager
-def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def bar(what: str, total: int) -> Generator[Callable[[int], None]]:
     """Shows how far something is.
 
     Args:
@@ -43,7 +43,7 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _drawn(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def _drawn(what: str, total: int) -> Generator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

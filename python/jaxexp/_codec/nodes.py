@@ -83,13 +83,7 @@ def register_pytree_node_serialization(
     if owner not in (None, nodetype):
         raise ExportError(f"the serialized name {serialized_name!r} is taken by {owner}; {nodetype} needs another name")
     if from_children is None:
-        try:
-            from_children = _jax.registered_pytree_nodes[nodetype].from_iter
-        except KeyError:
-            raise ExportError(
-                f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
-                "call jax.tree_util.register_pytree_node first, or pass from_children"
-            ) from None
+        from_children = _registered_unflatten(nodetype)
     node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
     _by_type[nodetype] = _by_name[serialized_name] = node
     jax_by_type, jax_by_name = shared_registry.share()
@@ -127,7 +121,8 @@ def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T
                 f"{nodetype} has the fields {list(fields)}, but was serialized with {list(stored_fields)} "
                 f"and {len(children)} values"
             )
-        return nodetype(**dict(zip(stored_fields, children, strict=True)))
+        make: Any = nodetype
+        return make(**dict(zip(stored_fields, children, strict=True)))
 
     return register_pytree_node_serialization(
         nodetype,
@@ -136,6 +131,16 @@ def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T
         deserialize_auxdata=json.loads,
         from_children=from_children,
     )
+
+
+def _registered_unflatten(nodetype: type) -> Callable[[Any, Sequence[Any]], Any]:
+    if (node := _jax.registered_pytree_nodes.get(nodetype)) is None:
+        raise ExportError(
+            f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
+            "call jax.tree_util.register_pytree_node first, or pass from_children"
+        )
+    unflatten: Callable[[Any, Sequence[Any]], Any] = node.from_iter
+    return unflatten
 
 
 def _jax_owner(serialized_name: str) -> type | None:

@@ -9,7 +9,7 @@ import datetime
 import itertools
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -25,6 +25,9 @@ from jaxexp._public import part_of, public
 from jaxexp._read.decode import decode, verified
 from jaxexp._releases import features, stablehlo, table
 from jaxexp._releases.table import RELEASES, Release, number
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # What jax.export promises to read ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
 PROMISED_MONTHS = 6
@@ -154,7 +157,7 @@ part_of(Compatibility, Refusal)
 
 
 @public
-def compatibility(buffer: Any) -> Compatibility:
+def compatibility(buffer: Buffer) -> Compatibility:
     """Says what an artifact is and who can load it, without running it.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,6 +17,9 @@ from jaxexp._module import mlir, runnable
 from jaxexp._public import public
 from jaxexp._read.decode import read
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 # How far two runs of a function may differ, in units of the last place of a result's largest value: its module may be
 # compiled in another way.
 _ULPS = 64
@@ -24,7 +27,7 @@ _ULPS = 64
 
 @public
 def migrate(
-    buffer: Any, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
+    buffer: Buffer, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
 ) -> bytearray:
     """An artifact of any age as a new one that `jax.export` loads, with all VJPs that it has.
 

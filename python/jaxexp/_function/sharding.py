@@ -112,7 +112,9 @@ def _like(stored: Any, given: Any) -> bool:
 
 def in_call(sharding: Any, meshes: dict[Any, Any]) -> Any:
     """A stored sharding on the mesh that stands for its own in a call; see `meshes_of_call`."""
-    mesh = None if sharding is None else meshes.get(sharding.mesh)
+    if sharding is None:
+        return None
+    mesh = meshes.get(sharding.mesh)
     if mesh is None or mesh is sharding.mesh:
         return sharding
     names = dict(zip(sharding.mesh.axis_names, mesh.axis_names, strict=True))

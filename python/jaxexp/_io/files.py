@@ -6,7 +6,7 @@ import contextlib
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import IO, Any
 
 from jaxexp._errors import DeserializationError, PolicyError
@@ -75,7 +75,7 @@ def replace(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def replacing(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
     """A new file, for writing and reading, that takes the place of `path` at the end, unless there is an exception.
 
     It is made in the same folder; a file that was there before keeps its permissions.

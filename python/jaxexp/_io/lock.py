@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import IO
 
 from jaxexp._errors import ExportError
@@ -25,7 +25,7 @@ else:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
     """A file for reading and writing, unbuffered, that nobody else has from here.
 
     Raises:

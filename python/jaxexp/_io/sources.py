@@ -12,6 +12,14 @@ from typing import Any, Protocol
 from jaxexp._errors import DeserializationError, ExportTypeError
 
 
+class BinaryFile(Protocol):
+    """What `open(path, "rb")` returns, or another object with these two methods."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
+
+
 class Source(Protocol):
     """Bytes that can be read by ranges, from several threads at once.
 
@@ -29,18 +37,22 @@ class Source(Protocol):
 
     def read(self, position: int, size: int) -> Any:
         """A buffer with a range. It is as long as was asked for, which has to be within `size`."""
+        ...
 
     def copy(self, position: int, size: int) -> bytes:
         """The same as bytes of their own, before `opened`; of a mapped file that is quicker than touching its pages."""
+        ...
 
     def opened(self) -> None:
         """Lets go of what only opening takes."""
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Buffers with several ranges, given by position and size."""
+        ...
 
     def rfind(self, pattern: bytes, end: int) -> int:
         """Where a pattern is last found in front of a position; -1 where it is not."""
+        ...
 
     def close(self) -> None: ...
 
@@ -142,7 +154,7 @@ class _Ranges:
 
 class _FileObject(_Ranges):
     def __init__(self, file: Any) -> None:
-        self._file = file
+        self._file: Any = file
         self._lock = threading.Lock()
         self.name = str(getattr(file, "name", type(file).__name__))
         self.size = file.seek(0, os.SEEK_END)
@@ -170,7 +182,8 @@ class _Remote(_Ranges):
         except ImportError as error:
             raise ImportError(f"reading {url} takes fsspec: pip install 'jaxexp[remote]'") from error
         self.name = url
-        self.address = url, options
+        self.address: tuple[str, dict[str, Any]] | None = (url, options)
+        self._fs: Any
         self._fs, self._path = fsspec.core.url_to_fs(url, **options)
         size = self._fs.size(self._path)
         if size is None:

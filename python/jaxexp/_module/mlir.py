@@ -74,7 +74,7 @@ def string_attributes(serialized: bytes, *names: str) -> list[str | None]:
     """String attributes of a serialized module; None for each that is missing, or something else."""
     with _jax.make_ir_context() as context:
         attributes = parse(serialized, context).operation.attributes
-        found = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
+        found: list[Any] = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
         return [attribute.value if isinstance(attribute, _jax.ir.StringAttr) else None for attribute in found]
 
 

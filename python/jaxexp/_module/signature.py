@@ -71,7 +71,7 @@ def _check_count(what: str, expected: int, found: Sequence[Any], groups: Argumen
 
 
 def _check_type(where: str, aval: Any, found: Any) -> None:
-    physical = _jax.physical_aval(aval) if _jax.issubdtype(aval.dtype, _jax.extended_dtype) else aval
+    physical: Any = _jax.physical_aval(aval) if _jax.issubdtype(aval.dtype, _jax.extended_dtype) else aval
     ir = _jax.ir
     if not isinstance(found, ir.RankedTensorType):
         _refuse(where, f"an array ({aval})", found)

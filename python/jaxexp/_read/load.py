@@ -7,7 +7,7 @@ import copyreg
 import mmap
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp._exported import Exported
 from jaxexp._function import data
@@ -17,13 +17,16 @@ from jaxexp._public import public
 from .decode import read
 from .policy import Policy
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 # The pages of a large file may be mapped as huge pages, of which metadata and trailer need a few kB. The module,
 # between this many bytes at either end, may lie in huge pages: a call reads all of it.
 _END = 1 << 18
 
 
 @public
-def deserialize(blob: Any, *, policy: Policy | None = None) -> Exported:
+def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """The function that `Exported.serialize` of jaxexp, or of any `jax.export` since JAX 0.4.22, turned into bytes.
 
     The whole buffer is verified, then the signature is decoded; the module and the VJPs are read from the buffer when

@@ -8,7 +8,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
@@ -17,6 +17,11 @@ from jaxexp._public import public
 
 from .decode import reader_of_many
 from .policy import Policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from jaxexp._exported import Exported
 
 OnError = Literal["raise", "return"]
 
@@ -45,14 +50,30 @@ class Manner:
         return reader_of_many(worker_count(self.workers), self.raises)
 
 
+@overload
+def load_many(
+    artifacts: Iterable[str | os.PathLike[str] | Buffer],
+    *,
+    workers: int | None = None,
+    on_error: Literal["raise"] = "raise",
+    policy: Policy | None = None,
+) -> list[Exported]: ...
+@overload
+def load_many(
+    artifacts: Iterable[str | os.PathLike[str] | Buffer],
+    *,
+    workers: int | None = None,
+    on_error: Literal["return"],
+    policy: Policy | None = None,
+) -> list[Exported | Exception]: ...
 @public
 def load_many(
-    artifacts: Iterable[Any],
+    artifacts: Iterable[str | os.PathLike[str] | Buffer],
     *,
     workers: int | None = None,
     on_error: OnError = "raise",
     policy: Policy | None = None,
-) -> list[Any]:
+) -> list[Exported] | list[Exported | Exception]:
     """The functions in many files or buffers: what `load` and `deserialize` return for each, sooner.
 
     Files are read, and all bytes verified, in several threads, without Python's global lock; the functions are made in
@@ -88,14 +109,14 @@ def load_many(
             f"load_many reads many artifacts, in a list or another iterable, not {type(artifacts)}: "
             "use load or deserialize for one"
         )
-    items = list(artifacts)
+    items: list[Any] = list(artifacts)
     manner = Manner(workers, on_error, policy)
     reader = manner.reader()
     if policy is None:
         results, failed = reader.items(items, True, None)
         return _finish(results, failed, lambda i: _place(items[i], i), manner)
     refused = _too_large(items, policy)
-    given = [None if i in refused else item for i, item in enumerate(items)] if refused else items
+    given: list[Any] = [None if i in refused else item for i, item in enumerate(items)] if refused else items
     # Read as a whole, so that what runs is what was checked.
     results, failed = reader.items(given, False, policy.max_artifact_bytes)
     for i in failed:

@@ -1,0 +1,78 @@
+# Made from the table in __init__.py: run `make format` after a change there.
+from ._archive.archive import Archive as Archive
+from ._archive.handle import Handle as Handle
+from ._archive.summary import Summary as Summary
+from ._archive.writer import ArchiveWriter as ArchiveWriter
+from ._artifact.inspect import inspect as inspect
+from ._artifact.inspection import Inspection as Inspection
+from ._call.prefetch import prefetch as prefetch
+from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
+from ._codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
+from ._compat.compatibility import Compatibility as Compatibility
+from ._compat.compatibility import compatibility as compatibility
+from ._compat.install import install as install
+from ._compat.install import uninstall as uninstall
+from ._compat.migrate import migrate as migrate
+from ._errors import DeserializationError as DeserializationError
+from ._errors import ExportError as ExportError
+from ._errors import PolicyError as PolicyError
+from ._errors import SerializationError as SerializationError
+from ._errors import UnsupportedError as UnsupportedError
+from ._export.export import default_export_platform as default_export_platform
+from ._export.export import export as export
+from ._exported import Exported as Exported
+from ._function.convention import NEWEST_VERSION as maximum_supported_calling_convention_version
+from ._function.convention import NEWEST_VERSION as maximum_supported_serialization_version
+from ._function.convention import OLDEST_VERSION as minimum_supported_calling_convention_version
+from ._function.convention import OLDEST_VERSION as minimum_supported_serialization_version
+from ._function.safety_check import DisabledSafetyCheck as DisabledSafetyCheck
+from ._jax import SymbolicScope as SymbolicScope
+from ._jax import is_symbolic_dim as is_symbolic_dim
+from ._jax import symbolic_args_specs as symbolic_args_specs
+from ._jax import symbolic_dim_bounds as symbolic_dim_bounds
+from ._jax import symbolic_shape as symbolic_shape
+from ._read.load import deserialize as deserialize
+from ._read.load import load as load
+from ._read.many import load_many as load_many
+from ._read.policy import Policy as Policy
+
+__version__: str
+
+__all__ = [
+    "Archive",
+    "ArchiveWriter",
+    "Compatibility",
+    "DeserializationError",
+    "DisabledSafetyCheck",
+    "ExportError",
+    "Exported",
+    "Handle",
+    "Inspection",
+    "Policy",
+    "PolicyError",
+    "SerializationError",
+    "Summary",
+    "SymbolicScope",
+    "UnsupportedError",
+    "compatibility",
+    "default_export_platform",
+    "deserialize",
+    "export",
+    "inspect",
+    "install",
+    "is_symbolic_dim",
+    "load",
+    "load_many",
+    "maximum_supported_calling_convention_version",
+    "maximum_supported_serialization_version",
+    "migrate",
+    "minimum_supported_calling_convention_version",
+    "minimum_supported_serialization_version",
+    "prefetch",
+    "register_namedtuple_serialization",
+    "register_pytree_node_serialization",
+    "symbolic_args_specs",
+    "symbolic_dim_bounds",
+    "symbolic_shape",
+    "uninstall",
+]

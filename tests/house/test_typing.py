@@ -1,0 +1,92 @@
+"""What type checkers see of the public names: their exact types, and every misspelt one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import jaxexp
+from tools import public_names
+
+REPOSITORY = Path(__file__).parents[2]
+CORRECT, MISTAKES = (Path(__file__).with_name("typed") / name for name in ("correct.py", "mistakes.py"))
+ROOT = Path(jaxexp.__file__).parents[1]
+
+Found = dict[tuple[str, int], list[str]]
+
+
+def test_the_stub_is_what_the_table_says() -> None:
+    assert Path(jaxexp.__file__).with_name("__init__.pyi").read_text() == public_names.stub(jaxexp._HOMES)
+    assert public_names.table() == jaxexp._HOMES
+
+
+def run(*arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: there are errors
+    return done.stdout
+
+
+def mypy() -> Found:
+    # A package that is installed is found without help, and mypy does not want to be told where.
+    elsewhere = {} if str(ROOT) in sys.path and ROOT.name == "site-packages" else {"MYPYPATH": str(ROOT)}
+    output = run("mypy", "--output", "json", str(CORRECT), str(MISTAKES), **elsewhere)
+    found: Found = {}
+    for line in output.splitlines():
+        error = json.loads(line)
+        found.setdefault((Path(error["file"]).name, error["line"]), []).append(error["message"])
+    return found
+
+
+def pyright(folder: Path) -> Found:
+    project = folder / "pyrightconfig.json"
+    files = [os.path.relpath(path, folder) for path in (CORRECT, MISTAKES)]
+    project.write_text(json.dumps({"include": files, "extraPaths": [str(ROOT)]}))
+    output = run("pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(project))
+    found: Found = {}
+    for error in json.loads(output)["generalDiagnostics"]:
+        place = Path(error["file"]).name, error["range"]["start"]["line"] + 1
+        found.setdefault(place, []).append(error["message"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Found]]:
+    """What both checkers, each run once, found in the two files."""
+    for name in ("mypy", "pyright"):
+        pytest.importorskip(name, reason="type checkers come with the extra 'lint', which one Python of the matrix has")
+    with ThreadPoolExecutor() as pool:
+        runs = {"mypy": pool.submit(mypy), "pyright": pool.submit(pyright, tmp_path_factory.mktemp("pyright"))}
+        yield {name: future.result() for name, future in runs.items()}
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_every_mistake_is_found(found: dict[str, Found], checker: str) -> None:
+    lines = MISTAKES.read_text().splitlines()
+    expected = [number for number, line in enumerate(lines, 1) if "# mistake" in line]
+    assert len(expected) == 5
+    errors = {line: messages for (file, line), messages in found[checker].items() if file == MISTAKES.name}
+    assert sorted(errors) == expected
+    assert all(len(messages) == 1 for messages in errors.values()), errors
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_nothing_is_wrong_with_correct_code(found: dict[str, Found], checker: str) -> None:
+    assert [place for place in found[checker] if place[0] != MISTAKES.name] == []
+
+
+def test_the_correct_code_uses_every_name() -> None:
+    assert set(re.findall(r"jaxexp\.(\w+)", CORRECT.read_text())) - {"__version__"} == set(jaxexp.__all__)

@@ -1,0 +1,92 @@
+"""Every public name, used as its documentation says: type checkers find nothing wrong here. Nobody runs this file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, NamedTuple, assert_type
+
+import jax
+import numpy as np
+
+import jaxexp
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def export(batch: int) -> jaxexp.Exported:
+    scope = jaxexp.SymbolicScope(["n >= 2"])
+    (n,) = jaxexp.symbolic_shape("n", scope=scope)
+    if jaxexp.is_symbolic_dim(n):
+        assert_type(jaxexp.symbolic_dim_bounds(n), tuple[float, float])
+    jaxexp.symbolic_args_specs((np.zeros(3),), "n", scope=scope)
+    jaxexp.register_namedtuple_serialization(Point, serialized_name="Point")
+    jaxexp.register_pytree_node_serialization(
+        Point, serialized_name="Point", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None
+    )
+    checks = [jaxexp.DisabledSafetyCheck.custom_call("mine"), jaxexp.DisabledSafetyCheck.platform()]
+    make = jaxexp.export(
+        jax.jit(np.sin), platforms=[jaxexp.default_export_platform()], disabled_checks=checks, batch_dim="n"
+    )
+    exported = assert_type(make(jax.ShapeDtypeStruct((n,), np.float32)), jaxexp.Exported)
+    assert_type(exported.fun_name, str)
+    assert_type(exported.platforms, tuple[str, ...])
+    assert_type(exported.vjp(), jaxexp.Exported)
+    return exported.specialize(jax.ShapeDtypeStruct((batch,), np.float32))
+
+
+def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
+    exported.save(path, vjp_order=1, metadata={"version": 3})
+    data = assert_type(exported.serialize(1), bytearray)
+    for buffer in (data, bytes(data), memoryview(data), np.frombuffer(data, np.uint8)):
+        assert_type(jaxexp.deserialize(buffer, policy=jaxexp.Policy(max_devices=1)), jaxexp.Exported)
+    assert_type(jaxexp.load(path).metadata["version"], Any)
+    functions = assert_type(jaxexp.load_many([path, str(path), data]), list[jaxexp.Exported])
+    for outcome in jaxexp.load_many([path], on_error="return", workers=2):
+        if not isinstance(outcome, Exception):
+            functions.append(outcome)
+    jaxexp.prefetch(functions)[0].memory_analysis()
+    jaxexp.prefetch([(functions[0], (np.zeros(4),)), (functions[0], (np.zeros(4),), {})], jax.devices()[0])
+    assert_type(jaxexp.inspect(path, check_modules=True), jaxexp.Inspection)
+    assert_type(jaxexp.inspect(data).platforms, tuple[str, ...])
+    assert_type(jaxexp.compatibility(data), jaxexp.Compatibility)
+    assert_type(jaxexp.migrate(data, "jax-0.6.2"), bytearray)
+
+
+def archives(exported: jaxexp.Exported, path: Path) -> None:
+    with assert_type(jaxexp.Archive.create(path, share_modules=False), jaxexp.ArchiveWriter) as writer:
+        writer.add("model", exported, vjp_order=1)
+        writer.add("the same", exported.serialize())
+    with jaxexp.Archive.append(str(path)) as writer:
+        writer.remove("the same")
+    with jaxexp.Archive.open(io.BytesIO(path.read_bytes())) as archive, path.open("rb") as file:
+        handle = assert_type(archive["model"], jaxexp.Handle)
+        assert_type(handle.summary, jaxexp.Summary)
+        assert_type(handle.load(), jaxexp.Exported)
+        assert_type(archive.load_all(), list[jaxexp.Exported])
+        assert_type(archive.load_all(["model"], on_error="return"), list[jaxexp.Exported | Exception])
+        assert_type(jaxexp.Archive.open(file).verify(), dict[str, jaxexp.DeserializationError])
+        jaxexp.prefetch([handle, (handle, (np.zeros(4),))], on_error="return")
+
+
+def errors(path: Path) -> str | None:
+    try:
+        jaxexp.load(path).serialize()
+    except (jaxexp.DeserializationError, jaxexp.PolicyError) as error:
+        return error.file
+    except (jaxexp.SerializationError, jaxexp.UnsupportedError):
+        return None
+    except jaxexp.ExportError as error:
+        return str(error)
+    return jaxexp.__version__
+
+
+def in_the_place_of_jax_export() -> int:
+    with jaxexp.install():
+        jaxexp.uninstall()
+    assert jaxexp.minimum_supported_serialization_version <= jaxexp.maximum_supported_serialization_version
+    oldest = jaxexp.minimum_supported_calling_convention_version
+    return jaxexp.maximum_supported_calling_convention_version - oldest
