@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-__version__ = "0.1.0"
+from ._version import __version__ as __version__
 
 # The public names and where each one lives: "module", or "module:name" where it has another name there.
 # Type checkers and editors read `__init__.pyi`, which is made from this table: run `make format` after a change.
@@ -20,8 +20,8 @@ _HOMES = {
     "DisabledSafetyCheck": "_function.safety_check",
     "ExportError": "_errors",
     "Exported": "_exported",
-    "Handle": "_archive.archive",
-    "Inspection": "_artifact.inspect",
+    "Handle": "_archive.handle",
+    "Inspection": "_artifact.inspection",
     "Policy": "_read.policy",
     "PolicyError": "_errors",
     "SerializationError": "_errors",

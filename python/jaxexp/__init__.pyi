@@ -1,10 +1,10 @@
 # Made from the table in __init__.py: run `make format` after a change there.
 from ._archive.archive import Archive as Archive
-from ._archive.archive import Handle as Handle
+from ._archive.handle import Handle as Handle
 from ._archive.summary import Summary as Summary
 from ._archive.writer import ArchiveWriter as ArchiveWriter
-from ._artifact.inspect import Inspection as Inspection
 from ._artifact.inspect import inspect as inspect
+from ._artifact.inspection import Inspection as Inspection
 from ._call.prefetch import prefetch as prefetch
 from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
 from ._codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization

@@ -1,9 +1,12 @@
 """jaxexp's exceptions: one base class, and a subclass wherever `jax.export` raises another built-in type.
 
-This module imports nothing, so that the native codec can raise these classes without loading JAX.
+Nothing here imports JAX: the native codec raises these classes without it.
 """
 
+from ._public import public
 
+
+@public
 class ExportError(ValueError):
     """What every error that jaxexp raises on purpose is an instance of."""
 
@@ -12,10 +15,12 @@ class ExportTypeError(ExportError, TypeError):
     """An argument of a type that cannot be exported."""
 
 
+@public
 class UnsupportedError(ExportError, NotImplementedError):
     """A function that the format, or jaxexp, cannot express; the message names the feature."""
 
 
+@public
 class SerializationError(ExportError):
     """An `Exported` that does not fit into the format."""
 
@@ -28,6 +33,7 @@ class UnsupportedSerializationError(SerializationError, NotImplementedError):
     """An effect, key or check that has no serialized form."""
 
 
+@public
 class DeserializationError(ExportError):
     """Bytes that are not a serialized `Exported`, or not one that can be read here.
 
@@ -57,6 +63,7 @@ class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
 
 
+@public
 class PolicyError(ExportError):
     """An artifact that contains what the caller's `Policy` does not allow.
 

@@ -1,4 +1,4 @@
-"""`Exported`: the data of an exported function, and what can be derived from it."""
+"""`Exported`: the data of an exported function with its verbs, which are in the rooms below."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import dataclasses
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import _jax
-from ._artifact import metadata as _metadata
-from ._call import batching as _batch
-from ._call import call as _call
-from ._call import specialize as _specialize
-from ._errors import ExportError, ExportTypeError
-from ._function import sharding as _sharding
-from ._function.safety_check import DisabledSafetyCheck
-from ._write import serialize as _codec
-
-if TYPE_CHECKING:
-    from ._call.batching import BatchDim
-    from ._native import Artifact
+from jaxexp import _jax
+from jaxexp._call import call, specialize
+from jaxexp._errors import ExportTypeError
+from jaxexp._function import data, sharding
+from jaxexp._function.data import ExportedData
+from jaxexp._module import batch_dim, mlir
+from jaxexp._public import public
+from jaxexp._write import serialize
 
 
+@public
 @dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False, kw_only=True)
-class Exported:
+class Exported(ExportedData):
     """A JAX function, lowered to StableHLO for good: its module, its signature, and the way to its VJP.
 
     It has the fields, constructor keywords and methods of `jax.export.Exported`. Objects come from `export`,
@@ -55,121 +51,10 @@ class Exported:
         uses_global_constants: whether the module must be specialized to shapes or a platform before compilation.
     """
 
-    # In the order that jax.export gives them, which dataclasses.fields shows.
-    fun_name: str
-    in_tree: Any
-    in_avals: tuple[Any, ...]
-    out_tree: Any
-    out_avals: tuple[Any, ...]
-    _in_named_shardings: tuple[Any, ...]
-    _out_named_shardings: tuple[Any, ...]
-    in_shardings_hlo: tuple[Any, ...]
-    out_shardings_hlo: tuple[Any, ...]
-    nr_devices: int
-    platforms: tuple[str, ...]
-    ordered_effects: tuple[Any, ...]
-    unordered_effects: tuple[Any, ...]
-    disabled_safety_checks: tuple[DisabledSafetyCheck, ...]
-    mlir_module_serialized: bytes
-    calling_convention_version: int
-    module_kept_var_idx: tuple[int, ...]
-    uses_global_constants: bool
-    _get_vjp: Callable[[Exported], Exported] | None
-
-    # Some attributes come into being on first use: the constructor, or `_from_artifact`, leaves them out of the
-    # instance's __dict__, Python then asks __getattr__, and what that computes is kept in the __dict__.
-
-    def __init__(
-        self,
-        *,
-        fun_name: str,
-        in_tree: Any,
-        in_avals: Sequence[Any],
-        out_tree: Any,
-        out_avals: Sequence[Any],
-        _in_named_shardings: Sequence[Any],
-        _out_named_shardings: Sequence[Any],
-        in_shardings_hlo: Sequence[Any] = (),
-        out_shardings_hlo: Sequence[Any] = (),
-        nr_devices: int,
-        platforms: Sequence[str],
-        ordered_effects: Sequence[Any],
-        unordered_effects: Sequence[Any],
-        disabled_safety_checks: Sequence[DisabledSafetyCheck],
-        mlir_module_serialized: bytes,
-        calling_convention_version: int,
-        module_kept_var_idx: Sequence[int],
-        uses_global_constants: bool,
-        _get_vjp: Callable[[Exported], Exported] | None,
-        _has_named_shardings: bool = True,
-    ) -> None:
-        if not _has_named_shardings:
-            raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
-        self.__dict__.update(
-            fun_name=fun_name,
-            in_tree=in_tree,
-            in_avals=tuple(in_avals),
-            out_tree=out_tree,
-            out_avals=tuple(out_avals),
-            _in_named_shardings=tuple(_in_named_shardings),
-            _out_named_shardings=tuple(_out_named_shardings),
-            nr_devices=nr_devices,
-            platforms=tuple(platforms),
-            ordered_effects=tuple(ordered_effects),
-            unordered_effects=tuple(unordered_effects),
-            disabled_safety_checks=tuple(map(DisabledSafetyCheck.coerce, disabled_safety_checks)),
-            mlir_module_serialized=mlir_module_serialized,
-            calling_convention_version=calling_convention_version,
-            module_kept_var_idx=tuple(module_kept_var_idx),
-            uses_global_constants=uses_global_constants,
-            _get_vjp=_get_vjp,
-        )
-
-    @classmethod
-    def _from_artifact(cls, artifact: Artifact) -> Exported:
-        """An Exported whose metadata is decoded now, and whose module and VJP when somebody asks for them."""
-        attributes = artifact.decode()
-        vjp = artifact.vjp()
-        attributes["_artifact"] = artifact
-        if (texts := artifact.metadata()) is not None:
-            attributes["_metadata"] = _metadata.from_json(texts)
-        attributes["_get_vjp"] = None if vjp is None else _LoadedVjp(vjp)
-        exported = cls.__new__(cls)
-        object.__setattr__(exported, "__dict__", attributes)
-        return exported
-
-    if TYPE_CHECKING:  # with __getattr__ in sight, a type checker accepts every name
-        _eager_call: Any
-        _batch: BatchDim | None
-        _compatibility: str | None
-        _metadata: dict[str, Any]
-        _origin: tuple[str, int]
-        _vjp: Exported
-        _hash: int
-    else:
-
-        def __getattr__(self, name: str) -> Any:
-            derive = _DERIVED.get(name)
-            if derive is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            value = self.__dict__[name] = derive(self)
-            return value
-
     @property
     def _module_buffer(self) -> bytes | memoryview:
-        """The module without a copy: a view into the artifact that was loaded, until somebody asked for bytes."""
-        if "mlir_module_serialized" in self.__dict__:
-            return self.mlir_module_serialized
-        view: memoryview = self.__dict__["_artifact"].module()
-        return view
-
-    @property
-    def _module_as_it_is(self) -> bytes | memoryview:
-        """The module for comparisons, which tell whether two are alike and not whether they are damaged."""
-        if "mlir_module_serialized" in self.__dict__:
-            return self.mlir_module_serialized
-        view: memoryview = self.__dict__["_artifact"].unchecked_module()
-        return view
+        """For the encoder: the module, without a copy where that is possible."""
+        return data.module_view(self)
 
     @property
     def batch_dim(self) -> str | None:
@@ -177,7 +62,8 @@ class Exported:
 
         A VJP has it too if every differentiable argument of the function has that dimension.
         """
-        return None if self._batch is None else self._batch.name
+        declared = batch_dim.of(self)
+        return None if declared is None else declared.name
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -185,68 +71,18 @@ class Exported:
 
         `serialize` and `save` write it again unless they are given another.
         """
-        return types.MappingProxyType(self._metadata)
-
-    @property
-    def _has_named_shardings(self) -> bool:
-        return True
-
-    def _signature(self) -> tuple[Any, ...]:
-        """Everything but the module and the VJP."""
-        return (
-            self.fun_name,
-            self.in_tree,
-            self.in_avals,
-            self.out_tree,
-            self.out_avals,
-            self._in_named_shardings,
-            self._out_named_shardings,
-            self.nr_devices,
-            self.platforms,
-            self.ordered_effects,
-            self.unordered_effects,
-            self.disabled_safety_checks,
-            self.calling_convention_version,
-            self.module_kept_var_idx,
-            self.uses_global_constants,
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Exported):
-            return NotImplemented
-        return (
-            hash(self) == hash(other)
-            and self._signature() == other._signature()
-            and self._module_as_it_is == other._module_as_it_is
-            and self._get_vjp == other._get_vjp
-        )
-
-    def __hash__(self) -> int:
-        value: int = self._hash
-        return value
+        return types.MappingProxyType(data.metadata_of(self))
 
     def __repr__(self) -> str:
         # Short, because it ends up in the locations of modules that call the function.
         return f"Exported({self.fun_name}: {len(self.in_avals)} arguments, {len(self.out_avals)} results)"
 
-    def __copy__(self) -> Exported:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Exported:
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
-        if (artifact := self.__dict__.get("_artifact")) is None:
-            raise ExportTypeError(
-                f"{self.fun_name} was exported in this process; pickle would not know how many VJPs to keep. "
-                "Pickle the result of serialize(vjp_order=...) instead"
-            )
-        orders = 0
-        while (artifact := artifact.vjp()) is not None:
-            orders += 1
-        return read_exported, (bytes(self.serialize(orders)),)
+        # For a loaded function, the room that loads has told pickle what to do instead.
+        raise ExportTypeError(
+            f"{self.fun_name} was exported in this process; pickle would not know how many VJPs to keep. "
+            "Pickle the result of serialize(vjp_order=...) instead"
+        )
 
     def mlir_module(self, serialized: bool = True) -> Any:
         """The StableHLO module.
@@ -256,9 +92,9 @@ class Exported:
                 entered at the moment.
         """
         if not serialized:
-            return _jax.deserialize_module(self.mlir_module_serialized, None)
+            return mlir.parse(self.mlir_module_serialized, None)
         with _jax.make_ir_context() as context:
-            return _jax.module_to_string(_jax.deserialize_module(self.mlir_module_serialized, context))
+            return _jax.module_to_string(mlir.parse(self.mlir_module_serialized, context))
 
     def in_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
         """The shardings of the arguments, for `jax.device_put` and `jax.jit`.
@@ -275,33 +111,11 @@ class Exported:
         Raises:
             ExportError: the mesh is another one, or `axis_names` does not map its axes one to one.
         """
-        return tuple(_sharding.on_mesh(sharding, mesh, axis_names) for sharding in self._in_named_shardings)
+        return tuple(sharding.on_mesh(stored, mesh, axis_names) for stored in self._in_named_shardings)
 
     def out_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
         """The shardings of the results; see `in_shardings_jax`."""
-        return tuple(_sharding.on_mesh(sharding, mesh, axis_names) for sharding in self._out_named_shardings)
-
-    def vjp(self) -> Exported:
-        """The VJP, itself an Exported; it is exported, or decoded, on the first call and kept.
-
-        It takes the flat primal arguments, then one cotangent per result, and returns one cotangent per argument.
-        Where a primal value has an integer or boolean dtype, the cotangent has dtype float0.
-
-        Raises:
-            ExportError: the function was loaded from an artifact without it.
-        """
-        if self._get_vjp is None:
-            name, order = self._origin
-            raise ExportError(
-                f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Serialize it with "
-                f"vjp_order={order + 1} or more"
-            )
-        vjp: Exported = self._vjp
-        return vjp
-
-    def has_vjp(self) -> bool:
-        """Whether `vjp` can be called: always after `export`, after loading if a VJP was serialized."""
-        return self._get_vjp is not None
+        return tuple(sharding.on_mesh(stored, mesh, axis_names) for stored in self._out_named_shardings)
 
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> Exported:
         """The same function with symbolic dimensions fixed, as a new Exported.
@@ -322,10 +136,7 @@ class Exported:
             >>> batched = load("model.jaxexp")  # takes float32[b, 784]
             >>> batched.specialize(jax.ShapeDtypeStruct((32, 784), np.float32)).save("model_32.jaxexp")
         """
-        specialized = _specialize.specialize(self, args_specs, kwargs_specs)
-        if specialized is not self:
-            specialized.__dict__.update(_compatibility=self._compatibility, _metadata=self._metadata)
-        return specialized
+        return specialize.specialize(self, args_specs, kwargs_specs)
 
     def serialize(
         self,
@@ -358,7 +169,7 @@ class Exported:
                 `metadata` is not JSON, or given without a trailer.
             DeserializationError: the function was loaded, and its module is not what was written.
         """
-        return _codec.serialize(self, vjp_order, compatibility, trailer, metadata)
+        return serialize.serialize(self, vjp_order, compatibility, trailer, metadata)
 
     def save(
         self,
@@ -385,7 +196,7 @@ class Exported:
             ExportError: as in `serialize`.
             OSError: the file cannot be written; one that was there before is untouched.
         """
-        _codec.save(self, path, vjp_order, compatibility, trailer, metadata)
+        serialize.save(self, path, vjp_order, compatibility, trailer, metadata)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and what is built on them.
@@ -407,7 +218,7 @@ class Exported:
             ExportError: an argument does not match, the platform or the number of devices is not what the function
                 was exported for, or a derivative is asked for that was not serialized.
         """
-        return _call.call_exported(self, args, kwargs)
+        return call.call_exported(self, args, kwargs)
 
     @classmethod
     def from_jax(cls, exported: Any) -> Exported:
@@ -428,29 +239,6 @@ class Exported:
         return exported_type(**fields)
 
 
-def read_exported(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
-    """The function in a buffer, or in an image and its modules; under a name that pickle can find."""
-    return Exported._from_artifact(_codec.read(buffer, modules))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _LoadedVjp:
-    """The VJP inside an artifact; equal to another one of equal content."""
-
-    artifact: Artifact
-
-    def __call__(self, primal: Exported) -> Exported:
-        return Exported._from_artifact(self.artifact)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _LoadedVjp):
-            return NotImplemented
-        return self is other or Exported._from_artifact(self.artifact) == Exported._from_artifact(other.artifact)
-
-    def __hash__(self) -> int:
-        return hash(_LoadedVjp)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Converted:
     """The VJP of an Exported that came from the other library."""
@@ -467,32 +255,3 @@ def _fields_of(exported: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 _FIELD_NAMES = [field.name for field in dataclasses.fields(Exported)]
-
-
-def _derive_vjp(exported: Exported) -> Exported:
-    assert exported._get_vjp is not None
-    vjp = exported._get_vjp(exported)
-    name, order = exported._origin
-    vjp.__dict__.setdefault("_origin", (name, order + 1))
-    return vjp
-
-
-def _derive_hash(exported: Exported) -> int:
-    # The module takes part by its length: walking it would cost more than the calls that need the hash.
-    return hash((exported._signature(), len(exported._module_as_it_is)))
-
-
-_DERIVED: dict[str, Callable[[Exported], Any]] = {
-    "_eager_call": _call.eager_callable,
-    "mlir_module_serialized": lambda exported: bytes(exported.__dict__["_artifact"].module()),
-    "in_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._in_named_shardings, e.in_avals)),
-    "out_shardings_hlo": lambda e: tuple(map(_sharding.to_hlo, e._out_named_shardings, e.out_avals)),
-    "_batch": _batch.declared,
-    # What the function was exported with: for whom `serialize` writes unless told otherwise.
-    "_compatibility": lambda exported: None,
-    "_metadata": lambda exported: {},
-    # For messages: the function that this one is a VJP of, and of which order.
-    "_origin": lambda exported: (exported.fun_name, 0),
-    "_vjp": _derive_vjp,
-    "_hash": _derive_hash,
-}

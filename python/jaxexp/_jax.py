@@ -9,14 +9,10 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
-
-from . import _native
-from ._errors import DeserializationError, UnsupportedArtifactError
-from ._releases import stablehlo as _stablehlo
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -74,7 +70,7 @@ try:
     from jax._src.lib import _jax as jaxlib
     from jax._src.lib import xla_client
     from jax._src.lib.mlir import ir as _ir
-    from jax._src.lib.mlir import passmanager
+    from jax._src.lib.mlir import passmanager as passmanager
     from jax._src.lib.mlir.dialects import func as _func
     from jax._src.lib.mlir.dialects import hlo as hlo
     from jax._src.lib.mlir.dialects import sdy as sdy
@@ -178,13 +174,19 @@ try:
     _key_dtype = prng.KeyTy
     _key_implementations = prng.prngs
     _memory_kind_of_space = core.mem_space_to_kind
-    _serialize_portable_artifact = jaxlib.mlir.serialize_portable_artifact
-    _deserialize_portable_artifact = jaxlib.mlir.deserialize_portable_artifact
-    _stablehlo_four_weeks = hlo.StablehloCompatibilityRequirement.WEEK_4
+    serialize_portable_artifact = jaxlib.mlir.serialize_portable_artifact
+    deserialize_portable_artifact = jaxlib.mlir.deserialize_portable_artifact
+    stablehlo_four_weeks = hlo.StablehloCompatibilityRequirement.WEEK_4
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} has no {_missing(error)}, which jaxexp needs."
     ) from error
+
+
+def cached() -> Callable[[_F], _F]:
+    """A decorator that keeps a function's results, until JAX is asked to forget what it keeps."""
+    decorator: Callable[[_F], _F] = _cache()
+    return decorator
 
 
 def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
@@ -311,104 +313,6 @@ def platforms_of(computation: Any) -> tuple[str, ...]:
     return tuple(computation._platforms)
 
 
-def serialize_module(module: Any) -> bytes:
-    """The module as a StableHLO portable artifact, readable by every consumer of the last four weeks."""
-    target = hlo.get_version_from_compatibility_requirement(_stablehlo_four_weeks)
-    return serialize_module_for(module, target)
-
-
-def deserialize_module(serialized: bytes, context: Any) -> Any:
-    """The inverse of `serialize_module`, in an MLIR context that is already entered.
-
-    Raises:
-        UnsupportedArtifactError: the module is for a newer StableHLO than the installed jaxlib knows.
-        DeserializationError: the bytes are no module.
-    """
-    _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
-    newest = newest_stablehlo()
-    too_new = _stablehlo.why_too_new(serialized, newest)
-    if too_new is None:
-        try:
-            return _deserialize_portable_artifact(serialized, context)
-        except Exception as error:  # of several types, RuntimeErrors and ValueErrors among them
-            raise DeserializationError(
-                _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
-            ) from error
-    found, certain = too_new
-    cause: Exception | None = None
-    if not certain:  # a module for a newer version that makes no use of it
-        try:
-            return _deserialize_portable_artifact(serialized, context)
-        except Exception as error:
-            cause = error
-    raise UnsupportedArtifactError(
-        _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", found
-    ) from cause
-
-
-_MODULE = "mlir_module_serialized"
-
-
-def _first_line(error: Exception) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
-
-
-def cached() -> Callable[[_F], _F]:
-    """A decorator that keeps a function's results, until JAX is asked to forget what it keeps."""
-    decorator: Callable[[_F], _F] = _cache()
-    return decorator
-
-
-def argument_attributes(module: Any) -> list[Any]:
-    """The attributes of each argument of a module's main function."""
-    main = ir.SymbolTable(module.operation)["main"]
-    return list(ir.ArrayAttr(main.arg_attrs))
-
-
-def copy_module(module: Any) -> Any:
-    """A copy in an MLIR context of its own: a lowering may sit in JAX's caches and must not be changed."""
-    context = make_ir_context()
-    with context, ir.Location.unknown(context):
-        return ir.Module.parse(module_to_bytecode(module))
-
-
-def module_string_attributes(serialized: bytes, *names: str) -> list[str | None]:
-    """String attributes of a serialized module; None for each that is missing, or something else."""
-    with make_ir_context() as context:
-        attributes = deserialize_module(serialized, context).operation.attributes
-        found: list[Any] = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
-        return [attribute.value if isinstance(attribute, ir.StringAttr) else None for attribute in found]
-
-
-def run_passes(module: Any, *passes: str) -> None:
-    with module.context:
-        pipeline = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
-        pipeline.run(module.operation)
-
-
-def free_name(stem: str, *tables: Any) -> str:
-    """A symbol's name that none of these symbol tables has: `stem`, or with a number behind it."""
-    names = (f"{stem}_{i}" if i else stem for i in itertools.count())
-    return next(name for name in names if not any(name in table for table in tables))
-
-
-def converted(value: Any, type_: Any) -> Any:
-    """An MLIR value as one of `type_`, which differs from its own type in what is known of the shape, if at all."""
-    return value if value.type == type_ else hlo.convert(type_, value)
-
-
-def why_not_refined(error: Exception) -> str | None:
-    """What a module says to shapes that it does not take, if that is what `error` is about.
-
-    JAX finds out while it compiles, and its error keeps the reason as the cause.
-    """
-    if error.__cause__ is None or not str(error).startswith("Error refining shapes"):
-        return None
-    first_line = str(error.__cause__).partition("\n")[0]  # the others quote the source lines that traced the module
-    return first_line.rpartition(" error: ")[2]
-
-
 def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
     """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.
 
@@ -481,69 +385,11 @@ def _probe_tree_state() -> bool:
 tree_state_known = _probe_tree_state()
 
 
-class _SharedRegistry(dict[Any, Any]):
-    """`jax.export`'s table of pytree types, with room for what jaxexp put there on a user's behalf.
-
-    A type that was registered with jaxexp must be known to `jax.export`, and registering it there as well must stay
-    allowed. `jax.export` refuses a key that its table holds already, so this table denies having an entry that came
-    from jaxexp when it is asked by a registration of the same type, and answers everybody else as a dict does.
-    """
-
-    __slots__ = ("from_jaxexp",)
-
-    def __init__(self, table: dict[Any, Any]) -> None:
-        super().__init__(table)
-        self.from_jaxexp: dict[Any, type] = {}
-
-    def lend(self, nodetype: type, key: Any, value: Any) -> None:
-        if not super().__contains__(key):
-            super().__setitem__(key, value)
-            self.from_jaxexp[key] = nodetype
-
-    def __contains__(self, key: Any) -> bool:
-        if not super().__contains__(key):
-            return False
-        if key not in self.from_jaxexp:
-            return True
-        caller = sys._getframe(1)
-        register: Any = jax_exporter.register_pytree_node_serialization
-        return caller.f_code is not register.__code__ or caller.f_locals.get("nodetype") is not self.from_jaxexp[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.from_jaxexp.pop(key, None)
-        super().__setitem__(key, value)
-
-
-def share_pytree_registry() -> tuple[_SharedRegistry, _SharedRegistry]:
-    """`jax.export`'s two tables (by type, by serialized name), made able to hold jaxexp's entries."""
-    tables = []
-    for name in ("serialization_registry", "deserialization_registry"):
-        table = getattr(jax_exporter, name)
-        if not isinstance(table, _SharedRegistry):
-            table = _SharedRegistry(table)
-            setattr(jax_exporter, name, table)
-        tables.append(table)
-    by_type, by_name = tables
-    return by_type, by_name
-
-
 def jax_dtype_kinds() -> dict[Any, int]:
     """The dtypes that were registered with `jax.export` at run time, where its serializer has been loaded."""
     serialization = sys.modules.get("jax._src.export.serialization")
     kinds: dict[Any, int] = getattr(serialization, "_dtype_to_dtype_kind", {})
     return kinds
-
-
-def iter_operations(module: Any) -> Iterator[Any]:
-    """Every operation of a module, outermost first."""
-    found: list[Any] = []
-
-    def visit(operation: Any) -> Any:
-        found.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return iter(found)
 
 
 def proto_of_hlo_sharding(sharding: Any) -> bytes:
@@ -558,55 +404,10 @@ def newest_stablehlo() -> str:
     return version
 
 
-def serialize_module_for(module: Any, stablehlo: str) -> bytes:
-    """The module as a StableHLO portable artifact of a given version.
-
-    Raises:
-        jax.errors.JaxRuntimeError: that version does not have an operation, or a type, of the module.
-    """
-    serialized: bytes = _serialize_portable_artifact(module, stablehlo, xla_bridge.get_backend().serialize_with_sdy)
-    return serialized
-
-
-def expand_composites(module: Any) -> None:
-    """Replaces the operations of the CHLO dialect, and composites, by what they stand for, in place.
-
-    A portable artifact holds a CHLO operation as a composite.
-    """
-    hlo.register_stablehlo_passes()
-    run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
-
-
-def custom_calls(module: Any) -> list[tuple[str, Any]]:
-    """The target of each custom call in a module, and the operation, outermost first."""
-    return [
-        (target_of(operation), operation)
-        for operation in iter_operations(module)
-        if operation.name == "stablehlo.custom_call"
-    ]
-
-
-def target_of(custom_call: Any) -> str:
-    """What a custom call calls."""
-    name: str = ir.StringAttr(custom_call.attributes["call_target_name"]).value
-    return name
-
-
-def has_shardy_attributes(module: Any) -> bool:
-    """Whether a module has its Shardy parts as frontend attributes, as modules once were serialized."""
-    attributes = module.operation.attributes
-    return "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in ir.DictAttr(
-        attributes["mhlo.frontend_attributes"]
-    )
-
-
-def import_shardy_attributes(module: Any) -> None:
-    """Turns what some plugins make of Shardy's dialect, frontend attributes, back into the dialect, in place."""
-    if has_shardy_attributes(module):
-        run_passes(module, "xla-sdy-round-trip-import-shardy-attrs", "sdy-lift-inlined-meshes")
-
-
-# What old releases wrote
+def serializes_with_shardy() -> bool:
+    """Whether the default backend's plugin takes modules with Shardy in them."""
+    answer: bool = xla_bridge.get_backend().serialize_with_sdy
+    return answer
 
 
 def registered_custom_calls(platform: str) -> Any:

@@ -6,12 +6,15 @@ import dataclasses
 from typing import Any
 
 from jaxexp import _native
-from jaxexp._artifact import inspect as _inspect
+from jaxexp._artifact.inspect import values_of
+from jaxexp._artifact.inspection import Value
+from jaxexp._public import public
 
 # How many arguments and results are listed, and how many bytes their list may have.
 _LISTED, _LIST_SIZE = 32, 1 << 12
 
 
+@public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What the index of an archive says of a member; what it leaves out is in `Handle.inspect`.
@@ -59,7 +62,7 @@ class Summary:
 def fields_of(artifact: _native.Artifact) -> dict[str, Any]:
     """An artifact's summary, as the index of an archive stores it."""
     facts = artifact.describe()
-    arguments, results = _inspect.values_of(artifact, facts, _LISTED)
+    arguments, results = values_of(artifact, facts, _LISTED)
     return {
         "fun_name": facts["fun_name"],
         "jax_version": facts["jax_version"],
@@ -89,7 +92,7 @@ def of_member(member: dict[str, Any]) -> Summary:
     )
 
 
-def _list(values: tuple[_inspect.Value, ...]) -> str:
+def _list(values: tuple[Value, ...]) -> str:
     lines: list[str] = []
     left = _LIST_SIZE
     for value in values:

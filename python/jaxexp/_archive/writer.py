@@ -9,13 +9,16 @@ import zlib
 from collections.abc import Generator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-from jaxexp import __version__, _native
-from jaxexp._artifact import metadata as _metadata
+from jaxexp import _native
+from jaxexp._artifact.metadata import to_json
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
-from jaxexp._io import files as _files
-from jaxexp._io import lock as _lock
+from jaxexp._io import files, lock
+from jaxexp._io.sources import open_source
+from jaxexp._public import public
+from jaxexp._version import __version__
 
-from . import summary as _summary
+from .opened import Opened
+from .summary import fields_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 _WRITER = f"jaxexp {__version__}"
 
 
+@public
 class ArchiveWriter:
     """An archive that is being written, as `Archive.create` and `Archive.append` return it, for a `with` block.
 
@@ -58,7 +62,7 @@ class ArchiveWriter:
 
     @classmethod
     def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
-        context = _files.replacing(path)
+        context = files.replacing(path)
         return cls(context.__enter__(), _native.ArchiveRecords(), 0, share_modules, context, False)
 
     @classmethod
@@ -107,7 +111,7 @@ class ArchiveWriter:
         blob = memoryview(blob)[:size]  # what follows in the buffer is no part of it
         digest = _native.digest(blob)
         member = {
-            **_summary.fields_of(artifact),
+            **fields_of(artifact),
             "digest": digest,
             "size": size,
             "metadata": own_metadata if own_metadata is not None else _stored_metadata(artifact),
@@ -299,15 +303,14 @@ _MOST_METADATA = 1 << 16
 
 
 def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
-    from .archive import Archive
-
-    with _lock.locked(path), Archive.open(path) as old:
-        old._reader.check()
+    """What `Archive.compact` does."""
+    with lock.locked(path), _open(path) as old:
+        old.check()
         with ArchiveWriter.creating(path, share_modules) as new:
-            for name in old:
-                with old._reader.placed(name):
-                    member = old[name]._member
-                    blob = old[name].read()
+            for number, name in enumerate(old.names()):
+                with old.placed(name):
+                    member = old.index.member(number)
+                    blob = old.artifact_bytes(number)
                     digest = new._add(name, blob, member["metadata"] if member["own_metadata"] else None)
                     if digest != member["digest"]:
                         raise DeserializationError(
@@ -318,20 +321,22 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
 @contextlib.contextmanager
 def _appended(path: str | os.PathLike[str]) -> Generator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
     """An archive's file, for writing, its members, and where it ends; as it was, if there is an exception."""
-    from .archive import Archive
-
-    with _lock.locked(path) as file:
+    with lock.locked(path) as file:
         records = _native.ArchiveRecords()
-        with Archive.open(path) as archive:
-            reader = archive._reader
-            with reader.placed():
-                records.take(reader.index)
+        with _open(path) as opened:
+            end = opened.end
+            with opened.placed():
+                records.take(opened.index)
         try:
-            file.truncate(reader.end)  # who was here before may have been interrupted
-            yield file, records, reader.end
+            file.truncate(end)  # who was here before may have been interrupted
+            yield file, records, end
         except BaseException:
-            file.truncate(reader.end)
+            file.truncate(end)
             raise
+
+
+def _open(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
+    return contextlib.closing(Opened(open_source(path, {})))
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
@@ -356,7 +361,7 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
 
 
 def _metadata_text(metadata: Mapping[str, Any]) -> str:
-    text = _object_text(_metadata.to_json(metadata))
+    text = _object_text(to_json(metadata))
     if (size := len(text.encode())) > _MOST_METADATA:
         raise ExportError(
             f"the metadata of an archive's member has to be at most {_MOST_METADATA} bytes as JSON, found {size}; "

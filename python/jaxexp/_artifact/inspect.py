@@ -1,158 +1,25 @@
-"""What an artifact says of itself, told without JAX."""
+"""`inspect`: what an artifact says of itself, without JAX."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
-from jaxexp._io import files as _files
+from jaxexp._io import files
+from jaxexp._public import public
 
-from . import module_head as _bytecode
-from . import op_sharding as _op_sharding
+from . import module_head, op_sharding
+from .chain import chain
+from .inspection import Inspection, Value
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """An argument or a result.
-
-    Attributes:
-        dtype: the name of its dtype.
-        weak_type: whether its type gives way to others in JAX's type promotion; None where that is not known, because
-            the artifact has no trailer.
-        shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
-        memory_space: where it lies: "device", "host" or "any".
-        sharding: how it is divided among devices; None where that is left open.
-        kept: whether the module takes it. Arguments that the function does not use may be left out; results are in
-            the module always.
-        path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1]"``. Children
-            of custom nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
-    """
-
-    dtype: str
-    weak_type: bool | None
-    shape: tuple[int | str, ...]
-    memory_space: str
-    sharding: str | None
-    kept: bool
-    path: str
-
-    def __str__(self) -> str:
-        text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
-        if self.weak_type:
-            text += ", weakly typed"
-        if self.memory_space != "device":
-            text += f" in {self.memory_space} memory"
-        if self.sharding is not None:
-            text += f", {self.sharding}"
-        return text if self.kept else f"{text}, not used"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
-    """What an artifact says of itself; its text fits a terminal.
-
-    Nothing of this is checked against the modules: that takes JAX, and is what `Policy` is for.
-
-    Attributes:
-        fun_name: the name of the function.
-        jax_version: the JAX that wrote it, where the artifact says so (since JAX 0.11.1).
-        writer: the releases of JAX that write such an artifact.
-        serialization_version: the version number in its first slot.
-        calling_convention_version: the version of the calling convention.
-        platforms: what the module was lowered for.
-        nr_devices: how many devices it was lowered for.
-        arguments: the arguments, in the order of the leaves of `in_tree`.
-        results: the results, in the order of the leaves of `out_tree`.
-        in_tree: the tree structure of the pair (args, kwargs), as JAX prints it.
-        out_tree: the tree structure of the result.
-        ordered_effects: the types of its ordered effects.
-        unordered_effects: the types of its other effects.
-        disabled_checks: the safety checks that were left out when it was exported.
-        vjp_order: how many VJPs it holds.
-        total_bytes: the size of the buffer or file.
-        module_bytes: the size of its module, then of those of its VJPs.
-        producer: what wrote the module, such as ``"StableHLO_v1.13.0"``; None if the module is no MLIR bytecode.
-        stablehlo: the version of StableHLO that the module was written for; None where the producer names none.
-        dialects: the dialects of the module.
-        operations: the kinds of operations in the module.
-        operation_counts: how many operations of each kind there are in each of the modules, in the order of
-            `module_bytes`; None for a module that is damaged, or newer than what can be read here.
-        custom_calls: likewise how many operations call each target of custom calls.
-        trailer: who wrote the trailer, which is where all that follows comes from; None where there is none.
-        module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
-        modules_checked: whether `inspect` was told to compare them. The digest of everything else always is.
-        constraints: the constraints on dimension variables.
-        metadata: what the user had to say of the artifact; None for nothing.
-    """
-
-    fun_name: str
-    jax_version: str | None
-    writer: str
-    serialization_version: int
-    calling_convention_version: int
-    platforms: tuple[str, ...]
-    nr_devices: int
-    arguments: tuple[Value, ...]
-    results: tuple[Value, ...]
-    in_tree: str
-    out_tree: str
-    ordered_effects: tuple[str, ...]
-    unordered_effects: tuple[str, ...]
-    disabled_checks: tuple[str, ...]
-    vjp_order: int
-    total_bytes: int
-    module_bytes: tuple[int, ...]
-    producer: str | None
-    stablehlo: str | None
-    dialects: tuple[str, ...]
-    operations: tuple[str, ...]
-    operation_counts: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
-    custom_calls: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
-    trailer: str | None
-    module_digests: tuple[str, ...]
-    modules_checked: bool
-    constraints: tuple[str, ...]
-    metadata: dict[str, Any] | None = dataclasses.field(hash=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` takes."""
-        return dataclasses.asdict(self)
-
-    def __str__(self) -> str:
-        vjps = [f"{size:,} for order {order}" for order, size in enumerate(self.module_bytes[1:], start=1)]
-        facts = {
-            "written by": f"JAX {self.jax_version or self.writer}, serialization version {self.serialization_version}, "
-            f"calling convention {self.calling_convention_version}",
-            "runs on": f"{self.nr_devices} device{'s' * (self.nr_devices != 1)} of {_listed(self.platforms, ' or ')}",
-            "in_tree": self.in_tree,
-            **_numbered("argument", self.arguments),
-            "out_tree": self.out_tree,
-            **_numbered("result", self.results),
-            "effects": _listed((*(f"{e} (ordered)" for e in self.ordered_effects), *self.unordered_effects)),
-            "not checked": _listed(self.disabled_checks),
-            "module": f"{self.module_bytes[0]:,} bytes by {self.producer or 'no producer that is known'}, dialects "
-            f"{_listed(self.dialects)}, {len(self.operations)} kinds of operations",
-            "custom calls": _calls(self.custom_calls[0]),
-            "VJPs": _listed(vjps),
-            "size": f"{self.total_bytes:,} bytes",
-            "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",
-            "constraints": _listed(self.constraints),
-            "metadata": "none" if self.metadata is None else _listed(f"{k} = {v!r}" for k, v in self.metadata.items()),
-        }
-        return "\n".join([f"{self.fun_name}:", *(f"  {name:<13}{text}" for name, text in facts.items())])
-
-    def _digests(self) -> str:
-        shown = f"digest of the module {self.module_digests[0]}"
-        return f"{shown}, which is right" if self.modules_checked else shown
-
-
+@public
 def inspect(path_or_buffer: str | os.PathLike[str] | Buffer, *, check_modules: bool = False) -> Inspection:
     """Says what is in an artifact without loading it, and without JAX: its signature, its age, its modules' sizes.
 
@@ -174,11 +41,8 @@ def inspect(path_or_buffer: str | os.PathLike[str] | Buffer, *, check_modules: b
     """
     if not isinstance(path_or_buffer, (str, os.PathLike)):
         return described(path_or_buffer, check_modules)
-    try:
-        return described(_files.mapped(path_or_buffer), check_modules)
-    except DeserializationError as error:
-        error.file = os.fsdecode(path_or_buffer)
-        raise
+    with files.named_in_errors(os.fsdecode(path_or_buffer)):
+        return described(files.mapped(path_or_buffer), check_modules)
 
 
 # Artifacts from before memory spaces have 0.
@@ -193,15 +57,13 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         raise ExportTypeError(
             f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
         ) from error
-    facts = artifact.describe()
-    modules, link = [facts.pop("module")], artifact
-    while (vjp := link.vjp()) is not None:
-        link = vjp
-        modules.append(link.describe()["module"])
+    facts, *of_vjps = [link.describe() for link in chain(artifact)]
+    modules = [facts.pop("module"), *(of_vjp["module"] for of_vjp in of_vjps)]
     trailer: dict[str, Any] = artifact.trailer() or {"writer": None, "functions": (), "constraints": ()}
     functions = trailer["functions"]
     if check_modules:
-        _check_modules(artifact)
+        for link in chain(artifact):
+            link.module()  # compares it with its digest
     arguments, results = values_of(artifact, facts)
     for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
         del facts[key]
@@ -247,12 +109,6 @@ def values_of(
     )
 
 
-def _check_modules(artifact: _native.Artifact | None) -> None:
-    while artifact is not None:
-        artifact.module()  # compares it with its digest
-        artifact = artifact.vjp()
-
-
 def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
     if texts is None:
         return None
@@ -264,9 +120,9 @@ def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
 def _head(module: memoryview) -> dict[str, Any]:
     """What the head of a module tells; a module that is damaged is still described, by what there is."""
     try:
-        head = _bytecode.read(module)
+        head = module_head.read(module)
     except DeserializationError:
-        return {"producer": _bytecode.producer(module), "stablehlo": None, "dialects": (), "operations": ()}
+        return {"producer": module_head.producer(module), "stablehlo": None, "dialects": (), "operations": ()}
     return {
         "producer": head.producer,
         "stablehlo": head.stablehlo,
@@ -280,12 +136,6 @@ def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int]
         return _native.contents(module) or (None, None)
     except DeserializationError:
         return None, None
-
-
-def _calls(counts: dict[str, int] | None) -> str:
-    if counts is None:
-        return "not known, because the module cannot be read here"
-    return _listed(f"{target} ({count})" for target, count in counts.items())
 
 
 def _argument_path(path: str) -> str:
@@ -317,7 +167,7 @@ def _sharding(sharding: tuple[Any, Any, str | None] | bytes | None) -> str | Non
     if sharding is None:
         return None
     if isinstance(sharding, bytes):
-        return _op_sharding.text(sharding)
+        return op_sharding.text(sharding)
     mesh, spec, memory_kind = sharding
     parts = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in spec]
     axes = ", ".join(f"{name!r}: {size}" for name, size in mesh)
@@ -327,17 +177,3 @@ def _sharding(sharding: tuple[Any, Any, str | None] | bytes | None) -> str | Non
 
 def _check(kind: int, target: str | None) -> str:
     return f"custom_call:{target}" if kind == 1 else ("platform", "", "shape_assertions")[kind]
-
-
-def _numbered(name: str, values: tuple[Value, ...]) -> dict[str, str]:
-    shown = {f"{name} {i}": str(value) for i, value in enumerate(values[:_SHOWN])}
-    if len(values) > _SHOWN:
-        shown[f"{name}s"] = f"{len(values) - _SHOWN} more"
-    return shown
-
-
-_SHOWN = 20
-
-
-def _listed(names: Any, separator: str = ", ") -> str:
-    return separator.join(names) or "none"

@@ -1,141 +1,55 @@
-"""Batching: what a declared batch dimension means, and how to run a function over a batch with one call or many.
-
-The declaration is an attribute of the module, so that it travels through every reader and writer of artifacts. It is
-checked against the signature wherever it is used; one that does not fit is as good as none.
-"""
+"""`jax.vmap` of exported functions: one call for a declared batch dimension, otherwise one call after the other."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head as _bytecode
-from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError
+from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._function.data import ExportedData
+from jaxexp._module import batch_dim
 
-if TYPE_CHECKING:
-    from jaxexp._exported import Exported
-
-_NAME = "jaxexp.batch_dim"
-_CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, which the format has no place for; separated by ";"
+from .derivatives import differentiable_indices
+from .primitive import abstract_eval, call_exported_p, pushforward_p
 
 
-# The declaration
+def _batching_rule(primitive: Any) -> Callable[..., Any]:
+    def rule(
+        axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, exported: ExportedData, **params: Any
+    ) -> tuple[Any, Any]:
+        wrt, batch = params.get("wrt"), batch_dim.of(exported)
+        led = None if batch is None else (batch.arguments, batch.results)
+        if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
+            led = (*led[0], *(led[0][i] for i in wrt)), (True,) * len(differentiable_indices(exported.out_avals))
+
+        def fits(avals: Sequence[Any]) -> bool:
+            assert batch is not None
+            try:
+                abstract_eval(*avals[: len(exported.in_avals)], exported=batch.constrained)
+            except ExportError:
+                return False
+            return True
+
+        bind = functools.partial(primitive.bind, exported=exported, **params)
+        return _run(bind, axis_data, args, dims, led, fits, exported)
+
+    return rule
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchDim:
-    """A dimension variable that is a batch, and the arguments and results that it leads.
-
-    `constrained` is the function with the constraints on its dimension variables, which a loaded one has forgotten.
-    """
-
-    name: str
-    arguments: tuple[bool, ...]
-    results: tuple[bool, ...]
-    constrained: Exported
-
-
-def check(
-    name: str, fun_name: str, in_avals: Sequence[Any], in_tree: Any, out_avals: Sequence[Any], out_tree: Any
-) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Which arguments and which results the dimension variable `name` leads, given that it is a batch.
-
-    Raises:
-        ExportError: it cannot be one; the message says which argument or result is in the way.
-    """
-    if not isinstance(name, str):
-        raise ExportTypeError(
-            f"exporting {fun_name}: batch_dim is the name of a dimension variable, a str such as 'b', not {name!r}"
-        )
-    start = f"exporting {fun_name} with batch_dim={name!r}: "
-
-    def led(avals: Sequence[Any], describe: Callable[[int], str]) -> tuple[bool, ...]:
-        for index, aval in enumerate(avals):
-            for axis, dim in enumerate(aval.shape):
-                if name in _jax.dim_vars(dim) and (axis or str(dim) != name):
-                    raise ExportError(
-                        f"{start}{describe(index)} has shape {_text(aval)}, but a batch dimension may "
-                        f"only be the leading dimension, and {name} itself rather than an expression"
-                    )
-        return tuple(name in _jax.all_dim_vars([aval]) for aval in avals)
-
-    arguments = led(in_avals, lambda index: _jax.describe_argument(in_tree, index, None))
-    if not any(arguments):
-        known = ", ".join(_jax.all_dim_vars(in_avals)) or "none"
-        raise ExportError(f"{start}no argument has that dimension; the arguments' dimension variables: {known}")
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_tree.unflatten(range(out_tree.num_leaves)))]
-
-    def describe_result(index: int) -> str:
-        return f"result{jax.tree_util.keystr(paths[index])}"
-
-    results = led(out_avals, describe_result)
-    for index, aval in enumerate(out_avals):
-        if not results[index] and aval.dtype != _jax.float0:  # which has nothing in it
-            raise ExportError(
-                f"{start}{describe_result(index)} has shape {_text(aval)}, but every result must have {name} as "
-                "its leading dimension. Broadcast it in the function, or export without batch_dim"
-            )
-    return arguments, results
-
-
-def _text(aval: Any) -> str:
-    return f"({', '.join(map(str, aval.shape))})"
-
-
-def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
-    """Writes the declaration into a module."""
-    with module.context:
-        attributes = module.operation.attributes
-        attributes[_NAME] = _jax.ir.StringAttr.get(name)
-        if constraints := _jax.explicit_constraints(in_avals):
-            attributes[_CONSTRAINTS] = _jax.ir.StringAttr.get(";".join(constraints))
-
-
-def declared(exported: Exported) -> BatchDim | None:
-    """The batch dimension that a function was exported with, None where there is none or where it does not fit."""
-    # Modules are large, and few have the attribute: its name is searched for before anything is parsed.
-    if not _jax.any_symbolic(exported.in_avals):
-        return None
-    if not _bytecode.may_name(exported._module_buffer, _NAME):
-        return None
-    name, constraints = _jax.module_string_attributes(exported.mlir_module_serialized, _NAME, _CONSTRAINTS)
-    if name is None:
-        return None
-    try:
-        arguments, results = check(
-            name, exported.fun_name, exported.in_avals, exported.in_tree, exported.out_avals, exported.out_tree
-        )
-        scope = _jax.SymbolicScope(constraints.split(";") if constraints else ())
-        in_avals = tuple(aval.update(shape=_jax.in_scope(aval.shape, scope)) for aval in exported.in_avals)
-    except ValueError:  # an ExportError, or a constraint that is none
-        return None
-    return BatchDim(name, arguments, results, dataclasses.replace(exported, in_avals=in_avals))
-
-
-def of_vjp(batch: BatchDim | None, in_avals: Sequence[Any]) -> str | None:
-    """The batch dimension of a function's VJP: an argument's cotangent that sums over the batch leaves none."""
-    if batch is None:
-        return None
-    differentiable = (aval.to_tangent_aval().dtype != _jax.float0 for aval in in_avals)
-    return batch.name if all(led for led, d in zip(batch.arguments, differentiable, strict=True) if d) else None
-
-
-# Running a batch
-
-
-def run(
+def _run(
     bind: Callable[..., Sequence[Any]],
     axis_data: Any,
     args: Sequence[Any],
     dims: Sequence[int | None],
     led: tuple[Sequence[bool], Sequence[bool]] | None,
     fits: Callable[[Sequence[Any]], bool],
-    exported: Exported,
+    exported: ExportedData,
 ) -> tuple[Sequence[Any], Sequence[int | None]]:
     """Applies `bind` to each element of a batch: the whole of a batching rule.
 
@@ -322,3 +236,7 @@ def _fold(
         return axis.place(_reshaped(result, shape, axis.explicit, *_partitions(result), mesh=axis.mesh))
 
     return list(map(unfolded, bind(*map(folded, args, batched, led_args)), led_results))
+
+
+_jax.fancy_primitive_batchers[call_exported_p] = _batching_rule(call_exported_p)
+_jax.fancy_primitive_batchers[pushforward_p] = _batching_rule(pushforward_p)

@@ -4,43 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head as _bytecode
+from jaxexp._artifact import module_head
 from jaxexp._errors import ExportError
+from jaxexp._function import data
 from jaxexp._function.convention import Arguments
+from jaxexp._function.data import ExportedData
+from jaxexp._module import mlir
 
+from . import batching, derivatives, lowering  # noqa: F401  (they give the primitives their rules)
 from .primitive import call_exported_p
-
-if TYPE_CHECKING:
-    from jaxexp._exported import Exported
 
 # How a module says that a result may take the memory of an argument: of which result, or of any.
 _DONATION = "tf.aliasing_output", "jax.buffer_donor"
 
 
-def call_exported(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _jax.trace_state_clean():
-        # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could.
+        # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could. What
+        # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
-            return exported._eager_call(*args, **kwargs)
+            return (exported.__dict__.get("_eager_call") or _eager_callable(exported))(*args, **kwargs)
         except ValueError as error:
-            if (reason := _jax.why_not_refined(error)) is None:
+            if (reason := mlir.why_not_refined(error)) is None:
                 raise
             raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
     return _call_traced(exported, args, kwargs)
 
 
-def lowered(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def lowered(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The `jax.stages.Lowered` of a call with these arguments, or specs, that the same call later compiles or finds."""
-    return exported._eager_call.lower(*args, **kwargs)
+    return _eager_callable(exported).lower(*args, **kwargs)
 
 
-def eager_callable(exported: Exported) -> Callable[..., Any]:
-    """The function as one jitted callable, which donates what it was exported to donate; `Exported` keeps it."""
+def _eager_callable(exported: ExportedData) -> Any:
+    """The function as one jitted callable, which is kept with it."""
+    return data.kept(exported, "_eager_call", _jitted)
+
+
+def _jitted(exported: ExportedData) -> Callable[..., Any]:
+    """The function as one jitted callable, which donates what it was exported to donate."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _call_traced(exported, args, kwargs)
@@ -63,7 +70,7 @@ def eager_callable(exported: Exported) -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Donating:
-    exported: Exported
+    exported: ExportedData
     jitted_flat: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -74,14 +81,14 @@ class _Donating:
         return self.jitted_flat.lower(*_leaves(self.exported, args, kwargs))
 
 
-def _donated_arguments(exported: Exported) -> tuple[int, ...]:
+def _donated_arguments(exported: ExportedData) -> tuple[int, ...]:
     """The arguments whose buffers the module may use for its results."""
     serialized = exported.mlir_module_serialized
-    if not _bytecode.may_name(serialized, *_DONATION):
+    if not module_head.may_name(serialized, *_DONATION):
         return ()
     context = _jax.make_ir_context()
     with context:
-        attributes = _jax.argument_attributes(_jax.deserialize_module(serialized, context))
+        attributes = mlir.argument_attributes(mlir.parse(serialized, context))
     arrays = attributes[Arguments.of_exported(exported).array]
     return tuple(
         index
@@ -90,12 +97,12 @@ def _donated_arguments(exported: Exported) -> tuple[int, ...]:
     )
 
 
-def _call_traced(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves = _leaves(exported, args, kwargs)
     return jax.tree_util.tree_unflatten(exported.out_tree, call_exported_p.bind(*leaves, exported=exported))
 
 
-def _leaves(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+def _leaves(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
     leaves: Sequence[Any]
     leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
     if in_tree != exported.in_tree:
@@ -103,7 +110,7 @@ def _leaves(exported: Exported, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return leaves
 
 
-def tree_mismatch(exported: Exported, in_tree: Any) -> str:
+def tree_mismatch(exported: ExportedData, in_tree: Any) -> str:
     # Any leaves will do to compare structures.
     given, expected = (tree.unflatten(range(tree.num_leaves)) for tree in (in_tree, exported.in_tree))
     differences = [

@@ -9,12 +9,13 @@ from typing import Any, Literal, Protocol, overload
 import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from jaxexp._archive.archive import Handle
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._exported import Exported
+from jaxexp._function import sharding
+from jaxexp._function.data import ExportedData
 from jaxexp._io.workers import worker_count
+from jaxexp._public import public
 
-from . import call as _call
+from .call import lowered
 
 # JAX keeps the code of so many functions, those that were used last.
 _MOST = 2048
@@ -23,10 +24,10 @@ _MOST = 2048
 class Loadable(Protocol):
     """A `Handle`, or another object whose `load` returns a function."""
 
-    def load(self) -> Exported: ...
+    def load(self) -> ExportedData: ...
 
 
-_Function = Exported | Loadable
+_Function = ExportedData | Loadable
 _Item = _Function | tuple[_Function, tuple[Any, ...]] | tuple[_Function, tuple[Any, ...], dict[str, Any]]
 
 
@@ -46,6 +47,7 @@ def prefetch(
     workers: int | None = None,
     on_error: Literal["return"],
 ) -> list[jax.stages.Compiled | Exception]: ...
+@public
 def prefetch(
     handles: Iterable[_Item],
     mesh_or_device: Any = None,
@@ -123,12 +125,12 @@ def _begin(pool: concurrent.futures.Executor, item: Any, place: Any) -> concurre
     """Lowers a function here, where JAX's context managers are in force, and has it compiled in another thread."""
     try:
         exported, args, kwargs = _function_and_arguments(item, place)
-        lowered = _call.lowered(exported, args, kwargs)
+        program = lowered(exported, args, kwargs)
     except Exception as error:
         failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
         failed.set_exception(error)
         return failed
-    return pool.submit(lowered.compile)
+    return pool.submit(program.compile)
 
 
 def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
@@ -140,14 +142,14 @@ def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
             raise error
 
 
-def _function_and_arguments(item: Any, place: Any) -> tuple[Exported, tuple[Any, ...], dict[str, Any]]:
+def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[Any, ...], dict[str, Any]]:
     given: list[Any] = list(item) if isinstance(item, tuple) else [item]
     exported = given[0] if given else None
-    if isinstance(exported, Handle):
-        exported = exported.load_and_keep()
-    elif not isinstance(exported, Exported) and callable(load := getattr(exported, "load", None)):
-        exported = load()
-    if not isinstance(exported, Exported) or len(given) > 3:
+    if not isinstance(exported, ExportedData):
+        # An archive keeps what its handles load so: another handle of the same member then finds the compiled function.
+        load = getattr(exported, "load_and_keep", None) or getattr(exported, "load", None)
+        exported = load() if callable(load) else None
+    if not isinstance(exported, ExportedData) or len(given) > 3:
         raise ExportTypeError(
             "prefetch takes functions (an Exported, or a handle whose load() returns one), or tuples (function, args) "
             f"and (function, args, kwargs), not {type(item)}"
@@ -163,22 +165,22 @@ def _function_and_arguments(item: Any, place: Any) -> tuple[Exported, tuple[Any,
     return exported, args, kwargs
 
 
-def _arguments(exported: Exported, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Specs of arguments as the signature has them, in the places that the caller means."""
     shardings: tuple[Any, ...]
     if isinstance(place, Mesh):
-        shardings = exported.in_shardings_jax(place)
+        shardings = tuple(sharding.on_mesh(stored, place) for stored in exported._in_named_shardings)
     elif place is None or isinstance(place, jax.Device):
         shardings = (None if place is None else SingleDeviceSharding(place),) * len(exported.in_avals)
     else:
         raise ExportTypeError(f"prefetch: expected a jax.sharding.Mesh, a device or None, found {type(place)}")
     specs = []
-    for i, (aval, sharding) in enumerate(zip(exported.in_avals, shardings, strict=True)):
+    for i, (aval, placed) in enumerate(zip(exported.in_avals, shardings, strict=True)):
         if not all(isinstance(size, int) for size in aval.shape):
             raise ExportError(
                 f"prefetch of {exported.fun_name}: argument {i} has the symbolic shape {aval.shape}, and code is made "
                 "for sizes. Pass (function, args) with arrays or jax.ShapeDtypeStruct of these"
             )
-        specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type))
+        specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type))
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
     return args, kwargs

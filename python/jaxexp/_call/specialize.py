@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
+from jaxexp._function import data
 from jaxexp._function.convention import OLDEST_VERSION, Arguments
-from jaxexp._module import lapack as _legacy
-from jaxexp._module import main as _wrap
-from jaxexp._module import safety_checks as _check
+from jaxexp._function.data import E, ExportedData
+from jaxexp._function.specs import check_one_scope
+from jaxexp._module import main, mlir, runnable
 
-from . import call as _call
-from . import primitive as _primitive
-
-if TYPE_CHECKING:
-    from jaxexp._exported import Exported
+from .call import tree_mismatch
+from .primitive import abstract_eval
 
 
-def specialize(exported: Exported, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Exported:
-    """See `Exported.specialize`."""
-    _check.check_one_scope(exported.fun_name, args_specs, kwargs_specs)
+def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
+    """`Exported.specialize`."""
+    check_one_scope(exported.fun_name, args_specs, kwargs_specs)
     specs, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
     if in_tree != exported.in_tree:
-        raise ExportError(_call.tree_mismatch(exported, in_tree))
+        raise ExportError(tree_mismatch(exported, in_tree))
     in_avals = tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
-    out_avals, _ = _primitive.abstract_eval(*in_avals, exported=exported)
+    out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if in_avals == exported.in_avals:
         return exported
 
@@ -37,25 +35,28 @@ def specialize(exported: Exported, args_specs: tuple[Any, ...], kwargs_specs: di
     module = _specialized_module(exported, in_avals, out_avals, still_symbolic)
     # With several platforms, the choice between them is left to the caller.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
-    _wrap.say_whether_polymorphic(module, needs_refinement)
-    return dataclasses.replace(
+    main.say_whether_polymorphic(module, needs_refinement)
+    specialized = dataclasses.replace(
         exported,
         in_avals=in_avals,
         out_avals=out_avals,
-        mlir_module_serialized=_jax.serialize_module(module),
+        mlir_module_serialized=mlir.serialize(module),
         calling_convention_version=_convention_version(exported),
         uses_global_constants=needs_refinement,
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
+    return data.remember(
+        specialized, metadata=data.metadata_of(exported), compatibility=data.compatibility_of(exported)
+    )
 
 
-def _convention_version(exported: Exported) -> int:
+def _convention_version(exported: ExportedData) -> int:
     """That of the new module: an old convention differs in tokens alone."""
     version = exported.calling_convention_version
     return version if exported.ordered_effects else max(version, OLDEST_VERSION)
 
 
-def _with_shape_of(spec: Any, exported: Exported, index: int) -> Any:
+def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     """The abstract value of an argument, in the shape of `spec`, whose dtype must be the argument's own."""
     aval = exported.in_avals[index]
     where = _jax.describe_argument(exported.in_tree, index, None)
@@ -74,12 +75,12 @@ def _with_shape_of(spec: Any, exported: Exported, index: int) -> Any:
 
 
 def _specialized_module(
-    exported: Exported, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool
+    exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool
 ) -> Any:
     """The module with a main function of the new shapes; without dynamic shapes where none of them is symbolic."""
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
-        module = _legacy.parse(exported, context)
+        module = runnable.parse(exported, context)
         inner = _jax.ir.SymbolTable(module.operation)["main"]
         kept = exported.module_kept_var_idx
         arguments = Arguments.of_exported(exported)
@@ -94,17 +95,17 @@ def _specialized_module(
                         f"specializing {exported.fun_name} to symbolic shapes needs all of its arguments in the module"
                     )
                 # For the assertions: the old main function computes its own variables.
-                _wrap.dim_values_of(module, in_avals, exported.in_tree, given[arguments.array])
+                main.dim_values_of(module, in_avals, exported.in_tree, given[arguments.array])
             return given
 
-        attributes = _jax.argument_attributes(module)
-        _wrap.surround_main(module, types, result_types, operands, argument_attributes=attributes)
+        attributes = mlir.argument_attributes(module)
+        main.surround_main(module, types, result_types, operands, argument_attributes=attributes)
         if still_symbolic:
             return module
         try:
             return _jax.refine_shapes(module)
         except ValueError as error:
-            reason = _jax.why_not_refined(error) or error
+            reason = mlir.why_not_refined(error) or error
             raise ExportError(f"specializing {exported.fun_name}: its module refuses these shapes: {reason}") from error
 
 
@@ -120,8 +121,8 @@ def _refined_type(type_: Any, aval: Any) -> Any:
 class _SpecializedVjp:
     """Specializes the VJP of the function that was specialized; equal for equal functions."""
 
-    origin: Exported
+    origin: ExportedData
 
-    def __call__(self, specialized: Exported) -> Exported:
+    def __call__(self, specialized: ExportedData) -> ExportedData:
         cotangents = [aval.to_ct_aval() for aval in specialized.out_avals]
         return specialize(self.origin.vjp(), (*specialized.in_avals, *cotangents), {})

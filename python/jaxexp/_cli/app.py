@@ -1,4 +1,4 @@
-"""The group of commands: which there are, what is common to them, and what becomes of their errors."""
+"""The group of commands: which there are and what is common to them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 
 import click
 
-from jaxexp import __version__
+from jaxexp._version import __version__
 
-from .page import colours, one_line
+from .complaints import FAILED, INTERRUPTED, complain, said_of_any
 
 _COMMANDS = ("inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench")
-FAILED, INTERRUPTED = 1, 130
 # As diff(1) does: 1 says that two things differ.
 _FAILED = {"diff": 2}
 
@@ -94,36 +93,5 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if state["traceback"]:
             raise
-        complain(_said(error))
+        complain(said_of_any(error))
         return _FAILED.get(state["command"], FAILED)
-
-
-def complain(text: str) -> None:
-    """One line on stderr."""
-    start = click.style("jaxexp:", fg="red") if colours(sys.stderr) else "jaxexp:"
-    click.echo(f"{start} {one_line(text)}", err=True, color=colours(sys.stderr))
-
-
-def said(error: BaseException) -> str:
-    """What an expected error has to say; an unexpected one is raised again."""
-    from jaxexp._errors import ExportError
-
-    if isinstance(error, click.ClickException):
-        return error.format_message()
-    if isinstance(error, OSError):
-        # Errors of jaxexp and of file systems alike; some have no more than a text.
-        name = error.filename if error.filename is not None else None
-        return f"{os.fsdecode(name)!r}: {error.strerror}" if name is not None else error.strerror or str(error)
-    if isinstance(error, (ExportError, ImportError)):
-        return str(error)
-    raise error
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, click.UsageError):
-        command = error.ctx.command_path if error.ctx else "jaxexp"
-        return f"{error.format_message().rstrip('.')}. '{command} --help' has examples"
-    try:
-        return said(error)
-    except Exception:
-        return f"{type(error).__name__}: {error} (not expected here; 'jaxexp --traceback ...' shows where it is from)"

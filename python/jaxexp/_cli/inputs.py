@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._errors import DeserializationError
-from jaxexp._io import files as _files
+from jaxexp._io.files import mapped, named_in_errors
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
@@ -48,7 +48,7 @@ class Source:
         """
         if self.path is None:
             return self.handle.read()
-        return _files.mapped(self.path)
+        return mapped(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,19 +72,15 @@ def checked(source: Source) -> Checked:
         OSError: it cannot be read.
     """
     from jaxexp import _native
+    from jaxexp._artifact.chain import chain
 
-    try:
+    with named_in_errors(source.name):
         buffer = source.read()
         if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
             raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
         artifact = _native.Artifact(buffer)
-        link: _native.Artifact | None = artifact
-        while link is not None:
+        for link in chain(artifact):
             _native.check_bytecode(link.module())
-            link = link.vjp()
-    except DeserializationError as error:
-        error.file = source.name
-        raise
     return Checked(buffer, artifact.trailer() is not None)
 
 

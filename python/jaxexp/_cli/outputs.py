@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jaxexp._io import files as _files
+from jaxexp._io import files
 
 
 def write(path: str, data: Any, *, force: bool) -> None:
@@ -24,7 +24,7 @@ def write(path: str, data: Any, *, force: bool) -> None:
     """
     if not force:
         refuse_existing(path)
-    _files.replace(path, [data])
+    files.replace(path, [data])
 
 
 def refuse_existing(path: str) -> None:

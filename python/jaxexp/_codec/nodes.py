@@ -1,4 +1,4 @@
-"""What the user registers for serialization: pytree node types and dtypes.
+"""Pytree node types that the user registers for serialization.
 
 jaxexp and `jax.export` know each other's pytree registrations, in both directions: see
 `register_pytree_node_serialization`.
@@ -12,9 +12,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import jax.numpy as jnp
-import numpy as np
-
 from jaxexp import _jax
 from jaxexp._errors import (
     DeserializationError,
@@ -23,8 +20,9 @@ from jaxexp._errors import (
     SerializationTypeError,
     UnsupportedSerializationError,
 )
+from jaxexp._public import public
 
-from . import dict_keys as _keys
+from . import dict_keys, shared_registry
 
 T = TypeVar("T", bound=type)
 
@@ -44,6 +42,7 @@ _by_type: dict[type, _Node] = {}
 _by_name: dict[str, _Node] = {}
 
 
+@public
 def register_pytree_node_serialization(
     nodetype: T,
     *,
@@ -87,7 +86,7 @@ def register_pytree_node_serialization(
         from_children = _registered_unflatten(nodetype)
     node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
     _by_type[nodetype] = _by_name[serialized_name] = node
-    jax_by_type, jax_by_name = _jax.share_pytree_registry()
+    jax_by_type, jax_by_name = shared_registry.share()
     jax_by_type.lend(nodetype, nodetype, (serialized_name, serialize_auxdata))
     jax_by_name.lend(nodetype, serialized_name, (nodetype, deserialize_auxdata, from_children))
     return nodetype
@@ -103,6 +102,7 @@ def _registered_unflatten(nodetype: type) -> Callable[[Any, Sequence[Any]], Any]
     return unflatten
 
 
+@public
 def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T:
     """Lets trees that contain a namedtuple class be serialized; its field names are stored with it.
 
@@ -167,8 +167,8 @@ def _keyed(
     node = _Node(
         nodetype,
         serialized_name,
-        lambda keys: _keys.keys_to_bytes(keys, refusal),
-        _keys.keys_from_bytes,
+        lambda keys: dict_keys.keys_to_bytes(keys, refusal),
+        dict_keys.keys_from_bytes,
         from_children,
     )
     _by_name[serialized_name] = node
@@ -179,9 +179,12 @@ def _keyed(
 
 # The errors are of the types that `jax.export` raises for such keys.
 _KEYED = {
-    dict: _keyed(dict, "jaxexp.dict", SerializationTypeError, _keys.dict_from_children),
+    dict: _keyed(dict, "jaxexp.dict", SerializationTypeError, dict_keys.dict_from_children),
     collections.OrderedDict: _keyed(
-        collections.OrderedDict, "jaxexp.OrderedDict", UnsupportedSerializationError, _keys.ordered_dict_from_children
+        collections.OrderedDict,
+        "jaxexp.OrderedDict",
+        UnsupportedSerializationError,
+        dict_keys.ordered_dict_from_children,
     ),
 }
 
@@ -195,7 +198,7 @@ def custom_node_name(nodetype: type, auxdata: Any) -> tuple[str, bytes]:
             cannot be serialized.
     """
     node = _by_type.get(nodetype)
-    if nodetype in _KEYED and not _keys.all_strings(auxdata):
+    if nodetype in _KEYED and not dict_keys.all_strings(auxdata):
         node = _KEYED[nodetype]
     if node is not None:
         name, serialize_auxdata = node.serialized_name, node.serialize_auxdata
@@ -239,31 +242,3 @@ def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any])
             f"auxiliary data and children that rebuild the pytree node {serialized_name!r}",
             f"{len(auxdata)} bytes and {len(children)} children, on which it raised {type(error).__name__}: {error}",
         ) from error
-
-
-def _dtypes(*names: str) -> list[np.dtype[Any]]:
-    return [np.dtype(getattr(jnp, name)) for name in names]
-
-
-# Indexed by the format's number for a dtype (the DType enum of schema/exported.fbs).
-DTYPES: tuple[Any, ...] = (
-    *_dtypes("bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *_dtypes("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "int4", "uint4"),
-    *_dtypes("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-    _jax.float0,
-    *_dtypes("float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn"),
-    *map(_jax.key_dtype, ("threefry2x32", "rbg", "unsafe_rbg")),
-)
-
-
-def kind_of_dtype(dtype: Any) -> int:
-    """The number of a dtype that was registered with JAX's serializer at run time; LookupError where there is none."""
-    return _jax.jax_dtype_kinds()[dtype]
-
-
-def dtype_of_kind(kind: int) -> Any:
-    """The inverse of `kind_of_dtype`."""
-    for dtype, registered in _jax.jax_dtype_kinds().items():
-        if registered == kind:
-            return dtype
-    raise LookupError(kind)

@@ -14,29 +14,23 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head as _bytecode
+from jaxexp._artifact import module_head
+from jaxexp._artifact.chain import chain
 from jaxexp._artifact.module_head import Bytecode
-from jaxexp._codec import nodes as _registry
+from jaxexp._codec.dtypes import DTYPES
 from jaxexp._errors import ExportError
-from jaxexp._exported import Exported
+from jaxexp._module import mlir
 from jaxexp._native import Artifact
-from jaxexp._releases import stablehlo as _stablehlo
-from jaxexp._releases import table as _releases
+from jaxexp._public import part_of, public
+from jaxexp._read.decode import decode, verified
+from jaxexp._releases import features, stablehlo, table
 from jaxexp._releases.table import RELEASES, Release, number
-from jaxexp._write import reader as _reader
-from jaxexp._write import serialize as _codec
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 # What jax.export promises to read ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
 PROMISED_MONTHS = 6
-
-# What its reader accepts as serialization version, by the last release that does so; newer ones accept any number.
-_ACCEPTED_VERSIONS = {(0, 4, 23): (1,), (0, 4, 34): (2,), (0, 8, 1): (2, 3)}
-_LAST_WITH_SHORT_COUNT_ALONE = (0, 8, 1)
-_FIRST_WITH_INDICES = (0, 10, 0)
-_FIRST_TO_REFUSE_EXPIRED = (0, 11, 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +51,7 @@ class Refusal:
         return f"{_span(self.first, self.last)}: {self.reason}"
 
 
+@public
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compatibility:
     """What an artifact is and who can load it; its text fits a terminal.
@@ -123,7 +118,7 @@ class Compatibility:
         Raises:
             ExportError: the release is not known.
         """
-        asked = _releases.release(version).number
+        asked = table.release(version).number
         return any(number(first) <= asked <= number(last) for first, last in self.readers)
 
     def __str__(self) -> str:
@@ -158,6 +153,10 @@ class Compatibility:
         return text if until is None else f"{text}. Its promise of {PROMISED_MONTHS} months ends on {until}"
 
 
+part_of(Compatibility, Refusal)
+
+
+@public
 def compatibility(buffer: Buffer) -> Compatibility:
     """Says what an artifact is and who can load it, without running it.
 
@@ -168,9 +167,9 @@ def compatibility(buffer: Buffer) -> Compatibility:
         DeserializationError: the bytes are no artifact, or contain a number that is not known here.
         TypeError: `buffer` has no buffer.
     """
-    artifact = _codec.read(buffer)
+    artifact = verified(buffer)
     facts = _Facts.of(artifact)
-    installed = _releases.at(_jax.installed_release)
+    installed = table.at(_jax.installed_release)
     refused = _why_not(installed, facts)
     writers = _writers(artifact, facts)
     unreadable, custom_calls = _try_here(artifact, facts)
@@ -190,7 +189,7 @@ def compatibility(buffer: Buffer) -> Compatibility:
         platforms=artifact.platforms,
         nr_devices=artifact.nr_devices,
         calling_convention_version=facts.calling_convention_version,
-        vjp_order=sum(1 for _ in _chain(artifact)) - 1,
+        vjp_order=sum(1 for _ in chain(artifact)) - 1,
         readers=tuple((first, last) for first, last, reason in _runs(reasons) if reason is None),
         refusals=tuple(Refusal(first, last, reason) for first, last, reason in _runs(reasons) if reason is not None),
         unreadable_here=unreadable,
@@ -223,7 +222,7 @@ class _Facts:
         facts: dict[str, Any] = artifact.facts()
         for name in ("dtypes", "memory_spaces", "custom_nodes"):
             facts[name] = frozenset(facts[name])
-        return cls(version=artifact.serialization_version, head=_bytecode.read(artifact.module()), **facts)
+        return cls(version=artifact.serialization_version, head=module_head.read(artifact.module()), **facts)
 
 
 def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | None:
@@ -231,25 +230,23 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
 
     `expired` is its flag ``jax_export_deserialize_expired_versions``.
     """
-    for last, accepted in _ACCEPTED_VERSIONS.items():
-        if release.number <= last:
-            if facts.version not in accepted:
-                return f"serialization version {facts.version}, where it accepts {_listed(map(str, accepted), ' or ')}"
-            break
+    accepted = features.serialization_version(release).accepted
+    if accepted is not None and facts.version not in accepted:
+        return f"serialization version {facts.version}, where it accepts {_listed(map(str, accepted), ' or ')}"
     if facts.custom_nodes and not release.custom_nodes:
         return "custom pytree nodes"
     if unknown := sorted(kind for kind in facts.dtypes if kind >= release.dtypes):
         return f"the dtype{'s' * (len(unknown) > 1)} {_listed(map(_dtype_name, unknown))}"
-    if release.number <= _LAST_WITH_SHORT_COUNT_ALONE and facts.short_device_count <= 0:
+    if release.number < features.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
         return "no 16-bit device count, the only one that it reads"
-    if release.number >= _FIRST_TO_REFUSE_EXPIRED:
+    if release.number >= features.REFUSAL_OF_EXPIRED:
         if facts.hlo_sharding_alone:
             return "HloShardings without NamedShardings"
         if facts.long_device_count == 0 and not expired:
             return "a 16-bit device count alone, which it takes for expired"
-    if not facts.listed and release.number < _FIRST_WITH_INDICES:
+    if not facts.listed and release.number < features.INDICES:
         return "avals and shardings by index alone"
-    if too_new := [what for first, what in _stablehlo.needs(facts.head) if first.number > release.number]:
+    if too_new := [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]:
         return f"the module contains {_listed(too_new)}"
     return None
 
@@ -261,25 +258,18 @@ def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str,
         yield releases[0], releases[-1], reason
 
 
-def _chain(artifact: Artifact) -> Iterator[Artifact]:
-    link: Artifact | None = artifact
-    while link is not None:
-        yield link
-        link = link.vjp()
-
-
 def _writers(artifact: Artifact, facts: _Facts) -> tuple[str, str]:
     if (version := artifact.jax_version) is not None:
         return version, version
     first, _, last = artifact.writer.partition(" to ")  # one that tells no more than a first release has a jax_version
     last = last or first
     # Nobody writes what he does not read.
-    needed = [release for release, _ in _stablehlo.needs(facts.head)]
-    if facts.head.stablehlo is not None and (release := _releases.first_to_read(facts.head.stablehlo)):
+    needed = [release for release, _ in stablehlo.needs(facts.head)]
+    if facts.head.stablehlo is not None and (release := table.first_to_read(facts.head.stablehlo)):
         needed.append(release)
     needed += [r for r in RELEASES if r.dtypes > max(facts.dtypes, default=0)][:1]
     needed += [r for r in RELEASES if r.custom_nodes][: 1 if facts.custom_nodes else 0]
-    oldest = max([_releases.release(first), *needed], key=lambda release: release.number)
+    oldest = max([table.release(first), *needed], key=lambda release: release.number)
     return (oldest.version, last) if oldest.number <= number(last) else (first, last)
 
 
@@ -304,13 +294,13 @@ def _layout(facts: _Facts, jax_version: str | None) -> str:
 def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, int] | None]:
     """Why jaxexp cannot load an artifact in this process, and its custom calls, as far as they can be known."""
     try:
-        exported = Exported._from_artifact(artifact)
+        exported = decode(artifact)
     except ExportError as error:
         return str(error), None
     try:
         with _jax.make_ir_context() as context:
-            module = _jax.deserialize_module(exported.mlir_module_serialized, context)
-            calls = collections.Counter(target for target, _ in _jax.custom_calls(module))
+            module = mlir.parse(exported.mlir_module_serialized, context)
+            calls = collections.Counter(target for target, _ in mlir.custom_calls(module))
     except ExportError as error:
         return str(error), None
     except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
@@ -320,7 +310,7 @@ def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, 
 
 def _promised_until(writer: str) -> datetime.date | None:
     try:
-        written = _releases.release(writer).date
+        written = table.release(writer).date
     except ExportError:
         return None
     years, month = divmod(written.month - 1 + PROMISED_MONTHS, 12)
@@ -329,12 +319,12 @@ def _promised_until(writer: str) -> datetime.date | None:
 
 
 def _dtype_name(kind: int) -> str:
-    known = _registry.DTYPES
+    known = DTYPES
     return str(known[kind]) if kind < len(known) else f"number {kind}"
 
 
 def _since(target: str) -> str:
-    since = _reader.custom_call_since(target)
+    since = features.custom_call_since(target)
     return "" if since is None else f", since JAX {'.'.join(map(str, since))}"
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from jaxexp import _jax
+from jaxexp._public import public
 
 _lock = threading.Lock()
 _installations = 0
@@ -25,6 +26,7 @@ class _Installation:
         uninstall()
 
 
+@public
 def install() -> _Installation:
     """Makes the names in `jax.export` refer to jaxexp, for all code in this process.
 
@@ -52,6 +54,7 @@ def install() -> _Installation:
     return _Installation()
 
 
+@public
 def uninstall() -> None:
     """Undoes one `install`; does nothing where there is none."""
     global _installations

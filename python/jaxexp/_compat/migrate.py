@@ -10,9 +10,12 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
-from jaxexp._exported import Exported, read_exported
-from jaxexp._function import convention as _convention
-from jaxexp._module import lapack as _legacy
+from jaxexp._exported import Exported
+from jaxexp._function import data
+from jaxexp._function.convention import OLDEST_VERSION
+from jaxexp._module import mlir, runnable
+from jaxexp._public import public
+from jaxexp._read.decode import read
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 _ULPS = 64
 
 
+@public
 def migrate(
     buffer: Buffer, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
 ) -> bytearray:
@@ -46,23 +50,15 @@ def migrate(
         UnsupportedError: it has a calling convention that no reader of today knows.
         ExportError: the function does not fit into the format, or the new function is not the old one.
     """
-    old = read_exported(buffer)
-    order = _vjp_order(old)
-    current = _up_to_date(old)
-    blob = current.serialize(order, to, metadata=old.metadata)
-    migrated = read_exported(bytes(blob))
-    _check_signatures(old, migrated, order, named_shardings=to is None)
+    old = read(buffer)
+    order = sum(1 for _ in data.stored_chain(old)) - 1
+    blob = _up_to_date(old).serialize(order, to, metadata=old.metadata)
+    migrated = read(bytes(blob))
+    for before, after in zip(data.stored_chain(old), data.stored_chain(migrated), strict=True):
+        _check_signatures(before, after, named_shardings=to is None)
     if inputs is not None:
         _check_results(old, migrated, *inputs)
     return blob
-
-
-def _vjp_order(exported: Exported) -> int:
-    """How many VJPs an artifact holds."""
-    order, artifact = 0, exported.__dict__["_artifact"]
-    while (artifact := artifact.vjp()) is not None:
-        order += 1
-    return order
 
 
 def _up_to_date(old: Exported) -> Exported:
@@ -82,35 +78,30 @@ _REPLACED = ("mlir_module_serialized", "calling_convention_version", "_get_vjp")
 def _module_up_to_date(old: Exported) -> bytes:
     """The module without what only older jaxlibs run, for the version of StableHLO that `export` writes for."""
     with _jax.make_ir_context() as context:
-        return _jax.serialize_module(_legacy.parse(old, context))
+        return mlir.serialize(runnable.parse(old, context))
 
 
 def _convention_up_to_date(old: Exported) -> int:
     version = old.calling_convention_version
-    if version >= _convention.OLDEST_VERSION:
+    if version >= OLDEST_VERSION:
         return version
     if old.ordered_effects:
         raise UnsupportedError(
             f"{old.fun_name} has ordered effects {old.ordered_effects} and calling convention {version}, which passes "
-            f"their tokens in another way than version {_convention.OLDEST_VERSION}, the oldest that is read today: "
+            f"their tokens in another way than version {OLDEST_VERSION}, the oldest that is read today: "
             "export it again"
         )
-    return _convention.OLDEST_VERSION  # without tokens it is the same
+    return OLDEST_VERSION  # without tokens it is the same
 
 
-def _check_signatures(old: Exported, migrated: Exported, order: int, named_shardings: bool) -> None:
-    """Compares what a caller relies on, VJPs included. Some formats drop the names of mesh axes."""
-    for vjps in range(order + 1):
-        before, after = _signature(old, named_shardings), _signature(migrated, named_shardings)
-        differing = [name for name in before if before[name] != after[name]]
-        if differing:
-            whose = f"the VJP of order {vjps} of {old.fun_name}" if vjps else old.fun_name
-            raise ExportError(
-                f"{whose} would not be the same function after migration: "
-                + "; ".join(f"{name} was {before[name]}, and is {after[name]}" for name in differing)
-            )
-        if vjps < order:
-            old, migrated = old.vjp(), migrated.vjp()
+def _check_signatures(old: Exported, migrated: Exported, named_shardings: bool) -> None:
+    """Compares what a caller relies on. Some formats drop the names of mesh axes."""
+    before, after = _signature(old, named_shardings), _signature(migrated, named_shardings)
+    if differing := [name for name in before if before[name] != after[name]]:
+        raise ExportError(
+            f"{data.described(old)} would not be the same function after migration: "
+            + "; ".join(f"{name} was {before[name]}, and is {after[name]}" for name in differing)
+        )
 
 
 def _signature(exported: Exported, named_shardings: bool = True) -> dict[str, Any]:

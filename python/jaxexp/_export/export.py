@@ -8,23 +8,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head as _bytecode
-from jaxexp._call import batching as _batch
+from jaxexp._artifact import module_head
 from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
-from jaxexp._function import convention as _convention
+from jaxexp._function import data
+from jaxexp._function.convention import NEWEST_VERSION, OLDEST_VERSION
 from jaxexp._function.safety_check import DisabledSafetyCheck
-from jaxexp._module import main as _wrap
-from jaxexp._module import safety_checks as _check
-from jaxexp._write import reader as _reader
-from jaxexp._write import retarget as _retarget
+from jaxexp._function.specs import check_one_scope
+from jaxexp._module import batch_dim as batch_dims
+from jaxexp._module import main, mlir
+from jaxexp._module.custom_calls import check_stable
+from jaxexp._public import public
+from jaxexp._write import retarget
+from jaxexp._write.reader import check_choice
 
-from . import vjp as _vjp
 from .lower import Lowering, lower
+from .vjp import vjp_function
 
 logger = logging.getLogger(__name__)
 
 
+@public
 def default_export_platform() -> str:
     """The platform that `export` lowers for unless told otherwise: that of JAX's default backend.
 
@@ -33,6 +37,7 @@ def default_export_platform() -> str:
     return _jax.default_platform()
 
 
+@public
 def export(
     fun_jit: Callable[..., Any],
     *,
@@ -83,16 +88,16 @@ def export(
         raise ExportError(f"export needs a function made by jax.jit, not {fun_jit!r}: pass jax.jit(function)")
     chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
-    _reader.check_choice(compatibility)
+    check_choice(compatibility)
 
     def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         version = _calling_convention_version()
-        _check.check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
+        check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
-        with _retarget.lowering_context(compatibility):
+        with retarget.lowering_context(compatibility):
             lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
         if batch_dim is not None:
-            _batch.check(
+            batch_dims.check(
                 batch_dim, lowering.fun_name, lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
             )
         exported = _exported(lowering, version, checks, batch_dim)
@@ -103,17 +108,16 @@ def export(
 
 def _for_readers(exported: Exported, compatibility: str) -> Exported:
     """The function as the chosen reader can have it, which remembers the choice."""
-    _, (written,) = _retarget.for_choice([exported], compatibility)
-    written.__dict__["_compatibility"] = compatibility
-    return written
+    _, (written,) = retarget.for_choice([exported], compatibility)
+    return data.remember(written, compatibility=compatibility)
 
 
 def _calling_convention_version() -> int:
     version: int = _jax.calling_convention_flag.value
-    if not _convention.OLDEST_VERSION <= version <= _convention.NEWEST_VERSION:
+    if not OLDEST_VERSION <= version <= NEWEST_VERSION:
         raise ExportError(
             f"jax_export_calling_convention_version is set to {version}; versions that can be exported are "
-            f"{_convention.OLDEST_VERSION} to {_convention.NEWEST_VERSION}"
+            f"{OLDEST_VERSION} to {NEWEST_VERSION}"
         )
     return version
 
@@ -124,18 +128,18 @@ def _exported(
     is_wrapped = lowering.has_symbolic_arguments() or bool(lowering.ordered_effects)
     # The lowering's own module is in JAX's caches. One attribute that describes it does no harm there, and a copy costs
     # more than all the rest where there are large constants.
-    module = _jax.copy_module(lowering.module) if is_wrapped or batch_dim is not None else lowering.module
+    module = mlir.copy(lowering.module) if is_wrapped or batch_dim is not None else lowering.module
     if is_wrapped:
-        _wrap.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
-    _wrap.say_whether_polymorphic(module, lowering.uses_dim_vars)
+        main.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
+    main.say_whether_polymorphic(module, lowering.uses_dim_vars)
     if batch_dim is not None:
-        _batch.declare(module, batch_dim, lowering.in_avals)
+        batch_dims.declare(module, batch_dim, lowering.in_avals)
     dumped = _jax.dump_module_to_file(module, "export")
-    serialized = _jax.serialize_module(module)
+    serialized = mlir.serialize(module)
     if logger.isEnabledFor(logging.DEBUG):
         _log(lowering, version, module, dumped, len(serialized))
-    if _bytecode.may_name(serialized, "custom_call"):
-        _check.check_module(module, {target for check in checks if (target := check.is_custom_call())})
+    if module_head.may_name(serialized, "custom_call"):
+        check_stable(module, {target for check in checks if (target := check.is_custom_call())})
     return Exported(
         fun_name=lowering.fun_name,
         in_tree=lowering.in_tree,
@@ -173,7 +177,7 @@ class _ExportVjp:
     jaxpr: Any
 
     def __call__(self, primal: Exported) -> Exported:
-        function, specs = _vjp.vjp_function(
+        function, specs = vjp_function(
             self.jaxpr,
             primal.in_avals,
             primal._in_named_shardings,
@@ -184,6 +188,6 @@ class _ExportVjp:
             function,
             platforms=primal.platforms,
             disabled_checks=primal.disabled_safety_checks,
-            batch_dim=_batch.of_vjp(primal._batch, primal.in_avals),
-            compatibility=primal._compatibility,
+            batch_dim=batch_dims.of_vjp(primal),
+            compatibility=data.compatibility_of(primal),
         )(*specs)

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._function import sharding as _sharding
-from jaxexp._module import safety_checks as _check
+from jaxexp._errors import UnsupportedError
+from jaxexp._function.sharding import to_named
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def lower(
         lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
     )
     computation = _jax.computation_of(lowered)
-    _check.check_lowering(computation)
+    _check_lowering(computation)
     facts = computation.compile_args
 
     in_avals = tuple(jax.tree_util.tree_leaves(lowered.in_avals))
@@ -73,10 +73,10 @@ def lower(
         module=computation.stablehlo(),
         in_tree=lowered.in_tree,
         in_avals=in_avals,
-        in_shardings=tuple(_sharding.to_named(s, a, mesh) for s, a in zip(in_shardings, in_avals, strict=True)),
+        in_shardings=tuple(to_named(s, a, mesh) for s, a in zip(in_shardings, in_avals, strict=True)),
         out_tree=lowered.out_tree,
         out_avals=out_avals,
-        out_shardings=tuple(_sharding.to_named(s, a, mesh) for s, a in zip(out_shardings, out_avals, strict=True)),
+        out_shardings=tuple(to_named(s, a, mesh) for s, a in zip(out_shardings, out_avals, strict=True)),
         kept_var_idx=kept_var_idx,
         nr_devices=facts["num_devices"],
         platforms=_jax.platforms_of(computation),
@@ -93,3 +93,36 @@ def _first_mesh(shardings: Sequence[Any]) -> Any:
         if isinstance(sharding, _jax.NamedSharding):
             return sharding.mesh.abstract_mesh
     return None
+
+
+# What a lowering may say about its compilation without changing what its module means or how it is called. A name
+# that is not here came with a newer JAX, and is refused until somebody has looked at it.
+_KNOWN_COMPILE_ARGS = frozenset(
+    "all_args_info all_default_mem_kind auto_spmd_lowering backend committed context_mesh device_assignment "
+    "global_in_avals global_out_avals host_callbacks in_layouts in_shardings intermediate_shardings "
+    "jaxpr_debug_info keepalive kept_var_idx mesh mut num_devices ordered_effects out_layouts out_shardings "
+    "pgle_profiler platforms shape_poly_state tuple_args unordered_effects".split()
+)
+
+
+def _check_lowering(computation: Any) -> None:
+    """Refuses a lowering that an artifact cannot hold.
+
+    Raises:
+        UnsupportedError: it is not from `jax.jit`, calls back to the host, changes its arguments (Refs), or says
+            something that this version of jaxexp does not know.
+    """
+    if not isinstance(computation, _jax.MeshComputation):
+        raise UnsupportedError(f"functions made by jax.jit can be exported, this one was lowered as {computation}")
+    facts = computation.compile_args
+    if facts.get("host_callbacks") or facts.get("keepalive"):
+        raise UnsupportedError(
+            "the function calls back to Python on the host (jax.debug.print, jax.pure_callback, jax.io_callback or "
+            "the like), and Python code cannot be exported: take the callback out, or export the part around it"
+        )
+    if facts.get("mut"):
+        raise UnsupportedError("the function reads or writes mutable arrays (Refs), which cannot be exported")
+    if facts.get("auto_spmd_lowering"):
+        raise UnsupportedError("shardings that are left to the compiler (AUTO) cannot be exported: state them")
+    if unknown := sorted(facts.keys() - _KNOWN_COMPILE_ARGS):
+        raise UnsupportedError(f"the lowering says {', '.join(unknown)}, which this version of jaxexp does not know")

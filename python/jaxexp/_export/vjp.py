@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._function import sharding as _sharding
+from jaxexp._function import sharding
 
 
 def vjp_function(
@@ -31,7 +31,7 @@ def vjp_function(
         _, pullback = jax.vjp(primal, *primals)
         return pullback(list(cotangents))
 
-    of_primals, of_results = (tuple(map(_sharding.for_jit, s)) for s in (in_shardings, out_shardings))
-    of_cotangents = tuple(map(_sharding.of_cotangent, of_results))
+    of_primals, of_results = (tuple(map(sharding.for_jit, s)) for s in (in_shardings, out_shardings))
+    of_cotangents = tuple(map(sharding.of_cotangent, of_results))
     jitted = jax.jit(fun_vjp_jax, in_shardings=of_primals + of_cotangents, out_shardings=of_primals)
     return jitted, [*in_avals, *(aval.to_ct_aval() for aval in out_avals)]

@@ -14,7 +14,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxexp._exported import Exported
+    from .data import ExportedData
 
 OLDEST_VERSION = 9
 NEWEST_VERSION = 10
@@ -30,7 +30,7 @@ class Arguments:
     arrays: int
 
     @classmethod
-    def of_exported(cls, exported: Exported) -> Arguments:
+    def of_exported(cls, exported: ExportedData) -> Arguments:
         """Those of the module of an exported function."""
         return cls(
             platform_indices=int(len(exported.platforms) > 1),

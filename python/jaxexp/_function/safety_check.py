@@ -7,8 +7,10 @@ from typing import Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportTypeError
+from jaxexp._public import public
 
 
+@public
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class DisabledSafetyCheck:
     """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function."""

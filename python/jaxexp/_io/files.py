@@ -6,25 +6,61 @@ import contextlib
 import mmap
 import os
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import IO, Any
 
-from jaxexp._errors import DeserializationError
+from jaxexp._errors import DeserializationError, PolicyError
+
+
+class named_in_errors:  # noqa: N801  (used as a function)
+    """A context in which errors about bytes get the name of the file that they are in, unless they have one already."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
+            error.file = self._name
 
 
 def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
-    """The bytes of an artifact's file.
+    """The bytes of an artifact's file, mapped into memory.
 
     Raises:
         DeserializationError: it is empty.
         OSError: it cannot be opened.
     """
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            error = DeserializationError("", "a serialized Exported", "an empty file")
-            error.file = os.fsdecode(path)
-            raise error
+        _size(file)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> bytes:
+    """The bytes of an artifact's file, whose size `check_size` sees first.
+
+    Raises:
+        DeserializationError: it is empty.
+        OSError: it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        check_size(_size(file))
+        return file.read()
+
+
+def _size(file: IO[bytes]) -> int:
+    size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise empty("a serialized Exported")
+    return size
+
+
+def empty(expected: str) -> DeserializationError:
+    """The error for a file without content."""
+    return DeserializationError("", expected, "an empty file")
 
 
 def replace(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:

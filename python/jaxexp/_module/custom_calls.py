@@ -1,25 +1,83 @@
-"""Whether this process can run the custom calls of a module."""
+"""The custom calls of a module: which are stable, which call back to Python, and whether this process has them."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head as _bytecode
+from jaxexp._artifact import module_head
 from jaxexp._errors import ExportError
+from jaxexp._function.data import ExportedData
 
-from .safety_checks import STABLE_CUSTOM_CALLS
+from . import mlir
 
-if TYPE_CHECKING:
-    from jaxexp._exported import Exported
+# LAPACK routines that lower to a custom call on CPU, and what some are called in complex arithmetic.
+_LAPACK = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv".split()
+_COMPLEX_LAPACK = {"orgqr": "ungqr", "syevd": "heevd", "sytrd": "hetrd"}
 
 
-def check(exported: Exported, module: Any, module_context: Any) -> None:
+def _lapack_targets() -> set[str]:
+    names = {f"lapack_{precision}{routine}_ffi" for precision in "sd" for routine in _LAPACK}
+    return names | {
+        f"lapack_{precision}{_COMPLEX_LAPACK.get(name, name)}_ffi" for precision in "cz" for name in _LAPACK
+    }
+
+
+def _gpu_targets() -> set[str]:
+    solver = "getrf geqrf orgqr potrf syevd gesvd gesvdj sytrd".split()
+    names = {f"{vendor}solver_{routine}_ffi" for vendor, routine in itertools.product(("cu", "hip"), solver)}
+    names |= {f"{vendor}_lu_pivots_to_permutation" for vendor in ("cu", "hip")}
+    names |= {f"{vendor}_threefry2x32_ffi" for vendor in ("cu", "hip")}
+    return names | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
+
+
+# Custom calls whose meaning JAX promises to keep ("Compatibility guarantees for custom calls" in
+# https://docs.jax.dev/en/latest/export/export.html).
+STABLE_CUSTOM_CALLS = frozenset(
+    _lapack_targets()
+    | _gpu_targets()
+    | {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"}
+    | {"Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "LuDecomposition", "ApproxTopK"}  # TPU
+    | {"tpu_custom_call", "mosaic_gpu_v2"}  # Pallas
+    | {f"stablehlo.dynamic_{name}" for name in ("approx_top_k", "reduce_window", "rng_bit_generator", "top_k")}
+    | {"tf.call_tf_function", "AllocateBuffer", "shape_assertion"}
+)
+
+
+def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
+    """Refuses a module with custom calls that no one promises to keep.
+
+    Args:
+        module: the MLIR module.
+        allowed_targets: custom call targets that the user allows besides the stable ones; "ALL" allows all.
+
+    Raises:
+        ExportError: names each such target, an operation that calls it, and how to allow it.
+    """
+    if "ALL" in allowed_targets:
+        return
+    refused: dict[str, Any] = {}
+    for target, operation in mlir.custom_calls(module):
+        if target not in STABLE_CUSTOM_CALLS and target not in allowed_targets:
+            refused.setdefault(target, operation)
+    if not refused:
+        return
+    examples = "\n".join(f"  {operation} at {operation.location}" for operation in refused.values())
+    also_allowed = f" (allowed so far: {', '.join(sorted(allowed_targets))})" if allowed_targets else ""
+    raise ExportError(
+        f"the function contains custom calls that may change with any release of JAX: {', '.join(sorted(refused))}. "
+        f"To export it all the same, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
+        f"{also_allowed}. They come from:\n{examples}"
+    )
+
+
+def check_present(exported: ExportedData, module: Any, module_context: Any) -> None:
     """Refuses, before it is compiled, a module that calls what this process does not have.
 
     When the caller is itself being exported, another process will run the module, of which nothing is known here.
@@ -32,9 +90,9 @@ def check(exported: Exported, module: Any, module_context: Any) -> None:
     Raises:
         ExportError: names the targets, and says what to do.
     """
-    if not _bytecode.may_name(exported.mlir_module_serialized, "custom_call"):
+    if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return
-    targets = {target for target, _ in _jax.custom_calls(module)}
+    targets = {target for target, _ in mlir.custom_calls(module)}
     callbacks = {target for target in targets if is_callback(target)}
     missing: set[str] = set()
     if not module_context.lowering_parameters.for_export:
@@ -42,7 +100,7 @@ def check(exported: Exported, module: Any, module_context: Any) -> None:
     if not callbacks and not missing:
         return
     # In a function for several platforms, these may be calls that only others of them take.
-    used = set(map(_jax.target_of, _reachable_calls(module, every_case=len(exported.platforms) == 1)))
+    used = set(map(mlir.target_of, _reachable_calls(module, every_case=len(exported.platforms) == 1)))
     if found := callbacks & used:
         raise ExportError(
             f"calling {exported.fun_name}: its module calls back to Python ({_list(found)}), to functions that only "

@@ -20,7 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head as _bytecode
+from jaxexp._artifact import module_head
+
+from . import mlir
 
 _NAME = "mhlo.sharding"
 
@@ -37,7 +39,7 @@ class NotExpressibleError(Exception):
 
 def is_used(serialized: bytes) -> bool:
     """Whether a serialized module has shardings from before Shardy, and none of Shardy."""
-    return _bytecode.may_name(serialized, _NAME) and not _bytecode.may_name(serialized, "sdy")
+    return module_head.may_name(serialized, _NAME) and not module_head.may_name(serialized, "sdy")
 
 
 def to_shardy(module: Any, nr_devices: int) -> None:
@@ -57,15 +59,15 @@ def to_shardy(module: Any, nr_devices: int) -> None:
     mesh = _Mesh(module, tilings, nr_devices)
     for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
         _change_attributes(function, mesh)
-    calls = [call for target, call in _jax.custom_calls(module) if target in _OF_GSPMD]
+    calls = [call for target, call in mlir.custom_calls(module) if target in _OF_GSPMD]
     for body in _shard_map_bodies(calls):
         _make_manual(body, mesh)
-    for target, call in _jax.custom_calls(module):
+    for target, call in mlir.custom_calls(module):
         if target == "Sharding":
             _constrain(call, mesh)
         elif target in _OF_GSPMD:
             raise NotExpressibleError("a conversion between an array and its parts outside of a shard_map")
-    for operation in _jax.iter_operations(module):
+    for operation in mlir.iter_operations(module):
         if _NAME in operation.attributes:
             values = [mesh.sharding(_text(operation), _rank(result)) for result in operation.results]
             if len(values) != 1:
@@ -91,7 +93,7 @@ class _Mesh:
             (low, high): f"_axis_{i}" for i, (low, high) in enumerate(reversed([*itertools.pairwise(ordered)]))
         }
         self._module = module
-        self._name = _jax.free_name("mesh", _jax.ir.SymbolTable(module.operation))
+        self._name = mlir.free_name("mesh", _jax.ir.SymbolTable(module.operation))
         axes = ", ".join(f'"{name}"={high // low}' for (low, high), name in self._axes.items())
         with _jax.ir.InsertionPoint.at_block_begin(module.body), _jax.ir.Location.unknown():
             _jax.MeshOp(self._name, _jax.ir.Attribute.parse(f"#sdy.mesh<[{axes}]>"))
@@ -128,7 +130,7 @@ class _Mesh:
 
 def _texts(module: Any) -> set[str]:
     """All shardings of a module that say something."""
-    found = {_text(operation) for operation in _jax.iter_operations(module) if _NAME in operation.attributes}
+    found = {_text(operation) for operation in mlir.iter_operations(module) if _NAME in operation.attributes}
     for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
         for name in ("arg_attrs", "res_attrs"):
             if name in function.attributes:
@@ -204,10 +206,10 @@ def _drop(module: Any) -> None:
     """Takes all shardings out of a module for one device, where parts of arrays are arrays."""
     for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
         _change_attributes(function, None)
-    for operation in list(_jax.iter_operations(module)):
+    for operation in list(mlir.iter_operations(module)):
         if _NAME not in operation.attributes:
             continue
-        if operation.name == "stablehlo.custom_call" and _jax.target_of(operation) in _OF_GSPMD:
+        if operation.name == "stablehlo.custom_call" and mlir.target_of(operation) in _OF_GSPMD:
             operation.results[0].replace_all_uses_with(operation.operands[0])
             operation.erase()
         else:
@@ -252,7 +254,7 @@ def _shard_map_bodies(calls: Sequence[Any]) -> list[Any]:
     """The calls of functions that run for each device by itself: what comes in or goes out is a part of an array."""
     bodies: list[Any] = []
     for call in calls:
-        target = _jax.target_of(call)
+        target = mlir.target_of(call)
         found: Iterable[Any] = ()
         if target == "SPMDFullToShardShape":
             found = (use.owner for use in call.results[0].uses)
@@ -272,7 +274,7 @@ def _calls(value: Any, target: str) -> bool:
     return (
         operation is not None
         and operation.name == "stablehlo.custom_call"
-        and _jax.target_of(operation.operation) == target
+        and mlir.target_of(operation.operation) == target
     )
 
 
@@ -338,4 +340,4 @@ def _leaving(result: Any) -> tuple[Any, Any]:
 
 
 def _is_call(operation: Any, target: str) -> bool:
-    return operation.name == "stablehlo.custom_call" and _jax.target_of(operation) == target
+    return operation.name == "stablehlo.custom_call" and mlir.target_of(operation) == target

@@ -1,4 +1,4 @@
-"""What old releases of JAX wrote into modules, brought up to what the installed one runs.
+"""LAPACK calls as old releases of JAX wrote them, in the form of today.
 
 The CPU's linear algebra was once called through untyped custom calls. Their first operands were sizes and choices,
 their last results scratch memory:
@@ -17,54 +17,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head as _bytecode
 from jaxexp._errors import ExportError
 
-from . import from_gspmd as _from_gspmd
-from . import signature as _signature
-
-if TYPE_CHECKING:
-    from jaxexp._exported import Exported
+# What the targets of such calls begin with.
+PREFIXES = ("lapack_", "blas_")
 
 
-def parse(exported: Exported, context: Any) -> Any:
-    """The module of an exported function, for calling it: parsed, and brought up to what the installed JAX runs.
-
-    Args:
-        exported: the function.
-        context: the MLIR context to parse it in, which is entered.
-
-    Raises:
-        DeserializationError: the bytes are no module, or not one of a function with this signature.
-        ExportError: the module calls a routine in a way that has no counterpart today.
-    """
-    module = _with_shardings_of_today(exported, context)
-    _signature.check(exported, module)
-    serialized = exported.mlir_module_serialized
-    if _bytecode.may_name(serialized, "lapack_", "blas_"):
-        for target, operation in _jax.custom_calls(module):
-            _rewrite(operation, target)
-    return module
-
-
-def _with_shardings_of_today(exported: Exported, context: Any) -> Any:
-    serialized = exported.mlir_module_serialized
-    module = _jax.deserialize_module(serialized, context)
-    if _jax.shardy_flag.value and _from_gspmd.is_used(serialized):
-        try:
-            _from_gspmd.to_shardy(module, exported.nr_devices)
-        except _from_gspmd.NotExpressibleError:
-            # The compiler still understands the old form, and says that it falls back to the old partitioner.
-            return _jax.deserialize_module(serialized, context)
-    return module
-
-
-def _rewrite(operation: Any, target: str) -> None:
+def modernize(operation: Any, target: str) -> None:
     """Puts the call of today in the place of an old one; leaves all others alone."""
     routine = _ROUTINES.get(target)
     if routine is None:

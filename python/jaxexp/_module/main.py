@@ -14,6 +14,8 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError
 from jaxexp._function.convention import Arguments
 
+from . import mlir
+
 _INNER_NAME = "_wrapped_jax_export_main"
 
 
@@ -32,7 +34,7 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
         arguments = _arguments(inner, in_avals, has_platform_index)
         types = list(inner.type.inputs)
         kept = [i for i in range(len(types)) if i not in range(len(types))[arguments.dim_var]]
-        attributes = _jax.argument_attributes(module)
+        attributes = mlir.argument_attributes(module)
 
         def operands(given: Sequence[Any]) -> list[Any]:
             return _inner_operands(module, given, arguments, in_avals, in_tree)
@@ -69,7 +71,7 @@ def surround_main(
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
     inner = symbols["main"]
-    inner_name = _jax.free_name(_INNER_NAME, symbols)  # a callee may have brought the usual one
+    inner_name = mlir.free_name(_INNER_NAME, symbols)  # a callee may have brought the usual one
     symbols.set_symbol_name(inner, inner_name)
     inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
     main = _jax.func_op(
@@ -81,10 +83,10 @@ def surround_main(
     main.arg_attrs = ir.ArrayAttr.get(list(argument_attributes))
     main.result_attrs = inner.result_attrs
     with ir.InsertionPoint(main.add_entry_block()):
-        taken = map(_jax.converted, operands(list(main.arguments)), inner.type.inputs)
+        taken = map(mlir.converted, operands(list(main.arguments)), inner.type.inputs)
         call = _jax.call_op(inner.type.results, ir.FlatSymbolRefAttr.get(inner_name), list(taken))
-        _jax.return_op(list(map(_jax.converted, call.results, result_types)))
-    _jax.run_passes(module, "symbol-dce")
+        _jax.return_op(list(map(mlir.converted, call.results, result_types)))
+    mlir.run_passes(module, "symbol-dce")
 
 
 def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) -> Arguments:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from jaxexp import _jax
 from jaxexp._errors import DeserializationError
 from jaxexp._function.convention import OLDEST_VERSION, Arguments
-
-if TYPE_CHECKING:
-    from jaxexp._exported import Exported
+from jaxexp._function.data import ExportedData
 
 
-def check(exported: Exported, module: Any) -> None:
+def check(exported: ExportedData, module: Any) -> None:
     """Compares a module's main function with the signature, argument by argument.
 
     Nothing else ties the two together: without it, a module of another function would be compiled with arguments that

@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 from jaxexp import _jax
 
+from . import mlir
+
 _SHARDING = "sdy.sharding"
 _MANUAL = "{manual}"
 
@@ -27,7 +29,7 @@ def without_shardy(module: Any, refuse: Callable[[str], NoReturn]) -> None:
 
 class _Rewriter:
     def __init__(self, module: Any, refuse: Callable[[str], NoReturn]) -> None:
-        self.operations = [(operation.name, operation) for operation in _jax.iter_operations(module)]
+        self.operations = [(operation.name, operation) for operation in mlir.iter_operations(module)]
         self.mesh_operations = [operation for name, operation in self.operations if name == "sdy.mesh"]
         self.meshes = {
             _jax.ir.StringAttr(operation.attributes["sym_name"]).value: operation.attributes["mesh"]

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import mmap
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import DeserializationError, PolicyError
-from jaxexp._exported import Exported, read_exported
+from jaxexp._exported import Exported
+from jaxexp._function import data
+from jaxexp._io import files
+from jaxexp._public import public
+
+from .decode import read
+from .policy import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from .policy import Policy
 
 # The pages of a large file may be mapped as huge pages, of which metadata and trailer need a few kB. The module,
 # between this many bytes at either end, may lie in huge pages: a call reads all of it.
 _END = 1 << 18
 
 
+@public
 def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """The function that `Exported.serialize` of jaxexp, or of any `jax.export` since JAX 0.4.22, turned into bytes.
 
@@ -47,14 +52,15 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
         TypeError: `blob` has no buffer.
     """
     if policy is None:
-        return read_exported(blob)
+        return read(blob)
     if isinstance(blob, (bytes, bytearray, memoryview)):
         policy.check_size(memoryview(blob).nbytes)
-    exported = read_exported(blob)
+    exported = read(blob)
     policy.check(exported)
     return exported
 
 
+@public
 def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Exported:
     """The function in a file that `Exported.save` wrote, or that holds what `serialize` returned.
 
@@ -72,20 +78,12 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Expor
         PolicyError: likewise.
         OSError: the file cannot be opened.
     """
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise DeserializationError("", "a serialized Exported", "an empty file")
-            if policy is not None:
-                policy.check_size(size)
-                return deserialize(file.read(), policy=policy)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            _in_small_pages(mapped)
+    with files.named_in_errors(os.fsdecode(path)):
+        if policy is not None:
+            return deserialize(files.read(path, policy.check_size), policy=policy)
+        mapped = files.mapped(path)
+        _in_small_pages(mapped)
         return deserialize(mapped)
-    except (DeserializationError, PolicyError) as error:
-        error.file = os.fsdecode(path)
-        raise
 
 
 def _in_small_pages(mapped: mmap.mmap) -> None:
@@ -96,3 +94,14 @@ def _in_small_pages(mapped: mmap.mmap) -> None:
             mapped.madvise(mmap.MADV_NOHUGEPAGE, 0, _END)
             last = (size - _END) // mmap.PAGESIZE * mmap.PAGESIZE  # the trailer is there
             mapped.madvise(mmap.MADV_NOHUGEPAGE, last, size - last)
+
+
+def _reduce(exported: Exported) -> Any:
+    """Loaded functions are pickled as artifacts."""
+    if not data.is_loaded(exported):
+        return exported.__reduce__()
+    orders = sum(1 for _ in data.stored_chain(exported)) - 1
+    return deserialize, (bytes(exported.serialize(orders)),)
+
+
+copyreg.pickle(Exported, _reduce)

@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import mmap
 import os
 import sys
-import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from jaxexp._artifact import metadata as _metadata
+from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
-from jaxexp._exported import Exported, _LoadedVjp
 from jaxexp._io.workers import worker_count
-from jaxexp._write import serialize as _codec
+from jaxexp._public import public
+
+from .decode import reader_of_many
+from .policy import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from .policy import Policy
+    from jaxexp._exported import Exported
 
 OnError = Literal["raise", "return"]
 
-_MAKES = types.SimpleNamespace(Exported=Exported, LoadedVjp=_LoadedVjp, metadata_from_json=_metadata.from_json)
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manner:
+    """How many artifacts are read; `load_many` says what each of these is."""
+
+    workers: int | None
+    on_error: OnError
+    policy: Policy | None = None
+
+    @property
+    def raises(self) -> bool:
+        """Whether the first error is raised, and ends the work."""
+        return self.on_error == "raise"
+
+    def reader(self) -> _native.ReadMany:
+        """Reads artifacts in this manner, but for the policy, which is for functions.
+
+        Raises:
+            ExportError: a field has none of the values that `load_many` takes.
+        """
+        if self.on_error not in ("raise", "return"):
+            raise ExportError(f'on_error has to be "raise" or "return", found {self.on_error!r}')
+        return reader_of_many(worker_count(self.workers), self.raises)
 
 
 @overload
@@ -42,6 +66,7 @@ def load_many(
     on_error: Literal["return"],
     policy: Policy | None = None,
 ) -> list[Exported | Exception]: ...
+@public
 def load_many(
     artifacts: Iterable[str | os.PathLike[str] | Buffer],
     *,
@@ -84,13 +109,14 @@ def load_many(
             f"load_many reads many artifacts, in a list or another iterable, not {type(artifacts)}: "
             "use load or deserialize for one"
         )
-    items = list(artifacts)
-    reader = _reader(workers, on_error)
+    items: list[Any] = list(artifacts)
+    manner = Manner(workers, on_error, policy)
+    reader = manner.reader()
     if policy is None:
         results, failed = reader.items(items, True, None)
-        return _finish(results, failed, lambda i: _place(items[i], i), on_error, None)
+        return _finish(results, failed, lambda i: _place(items[i], i), manner)
     refused = _too_large(items, policy)
-    given = [None if i in refused else item for i, item in enumerate(items)] if refused else items
+    given: list[Any] = [None if i in refused else item for i, item in enumerate(items)] if refused else items
     # Read as a whole, so that what runs is what was checked.
     results, failed = reader.items(given, False, policy.max_artifact_bytes)
     for i in failed:
@@ -98,35 +124,25 @@ def load_many(
             results[i] = refused[i]
         elif isinstance(results[i], int):
             results[i] = _size_error(policy, results[i])
-    return _finish(results, failed, lambda i: _place(items[i], i), on_error, policy)
+    return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
 
-def load_slices(
-    owner: Any,
-    extents: Sequence[tuple[int, int, Any]],
-    names: Sequence[str],
-    *,
-    workers: int | None = None,
-    on_error: OnError = "raise",
-    policy: Policy | None = None,
-) -> list[Any]:
+def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequence[str], manner: Manner) -> list[Any]:
     """The functions in parts of one buffer, which they share. Otherwise as `load_many`.
 
     Args:
-        owner: the buffer. It is copied where it is writable.
+        owner: the buffer. It is copied where it is writable. With a policy, it must not change while this runs.
         extents: (offset, size, modules) of each artifact, where `modules` are the (offset, size) of modules that are
             stored apart from their artifact, the function's first; empty where there are none.
         names: of the artifacts, for errors.
-        workers: as in `load_many`.
-        on_error: as in `load_many`.
-        policy: as in `load_many`. The buffer must not change while this runs.
+        manner: how they are read.
 
     Returns:
         As `load_many`.
     """
-    results, failed = _reader(workers, on_error).slices(owner, list(extents))
+    results, failed = manner.reader().slices(owner, list(extents))
     _let_go_of_pages(owner)
-    return _finish(results, failed, names.__getitem__, on_error, policy)
+    return _finish(results, failed, names.__getitem__, manner)
 
 
 def _let_go_of_pages(owner: Any) -> None:
@@ -141,12 +157,6 @@ def _let_go_of_pages(owner: Any) -> None:
         if read_only:  # what was written to a private mapping would be lost
             with contextlib.suppress(OSError):
                 mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def _reader(workers: int | None, on_error: str) -> Any:
-    if on_error not in ("raise", "return"):
-        raise ExportError(f'on_error has to be "raise" or "return", found {on_error!r}')
-    return _codec.reader_of_many(_MAKES, worker_count(workers), on_error == "raise")
 
 
 def _place(item: Any, index: int) -> str:
@@ -171,24 +181,22 @@ def _size_error(policy: Policy, size: int) -> PolicyError | None:
     return None
 
 
-def _finish(
-    results: list[Any], failed: list[int], name: Callable[[int], str], on_error: OnError, policy: Policy | None
-) -> list[Any]:
+def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], manner: Manner) -> list[Any]:
     """Checks the policy, says of errors what they are about, and raises the first if that is asked for."""
-    if policy is not None:
-        failed = sorted({*failed, *_refused(results, set(failed), on_error, policy)})
+    if manner.policy is not None:
+        failed = sorted({*failed, *_refused(results, set(failed), manner.policy, manner.raises)})
     for i in failed:
         error = results[i]
         if isinstance(error, (DeserializationError, PolicyError)):
             error.file = name(i)
         elif not isinstance(error, OSError):
             error.add_note(f"This is about {name(i)}.")
-        if on_error == "raise":
+        if manner.raises:
             raise error
     return results
 
 
-def _refused(results: list[Any], failed: set[int], on_error: OnError, policy: Policy) -> list[int]:
+def _refused(results: list[Any], failed: set[int], policy: Policy, only_first: bool) -> list[int]:
     """Replaces functions that the policy does not allow by errors."""
     refused = []
     for i, exported in enumerate(results):
@@ -199,6 +207,6 @@ def _refused(results: list[Any], failed: set[int], on_error: OnError, policy: Po
         except ExportError as error:
             results[i] = error
             refused.append(i)
-            if on_error == "raise":
+            if only_first:
                 break
     return refused

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Collection, Iterable
+from typing import Any, NoReturn
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, PolicyError
-from jaxexp._module import custom_calls as _targets
-from jaxexp._module import lapack as _legacy
-from jaxexp._module.safety_checks import STABLE_CUSTOM_CALLS
+from jaxexp._function import data
+from jaxexp._function.data import ExportedData
+from jaxexp._module import mlir, runnable
+from jaxexp._module.custom_calls import STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._public import public
 
-if TYPE_CHECKING:
-    from jaxexp._exported import Exported
 
-
+@public
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
     """What `load` and `deserialize` let an artifact contain. They check the function and all VJPs in the artifact.
@@ -83,7 +83,7 @@ class Policy:
                 if limit < 0:
                     raise ExportError(f"Policy({field.name}={limit!r}): expected no negative number")
 
-    def check(self, exported: Exported) -> None:
+    def check(self, exported: ExportedData) -> None:
         """Refuses a function that contains what is not allowed; its VJPs likewise, as far as an artifact holds them.
 
         `load` and `deserialize` call this.
@@ -95,11 +95,9 @@ class Policy:
             PolicyError: says what was found, where, and which field would allow it.
             DeserializationError: a module is damaged, or is not one of a function with this signature.
         """
-        for order, link in enumerate(_chain(exported)):
-            name = exported.fun_name
-            where = f"{name}" if order == 0 else f"the VJP of order {order} of {name}"
-            self._limit("max_vjp_order", order, "a VJP", f"the artifact of {name}", "of order")
-            _Check(self, link, where).run()
+        for order, link in enumerate(data.stored_chain(exported)):
+            self._limit("max_vjp_order", order, "a VJP", f"the artifact of {exported.fun_name}", "of order")
+            _Check(self, link, data.described(link)).run()
 
     def check_size(self, size: int) -> None:
         """Refuses an artifact of too many bytes.
@@ -119,15 +117,6 @@ class Policy:
         )
 
 
-def _chain(exported: Exported) -> Iterator[Exported]:
-    """A function and the VJPs that were loaded with it."""
-    artifact, link = exported.__dict__.get("_artifact"), exported
-    yield link
-    while artifact is not None and (artifact := artifact.vjp()) is not None:
-        link = link.vjp()
-        yield link
-
-
 def _allows(patterns: Collection[str] | None, *names: str) -> bool:
     return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
@@ -139,12 +128,12 @@ _TRANSFERS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "se
 class _Check:
     """One function of an artifact, while it is compared with a policy."""
 
-    def __init__(self, policy: Policy, exported: Exported, where: str) -> None:
+    def __init__(self, policy: Policy, exported: ExportedData, where: str) -> None:
         self.policy, self.exported, self.where = policy, exported, where
 
     def run(self) -> None:
         policy, exported = self.policy, self.exported
-        policy._limit("max_module_bytes", len(exported._module_buffer), "bytes in its module", self.where)
+        policy._limit("max_module_bytes", len(data.module_view(exported)), "bytes in its module", self.where)
         policy._limit("max_arguments", len(exported.in_avals), "arguments", self.where)
         policy._limit("max_results", len(exported.out_avals), "results", self.where)
         policy._limit("max_devices", exported.nr_devices, "devices", self.where)
@@ -153,7 +142,7 @@ class _Check:
             self._effect_type(type(effect))
         # What runs is the module that was brought up to date, so that is what is checked.
         with _jax.make_ir_context() as context:
-            self._module(_legacy.parse(exported, context))
+            self._module(runnable.parse(exported, context))
 
     def _platforms(self) -> None:
         allowed, exported = self.policy.platforms, self.exported
@@ -176,7 +165,7 @@ class _Check:
             self._refuse("effects", f"has the effect {full}", (*(self.policy.effects or ()), full))
 
     def _module(self, module: Any) -> None:
-        operations = list(_jax.iter_operations(module))
+        operations = list(mlir.iter_operations(module))
         self.policy._limit("max_operations", len(operations) - 1, "operations", self.where)  # the module is one, too
         self._devices_of(operations[0])
         function = "main"
@@ -196,9 +185,9 @@ class _Check:
                 self._arrays(operation, function)
 
     def _custom_call(self, operation: Any, function: str) -> None:
-        policy, target = self.policy, _jax.target_of(operation)
+        policy, target = self.policy, mlir.target_of(operation)
         inside = f"in its function @{function}"
-        if _targets.is_callback(target):
+        if is_callback(target):
             if policy.callbacks is False:
                 found = f"calls back to Python (custom call {target!r} {inside})"
                 raise PolicyError("callbacks", found, self.where, "To allow it, pass Policy(callbacks=True)")

@@ -7,11 +7,13 @@ finds the names in the released jaxlibs.
 
 from __future__ import annotations
 
-from jaxexp._artifact import module_head as _bytecode
+import re
+
+from jaxexp._artifact import module_head
 from jaxexp._artifact.module_head import Bytecode
 
-from . import table as _releases
-from .table import Release, number
+from .features import shardy_since
+from .table import Release, first_to_read, number, release
 
 # By the first release whose jaxlib knows them; JAX 0.4.22 knew all others. Portable artifacts hold operations of the
 # dialect VHLO, in which a changed operation gets a new number.
@@ -41,6 +43,10 @@ _TYPES = {
     "0.7.1": {41: "buffer"},
     "0.10.0": {42: "future"},
 }
+# Element types that came after StableHLO 1.0, as modules call them.
+NEW_ELEMENT_TYPES = frozenset(
+    name for names in _TYPES.values() for name in names.values() if re.fullmatch(r"u?i\d|f\dE\w+", name)
+)
 _FIRST_WITH_TYPE = {
     ("vhlo", code): (first, f"the type {name}") for first, names in _TYPES.items() for code, name in names.items()
 }
@@ -58,11 +64,8 @@ def needs(head: Bytecode) -> list[tuple[Release, str]]:
     found |= {_FIRST_WITH_TYPE[code] for code in head.type_codes & _FIRST_WITH_TYPE.keys()}
     found |= {_FIRST_WITH_ATTRIBUTE[code] for code in head.attribute_codes & _FIRST_WITH_ATTRIBUTE.keys()}
     if "sdy" in head.dialects:
-        first = next(release for release in _releases.RELEASES if release.shardy)
-        found.add((first.version, "the Shardy dialect"))
-    return sorted(
-        ((_releases.release(first), what) for first, what in found), key=lambda need: (need[0].number, need[1])
-    )
+        found.add((".".join(map(str, shardy_since())), "the Shardy dialect"))
+    return sorted(((release(first), what) for first, what in found), key=lambda need: (need[0].number, need[1]))
 
 
 def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool] | None:
@@ -76,13 +79,13 @@ def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool] | N
         None if the jaxlib is promised to parse it. Else what the module is and who reads it, and whether it is certain
         that this jaxlib cannot: a module for a newer version need not make use of it.
     """
-    version = _bytecode.stablehlo_of(_bytecode.producer(module))
+    version = module_head.stablehlo_of(module_head.producer(module))
     if version is None or number(version) <= number(newest):
         return None
     too_new = [
-        (first, what) for first, what in needs(_bytecode.read(module)) if number(first.stablehlo) > number(newest)
+        (first, what) for first, what in needs(module_head.read(module)) if number(first.stablehlo) > number(newest)
     ]
-    reader = too_new[-1][0] if too_new else _releases.first_to_read(version)
+    reader = too_new[-1][0] if too_new else first_to_read(version)
     contains = f" with {', '.join(what for _, what in too_new)}" if too_new else ""
     takes = "takes a JAX that is newer than this jaxexp" if reader is None else f"JAX {reader.version} and newer read"
     return f"one for StableHLO {version}{contains}, which {takes}", bool(too_new)

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import app, progress
-from jaxexp._cli import inputs as sources
+from jaxexp._cli import complaints, inputs, progress
 from jaxexp._cli.page import Column, Page, counted
 
 _EXAMPLE = """\b
@@ -42,7 +41,7 @@ def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
         for name, blob in cases.items():
             wrong = _difference(blob)
             if wrong is not None:
-                status = app.FAILED
+                status = complaints.FAILED
                 rows.append({"file": name, "what": "", "error": wrong})
                 advance(2 * rounds)
                 continue
@@ -54,7 +53,7 @@ def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
         _print(rows)
     for row in rows:
         if "error" in row:
-            app.complain(f"{row['file']}: not timed, because {row['error']}")
+            complaints.complain(f"{row['file']}: not timed, because {row['error']}")
     return status
 
 
@@ -67,7 +66,7 @@ def _need_flatbuffers() -> None:
 
 def _cases(files: tuple[str, ...]) -> Mapping[str, bytes]:
     if files:
-        return {source.name: bytes(source.read()) for text in files for source in sources.artifacts(text)}
+        return {source.name: bytes(source.read()) for text in files for source in inputs.artifacts(text)}
     return _exported_here()
 
 
@@ -98,9 +97,9 @@ def _difference(blob: bytes) -> str | None:
     """In what the two libraries differ about an artifact; None if in nothing."""
     from jax import export as jax_export
 
-    from jaxexp._exported import read_exported
+    from jaxexp._read.decode import read
 
-    ours: Any = read_exported(blob)
+    ours: Any = read(blob)
     try:
         theirs: Any = jax_export.deserialize(bytearray(blob))
     except Exception as error:  # whatever it raises, of which it has no class of its own

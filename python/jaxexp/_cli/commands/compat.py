@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import app, progress
-from jaxexp._cli import inputs as sources
+from jaxexp._cli import complaints, inputs, progress
 from jaxexp._cli.page import Column, Page, listed
+from jaxexp._io.files import named_in_errors
 from jaxexp._releases.table import number
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool) -> int:
 
     Nothing is run; modules are parsed, for which JAX is imported.
     """
-    found = [source for text in files for source in sources.artifacts(text)]
+    found = [source for text in files for source in inputs.artifacts(text)]
     described: list[tuple[str, Compatibility]] = []
     with progress.bar("reading", len(found)) as advance:
         for source in found:
@@ -49,19 +49,15 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool) -> int:
             _show(page, name, compatibility)
         page.write()
     if refused:
-        app.complain(f"JAX {reader} does not load {listed(map(repr, refused))}")
-    return app.FAILED if refused else 0
+        complaints.complain(f"JAX {reader} does not load {listed(map(repr, refused))}")
+    return complaints.FAILED if refused else 0
 
 
-def _read(source: sources.Source) -> Compatibility:
+def _read(source: inputs.Source) -> Compatibility:
     from jaxexp._compat.compatibility import compatibility
-    from jaxexp._errors import DeserializationError
 
-    try:
+    with named_in_errors(source.name):
         return compatibility(source.read())
-    except DeserializationError as error:
-        error.file = source.name
-        raise
 
 
 def _facts(found: Compatibility) -> dict[str, object]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import inputs as sources
+from jaxexp._cli import inputs
 from jaxexp._cli.page import Column, Page
 
 from .inspect import read, type_of
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspect import Inspection
+    from jaxexp._artifact.inspection import Inspection
 
 _EXAMPLE = """\b
 Example:
@@ -35,10 +35,10 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     imported. The exit status is that of diff(1): 0 if nothing differs, 1 if something does, 2 if they cannot be
     compared.
     """
-    if all(sources.split(text)[1] is None and sources.is_archive(text) for text in (old, new)):
+    if all(inputs.split(text)[1] is None and inputs.is_archive(text) for text in (old, new)):
         differing = {"members": _compared_members(old, new)}
     else:
-        differing = _compared(sources.artifact(old), sources.artifact(new))
+        differing = _compared(inputs.artifact(old), inputs.artifact(new))
     differing = {name: rows for name, rows in differing.items() if rows and (not only or name in only)}
     if as_json:
         changes = {
@@ -53,7 +53,7 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
 _Rows = dict[str, tuple[Any, Any]]
 
 
-def _compared(old: sources.Source, new: sources.Source) -> dict[str, _Rows]:
+def _compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
     """For each section what differs: its name, and what it is in both; None where one has no such thing."""
     inspected = read(old), read(new)
     orders = min(len(found.module_bytes) for found in inspected)
@@ -70,11 +70,11 @@ def _compared(old: sources.Source, new: sources.Source) -> dict[str, _Rows]:
 
 def _compared_members(old: str, new: str) -> _Rows:
     """What differs between two archives, told from their indices."""
-    a, b = ({name: handle.digest for name, handle in sources.opened(path).items()} for path in (old, new))
+    a, b = ({name: handle.digest for name, handle in inputs.opened(path).items()} for path in (old, new))
     return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
 
 
-def _facts(source: sources.Source, found: Inspection, orders: int) -> dict[str, dict[str, Any]]:
+def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, dict[str, Any]]:
     """What is compared, by section and name.
 
     Operations are those of the first `orders` modules, which both artifacts have.
@@ -125,18 +125,17 @@ def _described(value: Any) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _digests(source: sources.Source) -> dict[str, str]:
+def _digests(source: inputs.Source) -> dict[str, str]:
     """Of what is really there, whatever a trailer says: modules may have the same operations and other constants."""
     import hashlib
 
+    from jaxexp._artifact.chain import chain
     from jaxexp._native import Artifact
 
     buffer = source.read()
-    link: Artifact | None = Artifact(buffer)
-    digests, order = {"all bytes": buffer}, 0
-    while link is not None:
+    digests = {"all bytes": buffer}
+    for order, link in enumerate(chain(Artifact(buffer))):
         digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()
-        link, order = link.vjp(), order + 1
     return {name: f"SHA-256 {hashlib.sha256(data).hexdigest()[:16]}" for name, data in digests.items()}
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import app
-from jaxexp._cli import inputs as sources
+from jaxexp._cli import complaints, inputs
 from jaxexp._cli.page import Column, Page, counted, listed
+from jaxexp._io.files import named_in_errors
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspect import Inspection, Value
+    from jaxexp._artifact.inspection import Inspection, Value
 
 _EXAMPLE = """\b
 Example:
@@ -43,7 +44,7 @@ def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check
     status, page, found = 0, Page(everything=everything), []
     for text in files:
         try:
-            for source in sources.artifacts(text):
+            for source in inputs.artifacts(text):
                 if mlir:
                     page.lines(_mlir(source, order, everything))
                     page.write()
@@ -57,28 +58,24 @@ def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check
             raise
         except Exception as error:
             # One of several that cannot be read does not hide the others.
-            message = app.said(error)
-            status = app.FAILED
+            message = complaints.said(error)
+            status = complaints.FAILED
             if as_json:
                 found.append({"file": text, "error": message})
             page.write()
-            app.complain(message)
+            complaints.complain(message)
     if as_json:
         click.echo(json.dumps(found, indent=2))
     page.write()
     return status
 
 
-def read(source: sources.Source, *, check: bool = False) -> Inspection:
+def read(source: inputs.Source, *, check: bool = False) -> Inspection:
     """The inspection of an artifact; errors name it."""
     from jaxexp._artifact.inspect import inspect
-    from jaxexp._errors import DeserializationError
 
-    try:
+    with named_in_errors(source.name):
         return inspect(source.read(), check_modules=check)
-    except DeserializationError as error:
-        error.file = source.name
-        raise
 
 
 def show(page: Page, name: str, found: Inspection) -> None:
@@ -166,31 +163,27 @@ def _note(value: Value) -> str:
     return ", ".join(note for note, holds in notes.items() if holds)
 
 
-def _mlir(source: sources.Source, order: int, everything: bool) -> str:
+def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     """The text of a module."""
-    from jaxexp._errors import DeserializationError
+    from jaxexp._artifact.chain import chain
     from jaxexp._native import Artifact
 
-    try:
-        link: Artifact | None = Artifact(source.read())
-        for _ in range(order):
-            link = link and link.vjp()
-        if link is None or order < 0:
+    with named_in_errors(source.name):
+        link = next(itertools.islice(chain(Artifact(source.read())), order, None), None) if order >= 0 else None
+        if link is None:
             raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
         module = link.module()
-    except DeserializationError as error:
-        error.file = source.name
-        raise
     return _text(bytes(module), source.name, None if everything else _ELEMENTS)
 
 
 def _text(module: bytes, name: str, most: int | None) -> str:
     from jaxexp import _jax
     from jaxexp._errors import ExportError
+    from jaxexp._module import mlir
 
     with _jax.make_ir_context() as context:
         try:
-            parsed: Any = _jax.deserialize_module(module, context)
+            parsed: Any = mlir.parse(module, context)
         except ExportError:
             raise
         except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse

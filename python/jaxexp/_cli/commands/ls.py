@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import inputs as sources
+from jaxexp._cli import inputs
 from jaxexp._cli.page import Column, Page, counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> None:
     """List the members of an archive with their signatures, from its index alone. JAX is not imported."""
-    with sources.part(archive, pattern) as opened:
+    with inputs.part(archive, pattern) as opened:
         handles = list(opened.values())
         if as_json:
             click.echo(json.dumps([_facts(handle) for handle in handles], indent=2))

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import inputs as sources
-from jaxexp._cli import outputs as files
+from jaxexp._cli import outputs
+from jaxexp._cli.inputs import Source, artifact
 from jaxexp._cli.page import Page, counted
+from jaxexp._io.files import named_in_errors
 
 _EXAMPLE = """\b
 Example:
@@ -36,25 +37,21 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool)
     The new artifact is read again and compared with the old one before OUT appears. This takes JAX.
     """
     if not force:
-        files.refuse_existing(new)
-    source = sources.artifact(old)
+        outputs.refuse_existing(new)
+    source = artifact(old)
     blob = _migrated(source, to, inputs)
-    files.write(new, blob, force=force)
+    outputs.write(new, blob, force=force)
     page = Page()
     page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
     page.write()
 
 
-def _migrated(source: sources.Source, to: str | None, inputs: str | None) -> bytearray:
+def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:
     from jaxexp._compat.migrate import migrate
-    from jaxexp._errors import DeserializationError
 
-    buffer = source.read()
-    try:
+    with named_in_errors(source.name):
+        buffer = source.read()
         return migrate(buffer, to, inputs=None if inputs is None else _arguments(buffer, inputs))
-    except DeserializationError as error:
-        error.file = source.name
-        raise
 
 
 def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
@@ -62,9 +59,9 @@ def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
     import jax
     import numpy as np
 
-    from jaxexp._exported import read_exported
+    from jaxexp._read.decode import read
 
-    exported = read_exported(buffer)
+    exported = read(buffer)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}

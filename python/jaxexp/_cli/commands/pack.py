@@ -10,9 +10,7 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import inputs as sources
-from jaxexp._cli import outputs as files
-from jaxexp._cli import progress
+from jaxexp._cli import inputs, outputs, progress
 from jaxexp._cli.page import Page, counted
 
 _EXAMPLE = """\b
@@ -38,7 +36,7 @@ def command(
     the members, which stay as they are. JAX is not imported.
     """
     if not append and not force:
-        files.refuse_existing(archive)
+        outputs.refuse_existing(archive)
     from jaxexp._archive.archive import Archive
 
     notes = dict(map(_entry, metadata)) or None
@@ -46,7 +44,7 @@ def command(
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         for name, source in found.items():
-            data = sources.checked(source).buffer
+            data = inputs.checked(source).buffer
             if force and name in writer:
                 writer.remove(name)
             writer.add(name, data, metadata=notes)
@@ -67,13 +65,13 @@ def _entry(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"--metadata {text!r}: {value!r} is no JSON ({error}); a text needs quotes") from error
 
 
-def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, sources.Source]:
+def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, inputs.Source]:
     """Artifacts by the names that they will have.
 
     Raises:
         click.ClickException: two of them have one name, or there is nothing to pack.
     """
-    found: dict[str, sources.Source] = {}
+    found: dict[str, inputs.Source] = {}
     for path in paths:
         for name, source in _of(path, include):
             if name in found:
@@ -86,19 +84,19 @@ def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, source
     return found
 
 
-def _of(path: str, include: tuple[str, ...]) -> Iterator[tuple[str, sources.Source]]:
+def _of(path: str, include: tuple[str, ...]) -> Iterator[tuple[str, inputs.Source]]:
     name, given, file = path.partition("=")
     if given and name and not os.path.lexists(path):
-        yield name, sources.artifact(file)
+        yield name, inputs.artifact(file)
     elif os.path.isdir(path):
-        for inside in sources.files(Path(path), include, recursive=True):
-            yield inside.relative_to(path).with_suffix("").as_posix(), sources.Source(str(inside), str(inside))
+        for inside in inputs.files(Path(path), include, recursive=True):
+            yield inside.relative_to(path).with_suffix("").as_posix(), inputs.Source(str(inside), str(inside))
     else:
-        for source in sources.artifacts(path):
+        for source in inputs.artifacts(path):
             yield _name(source), source
 
 
-def _name(source: sources.Source) -> str:
+def _name(source: inputs.Source) -> str:
     if source.path is None:  # a member keeps its name
         return str(source.handle.name)
     path = PurePath(source.path).with_suffix("")

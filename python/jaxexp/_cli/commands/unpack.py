@@ -7,9 +7,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 import click
 
-from jaxexp._cli import inputs as sources
-from jaxexp._cli import outputs as files
-from jaxexp._cli import progress
+from jaxexp._cli import inputs, outputs, progress
 from jaxexp._cli.page import Page, counted
 
 _EXAMPLE = """\b
@@ -30,17 +28,17 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
     Each is verified first, and appears whole or not at all. Nothing is written outside of the directory. JAX is not
     imported.
     """
-    with sources.part(archive, pattern) as opened:
+    with inputs.part(archive, pattern) as opened:
         targets = {name: _inside(directory, name, suffix) for name in opened}
         if not force:  # before anything is written
             for target in targets.values():
-                files.refuse_existing(target)
+                outputs.refuse_existing(target)
         total = 0
         with progress.bar("unpacking", len(targets)) as advance:
             for name, target in targets.items():
-                data = sources.checked(sources.Source(f"{archive}{sources.MEMBER}{name}", handle=opened[name])).buffer
+                data = inputs.checked(inputs.Source(f"{archive}{inputs.MEMBER}{name}", handle=opened[name])).buffer
                 _make_folder(directory, target)
-                files.write(target, data, force=force)
+                outputs.write(target, data, force=force)
                 total += memoryview(data).nbytes
                 advance(1)
     page = Page()

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp import _native
-from jaxexp._cli import app, progress
-from jaxexp._cli import inputs as sources
+from jaxexp._cli import complaints, inputs, progress
 from jaxexp._cli.page import Column, Page, counted
 from jaxexp._errors import DeserializationError
-from jaxexp._io import workers as _workers
+from jaxexp._io.workers import worker_count
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
@@ -78,8 +77,8 @@ def command(
     else:
         _print(verdicts, quiet)
     if bad:
-        app.complain(f"{bad:,} of {counted(len(verdicts), 'artifact')} {'is' if bad == 1 else 'are'} not whole")
-    return app.FAILED if bad else 0
+        complaints.complain(f"{bad:,} of {counted(len(verdicts), 'artifact')} {'is' if bad == 1 else 'are'} not whole")
+    return complaints.FAILED if bad else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +89,7 @@ class _Members:
     archive: Archive
 
 
-_Job = sources.Source | _Members | Verdict
+_Job = inputs.Source | _Members | Verdict
 
 
 def _found(paths: tuple[str, ...], recursive: bool, include: tuple[str, ...]) -> Iterator[_Job]:
@@ -99,9 +98,9 @@ def _found(paths: tuple[str, ...], recursive: bool, include: tuple[str, ...]) ->
         inside = [path]
         try:
             if os.path.isdir(path):
-                inside = [str(file) for file in sources.files(Path(path), include, recursive=recursive)]
+                inside = [str(file) for file in inputs.files(Path(path), include, recursive=recursive)]
         except OSError as error:
-            yield Verdict(path, "unreadable", 0, None, app.said(error))
+            yield Verdict(path, "unreadable", 0, None, complaints.said(error))
             continue
         for file in inside:
             try:
@@ -109,19 +108,19 @@ def _found(paths: tuple[str, ...], recursive: bool, include: tuple[str, ...]) ->
             except DeserializationError as error:  # in the index of an archive
                 yield _damaged(file, os.path.getsize(file) if os.path.isfile(file) else 0, error)
             except Exception as error:
-                yield Verdict(file, "unreadable", 0, None, app.said(error))
+                yield Verdict(file, "unreadable", 0, None, complaints.said(error))
 
 
 def _in_file(path: str) -> _Job:
-    file, member = sources.split(path)
-    if member is None and not sources.is_archive(file):
-        return sources.Source(path, path)
-    return _Members(file, sources.part(file, member))
+    file, member = inputs.split(path)
+    if member is None and not inputs.is_archive(file):
+        return inputs.Source(path, path)
+    return _Members(file, inputs.part(file, member))
 
 
 def _verified(found: list[_Job], workers: int | None) -> list[Verdict]:
     """A verdict for each artifact, in the same order."""
-    threads = _workers.worker_count(workers)
+    threads = worker_count(workers)
     steps = sum(len(job.archive) if isinstance(job, _Members) else 1 for job in found)
     verdicts: list[Verdict] = []
     with progress.bar("verifying", steps) as advance:
@@ -135,7 +134,7 @@ def _verified(found: list[_Job], workers: int | None) -> list[Verdict]:
 
 def _of_files(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
     for batch in _batches(jobs):
-        paths = [job.path for job in batch if isinstance(job, sources.Source) and job.path is not None]
+        paths = [job.path for job in batch if isinstance(job, inputs.Source) and job.path is not None]
         said = iter(_native.verify_files(paths, threads))
         for job in batch:
             yield job if isinstance(job, Verdict) else _verdict(job.name, *next(said))
@@ -149,7 +148,7 @@ def _batches(jobs: Iterable[Any]) -> Iterator[list[Any]]:
     for job in jobs:
         batch.append(job)
         with contextlib.suppress(OSError):
-            size += job.size() if isinstance(job, sources.Source) else 0
+            size += job.size() if isinstance(job, inputs.Source) else 0
         if len(batch) >= _FILES or size >= _BYTES:
             yield batch
             batch, size = [], 0
@@ -170,23 +169,23 @@ def _verdict(name: str, size: int, digests: bool, wrong: Any) -> Verdict:
 
 def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
     """Of archives, each of which is verified in threads of its own: every byte of it is under a digest."""
-    from jaxexp._archive import load as _members
+    from jaxexp._archive.archive import verify_in_steps
 
     for job in jobs:
         left = job.archive.unfinished_bytes
         errors: dict[str, DeserializationError] = {}
         names: Iterable[str] = ()
         try:
-            for count, damaged in _members.verify(job.archive._reader, job.archive._names, threads):
+            for count, damaged in verify_in_steps(job.archive, threads):
                 errors.update(damaged)
                 advance(count)
             names = job.archive
         except DeserializationError as error:
             yield _damaged(job.path, 0, error)
         except Exception as error:
-            yield Verdict(job.path, "unreadable", 0, None, app.said(error))
+            yield Verdict(job.path, "unreadable", 0, None, complaints.said(error))
         for name in names:
-            wrong, shown = errors.get(name), f"{job.path}{sources.MEMBER}{name}"
+            wrong, shown = errors.get(name), f"{job.path}{inputs.MEMBER}{name}"
             size = job.archive[name].size
             verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _damaged(shown, size, wrong)
             yield dataclasses.replace(verdict, archive=job.path, unfinished_bytes=left)

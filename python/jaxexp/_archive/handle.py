@@ -1,0 +1,129 @@
+"""`Handle`: a member of an archive, before it is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+from jaxexp._artifact.inspect import described
+from jaxexp._io.files import named_in_errors
+from jaxexp._public import public
+
+from . import load
+from .opened import Opened
+from .summary import Summary, of_member
+
+if TYPE_CHECKING:
+    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._exported import Exported
+    from jaxexp._read.policy import Policy
+
+
+@public
+@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Handle:
+    """A member of an archive that has not been read yet.
+
+    Attributes:
+        name: its name in the archive.
+    """
+
+    _opened: Opened
+    _number: int
+    name: str
+
+    @property
+    def summary(self) -> Summary:
+        """What the index says of the function; the artifact is not read."""
+        return of_member(self._member)
+
+    @property
+    def size(self) -> int:
+        """The size of the artifact in bytes."""
+        size: int = self._member["size"]
+        return size
+
+    @property
+    def digest(self) -> str:
+        """The digest of the artifact as a hexadecimal number (XXH3, 128 bits). Equal artifacts have equal ones."""
+        digest: bytes = self._member["digest"]
+        return digest.hex()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the user said of it, to the archive or else to the artifact."""
+        with self._placed():
+            return self._opened.metadata(self._number)
+
+    @property
+    def shares_modules(self) -> bool:
+        """Whether its modules are stored with another member, so that what `unzip` takes out is not an artifact."""
+        apart: bool = self._member["apart"]
+        return apart
+
+    def load(self, *, policy: Policy | None = None) -> Exported:
+        """The function, as from `jaxexp.load`; from a mapped file, its module is read when it is called.
+
+        As long as somebody keeps it, and without a policy, the same function is returned again, with the code that was
+        compiled for it.
+
+        Args:
+            policy: what the artifact may contain, as in `deserialize`.
+
+        Raises:
+            DeserializationError: the artifact is damaged; it names the archive and the member.
+            PolicyError: it contains what the policy does not allow.
+            OSError: a remote file cannot be read.
+        """
+        exported = self._opened.loaded.get(self._number) if policy is None else None
+        if exported is None:
+            exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
+            if policy is None:
+                self._opened.loaded[self._number] = exported
+        return exported
+
+    def load_and_keep(self) -> Exported:
+        """As `load`; the archive keeps the function until it is closed."""
+        exported = self._opened.kept[self._number] = self.load()
+        return exported
+
+    def read(self) -> bytes | memoryview:
+        """The bytes of the artifact, for any `jax.export`; a view into the file where that is possible.
+
+        They are not verified.
+
+        Raises:
+            DeserializationError: its modules are stored with another member, and are not there.
+        """
+        with self._placed():
+            data: bytes | memoryview = self._opened.artifact_bytes(self._number)
+            return data
+
+    def inspect(self, *, check_modules: bool = False) -> Inspection:
+        """What the artifact says of itself, as from `jaxexp.inspect`."""
+        with self._placed():
+            image, modules = self._opened.parts(self._number)
+            return described(image, check_modules, modules)
+
+    @property
+    def _member(self) -> dict[str, Any]:
+        with self._placed():
+            return self._opened.index.member(self._number)
+
+    def _placed(self) -> named_in_errors:
+        return self._opened.placed(self.name)
+
+    def __repr__(self) -> str:
+        return f"Handle({self.name!r} in {self._opened.source.name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Handle):
+            return NotImplemented
+        return self._opened is other._opened and self._number == other._number
+
+    def __hash__(self) -> int:
+        return hash((id(self._opened), self._number))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.getitem, (self._opened, self.name)  # which will be an archive: see Opened

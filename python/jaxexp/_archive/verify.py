@@ -1,0 +1,79 @@
+"""Verifying an archive: its index, its members, and what `unzip` goes by."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError
+from jaxexp._io.workers import worker_count
+
+from .opened import Opened, batches
+
+
+def verify(
+    opened: Opened, names: Sequence[str] | None, workers: int | None
+) -> Iterator[tuple[int, list[tuple[str, DeserializationError]]]]:
+    """As it goes on, how many members were verified at once, and what is wrong with those that are damaged.
+
+    Raises:
+        DeserializationError: the index or the ZIP file's directory is damaged.
+    """
+    threads = worker_count(workers)
+    index = opened.index
+    opened.check()
+    if names is None:
+        _check_directory(opened)
+    if names is None and opened.source.whole is not None:
+        number = 0
+        while number < len(index):
+            end, damaged = index.verify_from(number, opened.source.whole, threads)
+            yield end - number, _errors(opened, ((i, what) for owner, *what in damaged for i in index.sharing(owner)))
+            number = end
+        return
+    numbers = list(range(len(index))) if names is None else index.find_all(list(names))
+    extents = index.zip_extents(numbers)
+    for first, last in batches(extents):
+        damaged = index.verify(numbers[first:last], opened.parts_of(extents[first:last]), threads)
+        yield last - first, _errors(opened, ((number, what) for number, *what in damaged))
+
+
+def _errors(opened: Opened, damaged: Iterable[tuple[int, list[str]]]) -> list[tuple[str, DeserializationError]]:
+    errors = []
+    for number, what in damaged:
+        error = DeserializationError(*what)
+        name = opened.index.name(number)
+        error.file = opened.label(name)
+        errors.append((name, error))
+    return errors
+
+
+def _check_directory(opened: Opened) -> None:
+    """Compares what stands behind the index with what has to be there."""
+    pointer, index = opened.pointer, opened.index_bytes
+    start = pointer.index_position + pointer.index_size
+    crc32 = zlib.crc32(index)
+    with opened.placed():
+        most = min(_MOST_HEADER, pointer.index_position)
+        before = bytes(opened.source.read(pointer.index_position - most, most))
+        behind = bytes(opened.source.read(start, opened.end - start))
+        for header in range(most, 0, -1):  # it is as long as its own beginning asks for
+            begin = pointer.index_position - header
+            if before[most - header :] == _native.zip_local_header(
+                _native.ARCHIVE_INDEX_NAME, pointer.index_size, crc32, begin
+            ):
+                place = {
+                    "position": pointer.index_position,
+                    "stored_size": pointer.index_size,
+                    "crc32": crc32,
+                    "header": header,
+                }
+                if behind == opened.index.last_bytes(place, start, pointer.comment()):
+                    return
+        raise DeserializationError(
+            "", "the directory of a ZIP file with these members", "another; get another copy of the archive"
+        )
+
+
+_MOST_HEADER = 128

@@ -1,0 +1,167 @@
+"""`Inspection`: what an artifact says of itself, as data and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxexp._public import part_of, public
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """An argument or a result.
+
+    Attributes:
+        dtype: the name of its dtype.
+        weak_type: whether its type gives way to others in JAX's type promotion; None where that is not known, because
+            the artifact has no trailer.
+        shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
+        memory_space: where it lies: "device", "host" or "any".
+        sharding: how it is divided among devices; None where that is left open.
+        kept: whether the module takes it. Arguments that the function does not use may be left out; results are in
+            the module always.
+        path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1]"``. Children
+            of custom nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
+    """
+
+    dtype: str
+    weak_type: bool | None
+    shape: tuple[int | str, ...]
+    memory_space: str
+    sharding: str | None
+    kept: bool
+    path: str
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        if self.weak_type:
+            text += ", weakly typed"
+        if self.memory_space != "device":
+            text += f" in {self.memory_space} memory"
+        if self.sharding is not None:
+            text += f", {self.sharding}"
+        return text if self.kept else f"{text}, not used"
+
+
+@public
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What an artifact says of itself; its text fits a terminal.
+
+    Nothing of this is checked against the modules: that takes JAX, and is what `Policy` is for.
+
+    Attributes:
+        fun_name: the name of the function.
+        jax_version: the JAX that wrote it, where the artifact says so (since JAX 0.11.1).
+        writer: the releases of JAX that write such an artifact.
+        serialization_version: the version number in its first slot.
+        calling_convention_version: the version of the calling convention.
+        platforms: what the module was lowered for.
+        nr_devices: how many devices it was lowered for.
+        arguments: the arguments, in the order of the leaves of `in_tree`.
+        results: the results, in the order of the leaves of `out_tree`.
+        in_tree: the tree structure of the pair (args, kwargs), as JAX prints it.
+        out_tree: the tree structure of the result.
+        ordered_effects: the types of its ordered effects.
+        unordered_effects: the types of its other effects.
+        disabled_checks: the safety checks that were left out when it was exported.
+        vjp_order: how many VJPs it holds.
+        total_bytes: the size of the buffer or file.
+        module_bytes: the size of its module, then of those of its VJPs.
+        producer: what wrote the module, such as ``"StableHLO_v1.13.0"``; None if the module is no MLIR bytecode.
+        stablehlo: the version of StableHLO that the module was written for; None where the producer names none.
+        dialects: the dialects of the module.
+        operations: the kinds of operations in the module.
+        operation_counts: how many operations of each kind there are in each of the modules, in the order of
+            `module_bytes`; None for a module that is damaged, or newer than what can be read here.
+        custom_calls: likewise how many operations call each target of custom calls.
+        trailer: who wrote the trailer, which is where all that follows comes from; None where there is none.
+        module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
+        modules_checked: whether `inspect` was told to compare them. The digest of everything else always is.
+        constraints: the constraints on dimension variables.
+        metadata: what the user had to say of the artifact; None for nothing.
+    """
+
+    fun_name: str
+    jax_version: str | None
+    writer: str
+    serialization_version: int
+    calling_convention_version: int
+    platforms: tuple[str, ...]
+    nr_devices: int
+    arguments: tuple[Value, ...]
+    results: tuple[Value, ...]
+    in_tree: str
+    out_tree: str
+    ordered_effects: tuple[str, ...]
+    unordered_effects: tuple[str, ...]
+    disabled_checks: tuple[str, ...]
+    vjp_order: int
+    total_bytes: int
+    module_bytes: tuple[int, ...]
+    producer: str | None
+    stablehlo: str | None
+    dialects: tuple[str, ...]
+    operations: tuple[str, ...]
+    operation_counts: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
+    custom_calls: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
+    trailer: str | None
+    module_digests: tuple[str, ...]
+    modules_checked: bool
+    constraints: tuple[str, ...]
+    metadata: dict[str, Any] | None = dataclasses.field(hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` takes."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        vjps = [f"{size:,} for order {order}" for order, size in enumerate(self.module_bytes[1:], start=1)]
+        facts = {
+            "written by": f"JAX {self.jax_version or self.writer}, serialization version {self.serialization_version}, "
+            f"calling convention {self.calling_convention_version}",
+            "runs on": f"{self.nr_devices} device{'s' * (self.nr_devices != 1)} of {_listed(self.platforms, ' or ')}",
+            "in_tree": self.in_tree,
+            **_numbered("argument", self.arguments),
+            "out_tree": self.out_tree,
+            **_numbered("result", self.results),
+            "effects": _listed((*(f"{e} (ordered)" for e in self.ordered_effects), *self.unordered_effects)),
+            "not checked": _listed(self.disabled_checks),
+            "module": f"{self.module_bytes[0]:,} bytes by {self.producer or 'no producer that is known'}, dialects "
+            f"{_listed(self.dialects)}, {len(self.operations)} kinds of operations",
+            "custom calls": _calls(self.custom_calls[0]),
+            "VJPs": _listed(vjps),
+            "size": f"{self.total_bytes:,} bytes",
+            "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",
+            "constraints": _listed(self.constraints),
+            "metadata": "none" if self.metadata is None else _listed(f"{k} = {v!r}" for k, v in self.metadata.items()),
+        }
+        return "\n".join([f"{self.fun_name}:", *(f"  {name:<13}{text}" for name, text in facts.items())])
+
+    def _digests(self) -> str:
+        shown = f"digest of the module {self.module_digests[0]}"
+        return f"{shown}, which is right" if self.modules_checked else shown
+
+
+part_of(Inspection, Value)
+
+
+def _calls(counts: dict[str, int] | None) -> str:
+    if counts is None:
+        return "not known, because the module cannot be read here"
+    return _listed(f"{target} ({count})" for target, count in counts.items())
+
+
+def _numbered(name: str, values: tuple[Value, ...]) -> dict[str, str]:
+    shown = {f"{name} {i}": str(value) for i, value in enumerate(values[:_SHOWN])}
+    if len(values) > _SHOWN:
+        shown[f"{name}s"] = f"{len(values) - _SHOWN} more"
+    return shown
+
+
+_SHOWN = 20
+
+
+def _listed(names: Any, separator: str = ", ") -> str:
+    return separator.join(names) or "none"

@@ -1,0 +1,210 @@
+"""How a call of an exported function is lowered: its module goes into the caller's, and is called there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._function.convention import NEWEST_VERSION, OLDEST_VERSION, Arguments
+from jaxexp._function.data import ExportedData
+from jaxexp._module import custom_calls, mlir, runnable
+
+from .primitive import call_exported_p
+
+
+def _lower(ctx: Any, *operands: Any, exported: ExportedData) -> Sequence[Any]:
+    module_context = ctx.module_context
+    if "cpu" in exported.platforms:
+        _jax.initialize_lapack()
+    if exported.uses_global_constants:
+        module_context.shape_poly_state.uses_dim_vars = True
+    _check_device_count(module_context.axis_context, exported)
+    _check_convention(exported)
+
+    function, function_type = _merged_function(module_context, exported)
+    arguments = Arguments.of_exported(exported)
+    types = function_type.inputs
+    platform_indices = _platform_index(ctx, exported, types[0]) if arguments.platform_indices else []
+    if not platform_indices:
+        _callee_platforms(module_context.platforms, exported)
+    tokens = [ctx.tokens_in.get(effect) for effect in exported.ordered_effects]
+    kept = exported.module_kept_var_idx
+    array_types = types[arguments.array]
+    arrays = [
+        mlir.converted(_constrained(ctx, operands[i], ctx.avals_in[i], exported._in_named_shardings[i]), type_)
+        for i, type_ in zip(kept, array_types, strict=True)
+    ]
+    call = _jax.call_op(
+        function_type.results, _jax.ir.FlatSymbolRefAttr.get(function), [*platform_indices, *tokens, *arrays]
+    )
+    if tokens:
+        out = zip(exported.ordered_effects, call.results[: len(tokens)], strict=True)
+        ctx.set_tokens_out(_jax.TokenSet({effect: (token,) for effect, token in out}))
+    return [
+        _constrained(ctx, mlir.converted(result, _jax.aval_to_ir_type(module_context, _physical(aval))), aval, sharding)
+        for result, aval, sharding in zip(
+            call.results[len(tokens) :], ctx.avals_out, exported._out_named_shardings, strict=True
+        )
+    ]
+
+
+_jax.register_lowering(call_exported_p, _lower)
+
+
+def _check_device_count(axis_context: Any, exported: ExportedData) -> None:
+    if isinstance(axis_context, _jax.ShardingContext):
+        nr_devices = axis_context.num_devices
+    elif isinstance(axis_context, _jax.SPMDAxisContext):
+        nr_devices = axis_context.mesh.size
+        if axis_context.manual_axes:
+            _check_manual(axis_context, exported)
+    else:
+        raise UnsupportedError(f"calling {exported.fun_name} under {type(axis_context).__name__}")
+    # A function for one device has no shardings to respect, so it runs replicated on any number of devices.
+    if exported.nr_devices not in (1, nr_devices):
+        raise ExportError(
+            f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on "
+            f"{nr_devices}. Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i])"
+        )
+
+
+def _check_convention(exported: ExportedData) -> None:
+    version = exported.calling_convention_version
+    if version > NEWEST_VERSION:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module has calling convention {version}, and this jaxexp knows those up "
+            f"to {NEWEST_VERSION}; use a newer jaxexp"
+        )
+    # Before, tokens stayed inside of the module. All else about its arguments and results has not changed.
+    if version < OLDEST_VERSION and exported.ordered_effects:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module has calling convention {version}, in which no tokens are passed, "
+            f"so that its ordered effects ({', '.join(map(str, exported.ordered_effects))}) cannot be kept in order "
+            f"with those of the caller; export it with calling convention {OLDEST_VERSION} or newer"
+        )
+
+
+def _check_manual(axis_context: Any, exported: ExportedData) -> None:
+    """Refuses, inside `jax.shard_map`, what wants to divide data among devices that each are on their own there.
+
+    The compiler would stop on some of these calls with an error of its own, and on others abort the process.
+    """
+    shardings = (*exported._in_named_shardings, *exported._out_named_shardings)
+    sharded = any(sharding is not None and not sharding.mesh.empty for sharding in shardings)
+    partly = axis_context.manual_axes != set(axis_context.mesh.axis_names)
+    if sharded or (exported.nr_devices > 1 and (partly or _has_manual_part(exported))):
+        raise ExportError(
+            f"calling {exported.fun_name} inside jax.shard_map, where the mesh axes "
+            f"{', '.join(map(repr, sorted(axis_context.manual_axes, key=str)))} are manual: it was exported with "
+            f"shardings, for {exported.nr_devices} devices together. Call it outside of jax.shard_map"
+        )
+
+
+def _has_manual_part(exported: ExportedData) -> bool:
+    with _jax.make_ir_context() as context:
+        module = runnable.parse(exported, context)
+        return any(operation.name == "sdy.manual_computation" for operation in mlir.iter_operations(module))
+
+
+def _merged_function(module_context: Any, exported: ExportedData) -> tuple[str, Any]:
+    """The name and type of the exported function inside the module that is being built; merged in once."""
+    key = (call_exported_p, exported)
+    known = module_context.cached_primitive_lowerings.get(key)
+    if known is None:
+        with module_context.module.context as context:
+            callee = runnable.parse(exported, context)
+            custom_calls.check_present(exported, callee, module_context)
+        _prepare_shardy(callee, exported)
+        _rename_meshes(callee, module_context.symbol_table)
+        function_type = _jax.ir.SymbolTable(callee.operation)["main"].type
+        name = _jax.merge_modules(
+            module_context.module,
+            f"call_exported_{exported.fun_name}",
+            callee,
+            dst_symtab=module_context.symbol_table,
+        )
+        known = module_context.cached_primitive_lowerings[key] = name, function_type
+    name, function_type = known
+    return name, function_type
+
+
+# What JAX's lowering calls the meshes that it puts at the top of a module.
+_MESH_SYMBOLS = ("mesh", "empty_mesh", "single_device_0", "maximal_mesh_0")
+
+
+def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
+    """Brings the shardings inside a module into the form that the module around it has: Shardy, with named meshes."""
+    symbols = _jax.ir.SymbolTable(callee.operation)
+    as_attributes = mlir.has_shardy_attributes(callee)
+    has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)
+    if (has_mesh or as_attributes) and not _jax.shardy_flag.value:
+        raise ExportError(
+            f"calling {exported.fun_name}: it was exported with Shardy, which is turned off here; "
+            "set jax_use_shardy_partitioner to True"
+        )
+    round_trip = ["xla-sdy-round-trip-import-shardy-attrs"] if as_attributes and not has_mesh else []
+    mlir.run_passes(callee, *round_trip, "sdy-lift-inlined-meshes")
+
+
+def _rename_meshes(callee: Any, taken: Any) -> None:
+    """Gives the meshes of a module names that are free in the module it goes into.
+
+    Merging would rename them too, but not in the shardings of the module's functions: those would refer to a mesh of
+    the caller that happens to have the same name.
+    """
+    symbols = _jax.ir.SymbolTable(callee.operation)
+    for operation in list(callee.body.operations):
+        if not isinstance(operation, _jax.MeshOp):
+            continue
+        name = operation.sym_name.value
+        if name in taken:
+            new = mlir.free_name(name, taken, symbols)
+            symbols.set_symbol_name(operation, new)
+            symbols.replace_all_symbol_uses(name, new, callee.operation)
+
+
+def _callee_platforms(platforms: Sequence[str], exported: ExportedData) -> list[int]:
+    """For each platform that is being lowered for, the index of the exported function's platform to take."""
+    indices = []
+    for platform in platforms:
+        if platform in exported.platforms:
+            indices.append(exported.platforms.index(platform))
+        elif any(str(check) == "platform" for check in exported.disabled_safety_checks):
+            indices.append(0)
+        else:
+            raise ExportError(
+                f"calling {exported.fun_name}: it was exported for {', '.join(exported.platforms)}, and is called on "
+                f"{platform}. Export it for that platform too, with platforms=(...)"
+            )
+    return indices
+
+
+def _platform_index(ctx: Any, exported: ExportedData, type_: Any) -> list[Any]:
+    """The platform index argument, for a function of several platforms."""
+    indices = _callee_platforms(ctx.module_context.platforms, exported)
+    if len(indices) == 1:
+        return [mlir.converted(_jax.ir_constant(np.int32(indices[0])), type_)]
+    int32 = _jax.ir.RankedTensorType.get((), _jax.ir.IntegerType.get_signless(32))
+    choice = _jax.hlo.CaseOp([int32], index=mlir.converted(ctx.dim_var_values[0], int32), num_branches=len(indices))
+    for region, index in zip(choice.regions, indices, strict=True):
+        with _jax.ir.InsertionPoint(region.blocks.append()):
+            _jax.hlo.return_([_jax.ir_constant(np.int32(index))])
+    return [mlir.converted(choice.result, type_)]
+
+
+def _physical(aval: Any) -> Any:
+    """The type that an array has inside a module: PRNG keys are arrays of integers there."""
+    return _jax.physical_aval(aval) if _jax.issubdtype(aval.dtype, _jax.extended_dtype) else aval
+
+
+def _constrained(ctx: Any, value: Any, aval: Any, sharding: Any) -> Any:
+    if sharding is None:
+        return value
+    physical = _physical(aval)
+    return _jax.wrap_with_sharding_op(
+        ctx, value, physical, _jax.sdy_of_named_sharding(sharding, physical.ndim), allow_shardy_lowering=True
+    )

@@ -1,0 +1,44 @@
+"""What becomes of errors: one line on stderr, and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from .page import colours, one_line
+
+FAILED, INTERRUPTED = 1, 130
+
+
+def complain(text: str) -> None:
+    """One line on stderr."""
+    start = click.style("jaxexp:", fg="red") if colours(sys.stderr) else "jaxexp:"
+    click.echo(f"{start} {one_line(text)}", err=True, color=colours(sys.stderr))
+
+
+def said(error: BaseException) -> str:
+    """What an expected error has to say; an unexpected one is raised again."""
+    from jaxexp._errors import ExportError
+
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError):
+        # Errors of jaxexp and of file systems alike; some have no more than a text.
+        name = error.filename if error.filename is not None else None
+        return f"{os.fsdecode(name)!r}: {error.strerror}" if name is not None else error.strerror or str(error)
+    if isinstance(error, (ExportError, ImportError)):
+        return str(error)
+    raise error
+
+
+def said_of_any(error: Exception) -> str:
+    """What an error has to say, whatever it is."""
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "jaxexp"
+        return f"{error.format_message().rstrip('.')}. '{command} --help' has examples"
+    try:
+        return said(error)
+    except Exception:
+        return f"{type(error).__name__}: {error} (not expected here; 'jaxexp --traceback ...' shows where it is from)"

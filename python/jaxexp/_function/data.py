@@ -1,0 +1,287 @@
+"""`ExportedData`: the fields of an exported function, what follows from them, and what its verbs keep with it.
+
+The verbs (`call`, `serialize`, `specialize`, ...) are in rooms above. They take `ExportedData`, and return the class
+that they were given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from jaxexp._artifact.chain import chain
+from jaxexp._errors import ExportError
+
+from . import sharding
+from .safety_check import DisabledSafetyCheck
+
+if TYPE_CHECKING:
+    from jaxexp._native import Artifact
+
+E = TypeVar("E", bound="ExportedData")
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False, kw_only=True)
+class ExportedData:
+    """The data of an `Exported`; its docstring has the fields."""
+
+    # In the order that jax.export gives them, which dataclasses.fields shows.
+    fun_name: str
+    in_tree: Any
+    in_avals: tuple[Any, ...]
+    out_tree: Any
+    out_avals: tuple[Any, ...]
+    _in_named_shardings: tuple[Any, ...]
+    _out_named_shardings: tuple[Any, ...]
+    in_shardings_hlo: tuple[Any, ...]
+    out_shardings_hlo: tuple[Any, ...]
+    nr_devices: int
+    platforms: tuple[str, ...]
+    ordered_effects: tuple[Any, ...]
+    unordered_effects: tuple[Any, ...]
+    disabled_safety_checks: tuple[DisabledSafetyCheck, ...]
+    mlir_module_serialized: bytes
+    calling_convention_version: int
+    module_kept_var_idx: tuple[int, ...]
+    uses_global_constants: bool
+    _get_vjp: Callable[[Any], Any] | None
+
+    def __init__(
+        self,
+        *,
+        fun_name: str,
+        in_tree: Any,
+        in_avals: Sequence[Any],
+        out_tree: Any,
+        out_avals: Sequence[Any],
+        _in_named_shardings: Sequence[Any],
+        _out_named_shardings: Sequence[Any],
+        in_shardings_hlo: Sequence[Any] = (),
+        out_shardings_hlo: Sequence[Any] = (),
+        nr_devices: int,
+        platforms: Sequence[str],
+        ordered_effects: Sequence[Any],
+        unordered_effects: Sequence[Any],
+        disabled_safety_checks: Sequence[DisabledSafetyCheck],
+        mlir_module_serialized: bytes,
+        calling_convention_version: int,
+        module_kept_var_idx: Sequence[int],
+        uses_global_constants: bool,
+        _get_vjp: Callable[[Any], Any] | None,
+        _has_named_shardings: bool = True,
+    ) -> None:
+        if not _has_named_shardings:
+            raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
+        self.__dict__.update(
+            fun_name=fun_name,
+            in_tree=in_tree,
+            in_avals=tuple(in_avals),
+            out_tree=out_tree,
+            out_avals=tuple(out_avals),
+            _in_named_shardings=tuple(_in_named_shardings),
+            _out_named_shardings=tuple(_out_named_shardings),
+            nr_devices=nr_devices,
+            platforms=tuple(platforms),
+            ordered_effects=tuple(ordered_effects),
+            unordered_effects=tuple(unordered_effects),
+            disabled_safety_checks=tuple(map(DisabledSafetyCheck.coerce, disabled_safety_checks)),
+            mlir_module_serialized=mlir_module_serialized,
+            calling_convention_version=calling_convention_version,
+            module_kept_var_idx=tuple(module_kept_var_idx),
+            uses_global_constants=uses_global_constants,
+            _get_vjp=_get_vjp,
+        )
+
+    if not TYPE_CHECKING:  # which would take a misspelt name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Fields that are made when somebody first asks: neither the constructor nor the decoder sets them."""
+            make = _MADE_LATER.get(name)
+            if make is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return kept(self, name, make)
+
+    @property
+    def _has_named_shardings(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, ExportedData):
+            return NotImplemented
+        return (
+            hash(self) == hash(other)
+            and _signature(self) == _signature(other)
+            and _module_as_it_is(self) == _module_as_it_is(other)
+            and self._get_vjp == other._get_vjp
+        )
+
+    def __hash__(self) -> int:
+        return kept(self, "_hash", _hash)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def vjp(self) -> Self:
+        """The VJP, itself an Exported; it is exported, or decoded, on the first call and kept.
+
+        It takes the flat primal arguments, then one cotangent per result, and returns one cotangent per argument.
+        Where a primal value has an integer or boolean dtype, the cotangent has dtype float0.
+
+        Raises:
+            ExportError: the function was loaded from an artifact without it.
+        """
+        if self._get_vjp is None:
+            name, order = origin(self)
+            raise ExportError(
+                f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Serialize it with "
+                f"vjp_order={order + 1} or more"
+            )
+        return kept(self, "_vjp", _vjp)
+
+    def has_vjp(self) -> bool:
+        """Whether `vjp` can be called: always after `export`, after loading if a VJP was serialized."""
+        return self._get_vjp is not None
+
+
+def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
+    """What `make` makes of a function, made once and kept with it under a name."""
+    attributes = exported.__dict__
+    try:
+        value: T = attributes[name]
+    except KeyError:
+        value = attributes[name] = make(exported)
+    return value
+
+
+def module_view(exported: ExportedData) -> bytes | memoryview:
+    """The module without a copy: a view into the artifact that was loaded, until somebody asked for bytes.
+
+    Raises:
+        DeserializationError: the module is not the one that was written.
+    """
+    artifact = _artifact_of(exported)
+    return exported.mlir_module_serialized if artifact is None else artifact.module()
+
+
+def is_loaded(exported: ExportedData) -> bool:
+    """Whether a function comes from an artifact, as it is."""
+    return "_artifact" in exported.__dict__
+
+
+def stored_chain(exported: E) -> Iterator[E]:
+    """A function and the VJPs in the artifact that it was loaded from; by itself if it was exported in this process."""
+    artifact: Artifact | None = exported.__dict__.get("_artifact")
+    yield exported
+    for _ in itertools.islice(() if artifact is None else chain(artifact), 1, None):
+        exported = exported.vjp()
+        yield exported
+
+
+def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]) -> list[E]:
+    """A function, its VJP, the VJP of that, and so on.
+
+    Args:
+        exported: the function.
+        vjp_order: how many VJPs; a negative number is as good as 0.
+        error: makes the error for a chain that ends early, given how many VJPs it has.
+    """
+    chain = [exported]
+    for order in range(vjp_order):
+        if not chain[-1].has_vjp():
+            raise error(order)
+        chain.append(chain[-1].vjp())
+    return chain
+
+
+def origin(exported: ExportedData) -> tuple[str, int]:
+    """For messages: the name of the function that this is a VJP of, and of which order; 0 for the function itself."""
+    found: tuple[str, int] = exported.__dict__.get("_origin") or (exported.fun_name, 0)
+    return found
+
+
+def described(exported: ExportedData) -> str:
+    """What messages call a function or a VJP."""
+    name, order = origin(exported)
+    return f"the VJP of order {order} of {name}" if order else name
+
+
+def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
+    """What the user said of the artifact that a function was loaded from."""
+    found: Mapping[str, Any] = exported.__dict__.get("_metadata") or {}
+    return found
+
+
+def compatibility_of(exported: ExportedData) -> str | None:
+    """For whom a function was exported, and `serialize` writes unless told otherwise."""
+    found: str | None = exported.__dict__.get("_compatibility")
+    return found
+
+
+def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatibility: str | None = None) -> E:
+    """Notes what `metadata_of` and `compatibility_of` return; None leaves what they returned before."""
+    if metadata is not None:
+        exported.__dict__["_metadata"] = metadata
+    if compatibility is not None:
+        exported.__dict__["_compatibility"] = compatibility
+    return exported
+
+
+def _artifact_of(exported: ExportedData) -> Artifact | None:
+    """The artifact that holds the module, until somebody asked for the module as bytes."""
+    attributes = exported.__dict__
+    return None if "mlir_module_serialized" in attributes else attributes["_artifact"]
+
+
+def _module_as_it_is(exported: ExportedData) -> bytes | memoryview:
+    """The module for comparisons, which tell whether two are alike and not whether they are damaged."""
+    artifact = _artifact_of(exported)
+    return exported.mlir_module_serialized if artifact is None else artifact.unchecked_module()
+
+
+def _signature(exported: ExportedData) -> tuple[Any, ...]:
+    """Everything but the module and the VJP."""
+    return (
+        exported.fun_name,
+        exported.in_tree,
+        exported.in_avals,
+        exported.out_tree,
+        exported.out_avals,
+        exported._in_named_shardings,
+        exported._out_named_shardings,
+        exported.nr_devices,
+        exported.platforms,
+        exported.ordered_effects,
+        exported.unordered_effects,
+        exported.disabled_safety_checks,
+        exported.calling_convention_version,
+        exported.module_kept_var_idx,
+        exported.uses_global_constants,
+    )
+
+
+def _hash(exported: ExportedData) -> int:
+    # The module takes part by its length: walking it would cost more than the calls that need the hash.
+    return hash((_signature(exported), len(_module_as_it_is(exported))))
+
+
+def _vjp(exported: E) -> E:
+    assert exported._get_vjp is not None
+    name, order = origin(exported)
+    vjp: E = exported._get_vjp(exported)
+    vjp.__dict__.setdefault("_origin", (name, order + 1))
+    return vjp
+
+
+_MADE_LATER: dict[str, Callable[[ExportedData], Any]] = {
+    "mlir_module_serialized": lambda e: bytes(e.__dict__["_artifact"].module()),
+    "in_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._in_named_shardings, e.in_avals)),
+    "out_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._out_named_shardings, e.out_avals)),
+}

@@ -1,0 +1,42 @@
+"""The module of an exported function as the installed JAX runs it: the door that every module comes through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._artifact import module_head
+from jaxexp._function.data import ExportedData
+
+from . import from_gspmd, lapack, mlir, signature
+
+
+def parse(exported: ExportedData, context: Any) -> Any:
+    """The module of an exported function, for calling it: parsed, and brought up to what the installed JAX runs.
+
+    Args:
+        exported: the function.
+        context: the MLIR context to parse it in, which is entered.
+
+    Raises:
+        DeserializationError: the bytes are no module, or not one of a function with this signature.
+        ExportError: the module calls a routine in a way that has no counterpart today.
+    """
+    module = _with_shardings_of_today(exported, context)
+    signature.check(exported, module)
+    if module_head.may_name(exported.mlir_module_serialized, *lapack.PREFIXES):
+        for target, operation in mlir.custom_calls(module):
+            lapack.modernize(operation, target)
+    return module
+
+
+def _with_shardings_of_today(exported: ExportedData, context: Any) -> Any:
+    serialized = exported.mlir_module_serialized
+    module = mlir.parse(serialized, context)
+    if _jax.shardy_flag.value and from_gspmd.is_used(serialized):
+        try:
+            from_gspmd.to_shardy(module, exported.nr_devices)
+        except from_gspmd.NotExpressibleError:
+            # The compiler still understands the old form, and says that it falls back to the old partitioner.
+            return mlir.parse(serialized, context)
+    return module

@@ -1,0 +1,19 @@
+"""Public objects say that they are `jaxexp`'s, wherever they are defined: tracebacks and pickles name no room."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def public(thing: T) -> T:
+    """A class or function that users import from `jaxexp`. Pickles of it find it there."""
+    thing.__module__ = "jaxexp"
+    return thing
+
+
+def part_of(owner: type, part: Any) -> None:
+    """Makes a class an attribute of a public one, by which pickles of it find it."""
+    part.__module__, part.__qualname__ = owner.__module__, f"{owner.__qualname__}.{part.__name__}"
+    setattr(owner, part.__name__, part)

@@ -1,0 +1,79 @@
+"""From a verified artifact to an `Exported`."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._artifact.metadata import from_json
+from jaxexp._codec import binding
+from jaxexp._errors import ExportTypeError
+from jaxexp._exported import Exported
+
+
+def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
+    """The function in a buffer, which is verified; its module and its VJP are read when somebody asks for them.
+
+    Where there are modules, one for each function, the buffer is what `_native.cut` left of an artifact.
+    """
+    return decode(verified(buffer, modules))
+
+
+def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
+    """The artifact in a buffer, or in an image and its modules; `decode` makes a function of it."""
+    binding.bind()
+    try:
+        return _native.Artifact(buffer, modules)
+    except TypeError as error:
+        raise ExportTypeError(
+            f"an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
+        ) from error
+
+
+def decode(artifact: _native.Artifact) -> Exported:
+    """A function whose metadata is decoded now, and whose module and VJP when somebody asks for them."""
+    attributes = artifact.decode()
+    vjp = artifact.vjp()
+    attributes["_artifact"] = artifact
+    if (texts := artifact.metadata()) is not None:
+        attributes["_metadata"] = from_json(texts)
+    attributes["_get_vjp"] = None if vjp is None else _LoadedVjp(vjp)
+    exported = Exported.__new__(Exported)
+    object.__setattr__(exported, "__dict__", attributes)
+    return exported
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _LoadedVjp:
+    """The VJP inside an artifact; equal to another one of equal content."""
+
+    artifact: _native.Artifact
+
+    def __call__(self, primal: Exported) -> Exported:
+        return decode(self.artifact)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _LoadedVjp):
+            return NotImplemented
+        return self is other or decode(self.artifact) == decode(other.artifact)
+
+    def __hash__(self) -> int:
+        return hash(_LoadedVjp)
+
+
+# `_native.ReadMany` does the same as `decode`, with what is here.
+_MAKES = types.SimpleNamespace(Exported=Exported, LoadedVjp=_LoadedVjp, metadata_from_json=from_json)
+
+
+def reader_of_many(workers: int, stop: bool) -> _native.ReadMany:
+    """Reads many buffers or files at once, and makes functions of them, or exceptions.
+
+    Args:
+        workers: how many threads work.
+        stop: whether the first exception ends the work.
+    """
+    binding.bind()
+    return _native.ReadMany(_MAKES, workers, stop)

@@ -1,0 +1,112 @@
+"""What the readers and compilers of JAX releases know, beside the table: each fact once, by the first release.
+
+`tests/interop` compares this with real releases. This module needs no JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from .table import RELEASES, Release, number
+
+Version = tuple[int, ...]
+
+# The format of artifacts
+MAX_AND_MIN: Version = (0, 4, 24)  # in symbolic dimensions
+REGISTERED_DTYPES: Version = (0, 7, 0)
+MEMORY_SPACES: Version = (0, 8, 2)
+LONG_DEVICE_COUNT: Version = (0, 8, 2)  # of 32 bits; before, a reader knows that of 16 bits only
+NAMED_SHARDINGS: Version = (0, 9, 0)
+INDICES: Version = (0, 10, 0)  # avals and shardings by index into tables; before, they have to be listed
+REFUSAL_OF_EXPIRED: Version = (0, 11, 1)  # artifacts with HloShardings, or with a device count of 16 bits only
+
+# Modules
+COMPOSITES: Version = (0, 4, 32)  # which came into StableHLO before they came into XLA
+FOUR_BITS: Version = (0, 4, 36)  # other operations on 4-bit integers than conversions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SerializationVersion:
+    """The number in the first slot of an artifact, for the releases from `since` to the next entry.
+
+    Attributes:
+        since: the first of these releases.
+        accepted: the numbers that their reader accepts; None for any.
+        written: the number that they write.
+    """
+
+    since: Version
+    accepted: tuple[int, ...] | None
+    written: int
+
+
+_SERIALIZATION_VERSIONS = (
+    SerializationVersion((0, 4, 22), (1,), 1),
+    SerializationVersion((0, 4, 24), (2,), 2),
+    SerializationVersion((0, 4, 35), (2, 3), 2),
+    SerializationVersion((0, 8, 2), None, 3),
+    SerializationVersion((0, 11, 1), None, 12),
+)
+
+# What a jaxlib parses is not always what its compiler takes: releases from the first to the second get no newer
+# StableHLO than this, as `tests/interop` has shown.
+_STABLEHLO_THAT_COMPILES: tuple[tuple[Version, Version, str], ...] = (
+    ((0, 4, 29), (0, 4, 31), "1.0.0"),  # batching dimensions of gather and scatter came with 1.1
+    ((0, 4, 32), (0, 4, 34), "1.5.0"),  # an algorithm in a dot_general, from 1.6 on, crashes these
+    ((0, 10, 0), (0, 10, 2), "1.15.1"),  # replica groups that name mesh axes came with 1.16
+)
+
+# Custom calls that JAX promises to keep came with one release or another. Where the typed form of a LAPACK routine was
+# still taking shape, this is the first release from which on it stayed as it is.
+_CUSTOM_CALLS: tuple[tuple[str, Version], ...] = (
+    (r"lapack_[sdcz](potrf|getrf)_ffi", (0, 4, 31)),
+    (r"lapack_[sdcz](geqrf|orgqr|ungqr|geev|gehrd|gesdd|syevd|heevd)_ffi", (0, 4, 32)),
+    (r"lapack_[sdcz](gees|sytrd|hetrd)_ffi", (0, 4, 35)),
+    (r"lapack_[sdcz](gtsv|geqp3)_ffi", (0, 5, 0)),
+    (r"lapack_[sdcz](gesvd|trsm)_ffi", (0, 5, 3)),  # trsm took one argument more before
+    (r"lapack_[sdcz](ormqr|unmqr)_ffi", (0, 10, 0)),
+    (r"cu_threefry2x32_ffi", (0, 4, 31)),
+    (r"cusolver_(geqrf|getrf|orgqr|syevd)_ffi", (0, 4, 32)),
+    (r"cusolver_(gesvd|gesvdj)_ffi", (0, 4, 34)),
+    (r"cusolver_sytrd_ffi", (0, 4, 38)),
+    (r"cusparse_gtsv2_ffi", (0, 6, 1)),
+    (r"cusolver_potrf_ffi", (0, 8, 0)),
+)
+
+
+def serialization_version(release: Release) -> SerializationVersion:
+    """Which numbers a release reads and writes in the first slot."""
+    return next(entry for entry in reversed(_SERIALIZATION_VERSIONS) if entry.since <= release.number)
+
+
+def stablehlo_that_compiles(release: Release) -> str:
+    """The newest version of StableHLO that a release parses and compiles."""
+    limits = [newest for first, last, newest in _STABLEHLO_THAT_COMPILES if first <= release.number <= last]
+    return min([release.stablehlo, *limits], key=number)
+
+
+def custom_call_since(target: str) -> Version | None:
+    """The first release whose jaxlib has a custom call; None where all have it, or nobody knows."""
+    return next((since for pattern, since in _CUSTOM_CALLS if re.fullmatch(pattern, target)), None)
+
+
+def since(knows: Callable[[Release], bool]) -> Version:
+    """The first release of which the table says that it knows a thing; the newest one has to know it."""
+    return next(release.number for release in RELEASES if knows(release))
+
+
+def custom_nodes_since() -> Version:
+    """The first release that reads custom pytree nodes."""
+    return since(lambda release: release.custom_nodes)
+
+
+def dtype_since(kind: int | None) -> Version:
+    """The first release that reads a dtype, by its number in the format; None for one that was registered."""
+    return REGISTERED_DTYPES if kind is None else since(lambda release: release.dtypes > kind)
+
+
+def shardy_since() -> Version:
+    """The first release that takes modules with Shardy; before, a reader that did not switch it on refuses them."""
+    return since(lambda release: release.shardy)
