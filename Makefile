@@ -22,6 +22,8 @@ NOX := $(VENV)/.nox-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
 CHECKED := python tests bench demo noxfile.py
+SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
+CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
@@ -41,10 +43,10 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 
 # With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
 fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, SECONDS=n over all targets (TARGETS="verify decoder" for some)
-	@$(BIN)/python tests/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
+	@$(BIN)/python tests/tools/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
 
 sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some)
-	@$(BIN)/python tests/sanitize.py $(STEPS)
+	@$(BIN)/python tests/tools/sanitize.py $(STEPS)
 
 # A partial run is not for docs/benchmarks.md.
 bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute, docs/ stays; BENCH_ARGS=... likewise)
@@ -57,21 +59,24 @@ matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=..
 interop:  ## what old releases of JAX read of what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
 
-# mypy looks at the installed package, where the native module's generated stub lies beside the code.
-lint: $(INSTALLED)  ## ruff and mypy
+lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright
 	@$(BIN)/python tests/tools/public_names.py --check
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
-	@$(BIN)/mypy -p jaxexp
+	@$(BIN)/clang-format --dry-run --Werror $(CPP)
+	@$(BIN)/codespell $(SPELT)
+	@$(BIN)/mypy python/jaxexp
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "lint: clean"
 
-format: $(INSTALLED)  ## let ruff put the Python files in order
+format: $(INSTALLED)  ## let ruff and clang-format put the files in order, and make what is made from tables
 	@$(BIN)/python tests/tools/public_names.py
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
+	@$(BIN)/clang-format -i $(CPP)
 
 clean:  ## remove all that these targets made, environments included
-	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache python/jaxexp/_native.pyi
 	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
 
 $(CREATED):
@@ -82,6 +87,8 @@ $(CREATED):
 $(INSTALLED): $(CREATED) $(SOURCES)
 	@echo "building and installing jaxexp into $(VENV) (the first time takes a few minutes)"
 	@$(PIP) install '.[dev]'
+# The build makes the native module's types; type checkers and editors look for them beside the sources.
+	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native.pyi python/jaxexp/
 	@touch $@
 
 $(NOX): $(CREATED)

@@ -1,29 +1,15 @@
-"""Sets JAX up before anything imports it: CPU only, eight devices, quick compilation; every warning is an error."""
+"""How the tests run: on eight CPU devices, and every warning is an error."""
 
 import os
-import sys
-from pathlib import Path
 
-DEVICES = 8
+from kit.devices import DEVICES  # before JAX
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        f"--xla_force_host_platform_device_count={DEVICES}",
-        # Most tests run what they compile once.
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-    ]
-).strip()
+# isort: split
+import jax
+import pytest
+from _pytest.junitxml import xml_key
 
-TESTS = Path(__file__).parent
-if str(TESTS) not in sys.path:  # corpus.py and its neighbours are imported by name, whatever the import mode
-    sys.path.insert(0, str(TESTS))
-
-import jax  # noqa: E402
-import pytest  # noqa: E402
-from _pytest.junitxml import xml_key  # noqa: E402
+from kit.places import TESTS
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         return order.get(name, -1)
 
-    from corpus import CASES
+    from kit.corpus import CASES
 
     order = {name: i for i, name in enumerate(CASES)}
     differential = [i for i, item in enumerate(items) if item.path.name == "test_differential.py"]

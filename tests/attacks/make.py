@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 sys.setrecursionlimit(20_000)
 
-import wire  # noqa: E402
+from kit import wire  # noqa: E402
 
 ATTACKS: dict[str, tuple[bytes, str, str]] = {}  # the bytes, what they attack, what the error says ("" where they load)
 

@@ -33,7 +33,8 @@ using Bytes = std::vector<std::uint8_t>;
 
 using jaxexp::tests::trace;
 
-std::array<std::uint8_t, jaxexp::tests::Trace::size> seen;  // of each place: a bit for each magnitude of hits that any run had
+// Of each place: a bit for each magnitude of hits that any run had.
+std::array<std::uint8_t, jaxexp::tests::Trace::size> seen;
 
 const std::uint8_t* current_data = nullptr;
 std::size_t current_size = 0;
@@ -102,7 +103,8 @@ int main(int argc, char** argv) {
       value = std::strtoull(argv[i] + name.size(), nullptr, 10);
       return true;
     };
-    if (number("-runs=", runs) || number("-max_total_time=", seconds) || number("-seed=", seed) || number("-max_len=", max_len))
+    if (number("-runs=", runs) || number("-max_total_time=", seconds) || number("-seed=", seed) ||
+        number("-max_len=", max_len))
       continue;
     if (argument.starts_with("-artifact_prefix=")) {
       artifact_prefix = argument.substr(std::strlen("-artifact_prefix="));

@@ -61,7 +61,8 @@ void each_field(const schema::DisabledSafetyCheck& t, F&& f) {
 
 template <class F>
 void each_field(const schema::Exported& t, F&& f) {
-  f(t.serialization_version()), f(t.function_name()), f(t.in_tree()), f(t.in_avals()), f(t.out_tree()), f(t.out_avals());
+  f(t.serialization_version()), f(t.function_name()), f(t.in_tree()), f(t.in_avals()), f(t.out_tree()),
+      f(t.out_avals());
   f(t.nr_devices_short()), f(t.in_shardings()), f(t.out_shardings()), f(t.platforms()), f(t.ordered_effects());
   f(t.unordered_effects()), f(t.disabled_checks()), f(t.mlir_module_serialized()), f(t.calling_convention_version());
   f(t.module_kept_var_idx()), f(t.uses_global_constants()), f(t.vjp()), f(t.nr_devices()), f(t.unique_avals());

@@ -1,5 +1,5 @@
-// Fuzz target: an artifact whose modules are cut out and put back, and its image, damaged on purpose, with digests that are
-// right.
+// Fuzz target: an artifact whose modules are cut out and put back, and its image, damaged on purpose, with digests that
+// are right.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -8,9 +8,9 @@
 #include "seal.h"
 #include "target.h"
 #include "view.h"
-#include "wire/apart.h"
-#include "wire/digest.h"
-#include "wire/error.h"
+#include "wire/artifact/apart.h"
+#include "wire/base/digest.h"
+#include "wire/base/error.h"
 
 namespace {
 

@@ -6,13 +6,13 @@
 
 #include "index.h"
 #include "target.h"
-#include "wire/archive_end.h"
-#include "wire/archive_index.h"
-#include "wire/archive_limits.h"
-#include "wire/archive_records.h"
-#include "wire/error.h"
-#include "wire/member_name.h"
-#include "wire/zip_file.h"
+#include "wire/archive/end.h"
+#include "wire/archive/index.h"
+#include "wire/archive/limits.h"
+#include "wire/archive/member_name.h"
+#include "wire/archive/records.h"
+#include "wire/archive/zip_file.h"
+#include "wire/base/error.h"
 
 namespace {
 
@@ -39,7 +39,8 @@ void look_up(const wire::ArchiveIndex& index) {
   }
   for (const char* name : {"", "a", "m/1", "zz"}) {
     try {
-      if (const auto number = index.find(name)) tests::require(index.member(*number).name()->str() == name, "it is found");
+      if (const auto number = index.find(name))
+        tests::require(index.member(*number).name()->str() == name, "it is found");
     } catch (const wire::Error& error) {
       check_error(error);
     }
@@ -62,13 +63,15 @@ void show(const wire::ArchiveIndex& index, std::uint64_t end) {
       if (text) tests::require(tests::is_utf8(text->string_view()), "texts are UTF-8");
     const auto& place = *member.place();
     const std::uint64_t position = place.position();
-    tests::require(position % 64 == 0 && position >= place.header() && position + place.size() <= end, "it is in the file");
+    tests::require(position % 64 == 0 && position >= place.header() && position + place.size() <= end,
+                   "it is in the file");
     if (!place.shared()) own.emplace_back(position - place.header(), position + place.size());
     for (std::uint32_t k = 0; member.modules() && k < member.modules()->size(); ++k)
       tests::require(member.modules()->Get(k)->position() + member.modules()->Get(k)->size() <= end, "a module too");
   }
   std::ranges::sort(own);
-  for (std::size_t i = 1; i < own.size(); ++i) tests::require(own[i - 1].second <= own[i].first, "bytes have one owner");
+  for (std::size_t i = 1; i < own.size(); ++i)
+    tests::require(own[i - 1].second <= own[i].first, "bytes have one owner");
   std::vector<wire::ZipMember> files = index.files();
   tests::require(files.size() == own.size(), "each owner is a file");
   tests::require(wire::zip_end(files, end, "comment").size() > 22, "and has a place in the directory");
@@ -103,7 +106,8 @@ bool read(const Bytes& bytes) {
     index.check();
     show(index, end);
     const wire::IndexBytes written = write(index, end);
-    const wire::ArchiveIndex again(written.bytes, std::span(written.bytes).subspan(written.root_position, written.root_size),
+    const wire::ArchiveIndex again(written.bytes,
+                                   std::span(written.bytes).subspan(written.root_position, written.root_size),
                                    written.root_digest, end);
     again.check();
     show(again, end);

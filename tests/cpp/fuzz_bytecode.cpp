@@ -2,8 +2,8 @@
 #include <string>
 
 #include "target.h"
-#include "wire/bytecode.h"
-#include "wire/error.h"
+#include "wire/base/error.h"
+#include "wire/bytecode/bytecode.h"
 
 namespace {
 

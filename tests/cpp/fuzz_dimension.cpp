@@ -2,8 +2,8 @@
 #include <string>
 
 #include "target.h"
-#include "wire/dimension.h"
-#include "wire/error.h"
+#include "wire/base/error.h"
+#include "wire/exported/dimension.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace jaxexp;

@@ -9,8 +9,8 @@
 #include "seal.h"
 #include "target.h"
 #include "view.h"
-#include "wire/error.h"
-#include "wire/known.h"
+#include "wire/artifact/known.h"
+#include "wire/base/error.h"
 
 namespace {
 
@@ -57,7 +57,8 @@ std::vector<Bytes> siblings(const Bytes& bytes) {
   for (const std::size_t cut : {std::size_t{4}, std::size_t{64}, end - metadata}) {
     const auto count = static_cast<std::ptrdiff_t>(std::min(cut, end - metadata) / 4 * 4);
     Bytes shorter = bytes, longer = bytes;
-    shorter.erase(shorter.begin() + static_cast<std::ptrdiff_t>(end) - count, shorter.begin() + static_cast<std::ptrdiff_t>(end));
+    shorter.erase(shorter.begin() + static_cast<std::ptrdiff_t>(end) - count,
+                  shorter.begin() + static_cast<std::ptrdiff_t>(end));
     longer.insert(longer.begin() + static_cast<std::ptrdiff_t>(end), static_cast<std::size_t>(count), 0);
     add(std::move(shorter));
     add(std::move(longer));

@@ -8,12 +8,12 @@
 #include "seal.h"
 #include "target.h"
 #include "view.h"
-#include "wire/check.h"
-#include "wire/digest.h"
-#include "wire/error.h"
-#include "wire/trailer.h"
-#include "wire/values.h"
-#include "wire/verify.h"
+#include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
+#include "wire/base/error.h"
+#include "wire/exported/check.h"
+#include "wire/exported/values.h"
+#include "wire/exported/verify.h"
 
 namespace {
 
@@ -25,7 +25,8 @@ wire::Notes notes_of(const wire::schema::Trailer& trailer) {
   if (trailer.constraints())
     for (const auto* constraint : *trailer.constraints()) notes.constraints.push_back(constraint->str());
   if (trailer.metadata())
-    for (const auto* entry : *trailer.metadata()) notes.metadata.emplace_back(entry->key()->str(), entry->value()->str());
+    for (const auto* entry : *trailer.metadata())
+      notes.metadata.emplace_back(entry->key()->str(), entry->value()->str());
   for (const auto* function : *trailer.functions()) {
     const auto indices = [](const flatbuffers::Vector<std::uint32_t>* numbers) {
       return numbers ? std::vector<std::uint32_t>(numbers->begin(), numbers->end()) : std::vector<std::uint32_t>();

@@ -3,11 +3,11 @@
 
 #include "target.h"
 #include "view.h"
-#include "wire/check.h"
-#include "wire/error.h"
-#include "wire/generation.h"
-#include "wire/values.h"
-#include "wire/verify.h"
+#include "wire/base/error.h"
+#include "wire/exported/check.h"
+#include "wire/exported/generation.h"
+#include "wire/exported/values.h"
+#include "wire/exported/verify.h"
 
 namespace {
 
@@ -58,7 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   // ...and the semantic pass for following every index.
   for (const Exported* e = root; e; e = e->vjp()) {
-    tests::require(e->function_name() && e->mlir_module_serialized() && e->in_tree() && e->out_tree(), "required fields");
+    tests::require(e->function_name() && e->mlir_module_serialized() && e->in_tree() && e->out_tree(),
+                   "required fields");
     tests::require(wire::device_count(*e) > 0, "there are devices");
     read_values(wire::Values::arguments(*e));
     read_values(wire::Values::results(*e));

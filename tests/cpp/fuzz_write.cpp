@@ -4,9 +4,9 @@
 #include "rebuild.h"
 #include "target.h"
 #include "view.h"
-#include "wire/check.h"
-#include "wire/error.h"
-#include "wire/verify.h"
+#include "wire/base/error.h"
+#include "wire/exported/check.h"
+#include "wire/exported/verify.h"
 
 namespace {
 

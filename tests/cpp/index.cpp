@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "wire/digest.h"
+#include "wire/base/digest.h"
 
 namespace jaxexp::tests {
 namespace {
@@ -72,8 +72,12 @@ Bytes index_of(const std::vector<std::pair<std::string, wire::MemberRecord>>& me
   const auto aligned = [](std::size_t size) { return (size + 7) / 8 * 8; };
   std::size_t position = aligned(root_with().size());
   for (std::size_t i = 0; i < blocks.size(); position = aligned(position + blocks[i++].size()))
-    places[i] = {{}, static_cast<std::uint32_t>(position), places[i].size(), places[i].first_member(),
-                 places[i].name_position(), places[i].name_size()};
+    places[i] = {{},
+                 static_cast<std::uint32_t>(position),
+                 places[i].size(),
+                 places[i].first_member(),
+                 places[i].name_position(),
+                 places[i].name_size()};
   Bytes bytes = root_with();
   for (const Bytes& block : blocks) {
     bytes.resize(aligned(bytes.size()));

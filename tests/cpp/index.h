@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "archive_generated.h"
-#include "wire/archive_records.h"
+#include "wire/archive/records.h"
 
 namespace jaxexp::tests {
 

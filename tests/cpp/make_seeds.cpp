@@ -12,10 +12,10 @@
 
 #include "index.h"
 #include "rebuild.h"
-#include "wire/archive_end.h"
-#include "wire/check.h"
-#include "wire/error.h"
-#include "wire/verify.h"
+#include "wire/archive/end.h"
+#include "wire/base/error.h"
+#include "wire/exported/check.h"
+#include "wire/exported/verify.h"
 
 namespace {
 
@@ -42,7 +42,7 @@ std::vector<std::vector<std::uint8_t>> indexes() {
     members.emplace_back("m/" + std::to_string(i), record);
   }
   const auto first = [&](std::ptrdiff_t count) { return std::vector(members.begin(), members.begin() + count); };
-  return {tests::index_of({}, 1, 0),         tests::index_of(first(1), 1, 1 << 20), tests::index_of(first(4), 64, 1 << 20),
+  return {tests::index_of({}, 1, 0), tests::index_of(first(1), 1, 1 << 20), tests::index_of(first(4), 64, 1 << 20),
           tests::index_of(first(4), 1, 1 << 20), tests::index_of(members, 4, 1 << 20)};
 }
 

@@ -13,7 +13,7 @@
 #include "index.h"
 #include "seal.h"
 #include "trailer_generated.h"
-#include "wire/trailer.h"
+#include "wire/artifact/trailer.h"
 
 namespace jaxexp::tests {
 namespace {
@@ -102,7 +102,8 @@ class Parts {
     const std::size_t length = std::min<std::size_t>(load<std::uint32_t>(target), 64);
     if (place.string && !place.repeating) {
       if (length > 0 && holds(target + 4, length))
-        places.push_back({Place::Kind::text, static_cast<std::uint8_t>(length), static_cast<std::uint32_t>(target + 4)});
+        places.push_back(
+            {Place::Kind::text, static_cast<std::uint8_t>(length), static_cast<std::uint32_t>(target + 4)});
       return;
     }
     for (std::size_t i = 0; i < length; ++i) {
@@ -165,7 +166,9 @@ class Mutation {
       case Place::Kind::length: length(place); break;
       case Place::Kind::text: text(place); break;
       case Place::Kind::vtable_entry: vtable_entry(place); break;
-      case Place::Kind::vtable_size: store<std::uint16_t>(place.at, static_cast<std::uint16_t>(random_.below(80))); break;
+      case Place::Kind::vtable_size:
+        store<std::uint16_t>(place.at, static_cast<std::uint16_t>(random_.below(80)));
+        break;
       case Place::Kind::vtable_offset: vtable_offset(place); break;
     }
     return size_;
@@ -184,8 +187,8 @@ class Mutation {
   }
 
   void number(const Place& place) {
-    static constexpr std::uint32_t values[] = {0, 1, 2, 3, 4, 5, 8, 9, 10, 29, 30, 127, 128, 255, 0x7FFF, 0x8000, 0xFFFF,
-                                               0x7FFFFFFF, 0x80000000, 0xFFFFFFFF};
+    static constexpr std::uint32_t values[] = {
+        0, 1, 2, 3, 4, 5, 8, 9, 10, 29, 30, 127, 128, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF};
     std::uint32_t value = 0;
     std::memcpy(&value, data_ + place.at, place.width);
     switch (random_.below(4)) {
@@ -199,9 +202,14 @@ class Mutation {
 
   void offset(const Place& place) {
     if (random_.one_in(4)) {
-      const std::uint32_t values[] = {0, 4, 0x7FFFFFFC, 0xFFFFFFFC, static_cast<std::uint32_t>(size_ - place.at) & ~3u,
+      const std::uint32_t values[] = {0,
+                                      4,
+                                      0x7FFFFFFC,
+                                      0xFFFFFFFC,
+                                      static_cast<std::uint32_t>(size_ - place.at) & ~3u,
                                       static_cast<std::uint32_t>(4 * random_.below(size_ / 4 + 1)),
-                                      load<std::uint32_t>(place.at) + 4, load<std::uint32_t>(place.at) + 1};
+                                      load<std::uint32_t>(place.at) + 4,
+                                      load<std::uint32_t>(place.at) + 1};
       return store(place.at, random_.of(values));
     }
     // To where another offset leads: mostly one of the same type, and forward as offsets go.
@@ -216,7 +224,16 @@ class Mutation {
 
   void length(const Place& place) {
     const std::uint32_t now = load<std::uint32_t>(place.at);
-    const std::uint32_t values[] = {0, 1, now + 1, now - 1, now / 2, now * 2, now + 4, 0x3FFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF,
+    const std::uint32_t values[] = {0,
+                                    1,
+                                    now + 1,
+                                    now - 1,
+                                    now / 2,
+                                    now * 2,
+                                    now + 4,
+                                    0x3FFFFFFF,
+                                    0x7FFFFFFF,
+                                    0xFFFFFFFF,
                                     static_cast<std::uint32_t>(size_ - place.at - 4) / 4,
                                     static_cast<std::uint32_t>(random_.below(32))};
     store(place.at, random_.of(values));
@@ -224,9 +241,24 @@ class Mutation {
 
   void text(const Place& place) {
     using namespace std::string_view_literals;
-    static constexpr std::string_view texts[] = {
-        "\0"sv, "\x80"sv, "\xC0\x80"sv, "\xED\xA0\x80"sv, "\xF4\x90\x80\x80"sv, "\xEF\xBB\xBF"sv, "-1"sv, "0"sv, "a"sv,
-        "a+b"sv, "9999999999"sv, "18446744073709551616"sv, "("sv, "floordiv(a,0)"sv, "cpu"sv, "'"sv, "\n"sv, "..."sv};
+    static constexpr std::string_view texts[] = {"\0"sv,
+                                                 "\x80"sv,
+                                                 "\xC0\x80"sv,
+                                                 "\xED\xA0\x80"sv,
+                                                 "\xF4\x90\x80\x80"sv,
+                                                 "\xEF\xBB\xBF"sv,
+                                                 "-1"sv,
+                                                 "0"sv,
+                                                 "a"sv,
+                                                 "a+b"sv,
+                                                 "9999999999"sv,
+                                                 "18446744073709551616"sv,
+                                                 "("sv,
+                                                 "floordiv(a,0)"sv,
+                                                 "cpu"sv,
+                                                 "'"sv,
+                                                 "\n"sv,
+                                                 "..."sv};
     const std::string_view chosen = random_.of(texts);
     const std::size_t at = random_.below(place.width);
     for (std::size_t i = 0; i < chosen.size() && at + i < place.width; ++i)
@@ -236,8 +268,18 @@ class Mutation {
   void vtable_entry(const Place& place) {
     const std::uint16_t now = load<std::uint16_t>(place.at);
     const auto as16 = [](std::size_t n) { return static_cast<std::uint16_t>(n); };
-    const std::uint16_t values[] = {0, 0, 4, 5, 6, as16(now + 1), as16(now + 2), as16(now + 4), as16(now - 4), 0xFFFC,
-                                    0xFFFF, as16(random_.below(120))};
+    const std::uint16_t values[] = {0,
+                                    0,
+                                    4,
+                                    5,
+                                    6,
+                                    as16(now + 1),
+                                    as16(now + 2),
+                                    as16(now + 4),
+                                    as16(now - 4),
+                                    0xFFFC,
+                                    0xFFFF,
+                                    as16(random_.below(120))};
     store(place.at, random_.of(values));
   }
 
@@ -246,8 +288,9 @@ class Mutation {
     if (other.kind == Place::Kind::vtable_size && random_.one_in(2))
       return store(place.at, static_cast<std::int32_t>(place.at) - static_cast<std::int32_t>(other.at));
     const std::uint32_t now = load<std::uint32_t>(place.at);
-    const std::uint32_t values[] = {0, now + 2, now - 2, now + 1, 0 - now, 0x7FFFFFFF, 0x80000000,
-                                    static_cast<std::uint32_t>(2 * random_.below(size_) - size_)};
+    const std::uint32_t values[] = {
+        0,       now + 2,    now - 2,    now + 1,
+        0 - now, 0x7FFFFFFF, 0x80000000, static_cast<std::uint32_t>(2 * random_.below(size_) - size_)};
     store(place.at, random_.of(values));
   }
 
@@ -331,7 +374,8 @@ class Mutation {
       const Place place = parts_.places[random_.of(parts_.offsets)];
       const std::size_t target = std::size_t{place.at} + load<std::uint32_t>(place.at);
       if (!place.type || place.at == 0) continue;
-      const std::size_t moved = place.repeating ? copy_vector(target, place.type, false) : copy_table(target, *place.type);
+      const std::size_t moved =
+          place.repeating ? copy_vector(target, place.type, false) : copy_table(target, *place.type);
       if (moved == 0) continue;
       store(place.at, static_cast<std::uint32_t>(moved - place.at));
       return true;
@@ -351,7 +395,9 @@ class Mutation {
       store(copy, static_cast<std::uint32_t>(length));
       const bool of_offsets = place.type || place.string;
       const std::size_t target = vector + 4 + load<std::uint32_t>(vector + 4);
-      const std::size_t moved = !of_offsets ? 0 : place.type ? copy_table(target, *place.type) : copy_bytes(target, 1, 1);
+      const std::size_t moved = !of_offsets  ? 0
+                                : place.type ? copy_table(target, *place.type)
+                                             : copy_bytes(target, 1, 1);
       for (std::size_t i = 0; i < length; ++i) {
         const std::size_t at = copy + 4 + i * width;
         if (of_offsets)
@@ -378,7 +424,8 @@ std::size_t mutate_with_trailer(std::uint8_t* data, std::size_t size, std::size_
   Bytes bytes(data, data + size);
   const Sizes sizes = sizes_of(bytes);
   const auto at = [&](std::size_t place) { return bytes.begin() + static_cast<std::ptrdiff_t>(place); };
-  Bytes artifact(bytes.begin(), at(size - footer - sizes.content)), content(at(size - footer - sizes.content), at(size - footer));
+  Bytes artifact(bytes.begin(), at(size - footer - sizes.content)),
+      content(at(size - footer - sizes.content), at(size - footer));
   std::size_t metadata = sizes.metadata;
   const std::size_t room = max_size - std::min(max_size, size);
   const auto change = [&](Bytes& part, const TypeTable* root) {
@@ -448,7 +495,8 @@ std::size_t mutate_bytes(std::uint8_t* data, std::size_t size, std::size_t max_s
         if (size < max_size) data[size++] = static_cast<std::uint8_t>(random());
         break;
       default: {
-        const std::size_t from = random.below(size), length = random.below(std::min<std::size_t>(size - std::max(at, from), 32));
+        const std::size_t from = random.below(size),
+                          length = random.below(std::min<std::size_t>(size - std::max(at, from), 32));
         std::memmove(data + at, data + from, length);
       }
     }

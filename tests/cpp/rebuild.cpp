@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "wire/flat_map.h"
-#include "wire/writer.h"
+#include "wire/artifact/writer.h"
+#include "wire/base/flat_map.h"
 
 namespace jaxexp::tests {
 namespace {
@@ -109,9 +109,9 @@ class Rebuild {
       const auto names = strings(t->axis_names());
       const auto types = numbers(t->axis_types());
       const auto device = copy(t->abstract_device());
-      return writer_.table<schema::AbstractMesh>(
-          wire::Table::mesh, {sizes.o, names.o, types.o, device.o},
-          [&] { return schema::CreateAbstractMesh(writer_.fbb(), sizes, names, types, device); });
+      return writer_.table<schema::AbstractMesh>(wire::Table::mesh, {sizes.o, names.o, types.o, device.o}, [&] {
+        return schema::CreateAbstractMesh(writer_.fbb(), sizes, names, types, device);
+      });
     });
   }
 
@@ -128,9 +128,9 @@ class Rebuild {
       const auto partitions = tables(t->partitions());
       const auto reduced = strings(t->reduced());
       const auto unreduced = strings(t->unreduced());
-      return writer_.table<schema::PartitionSpec>(
-          wire::Table::spec, {partitions.o, reduced.o, unreduced.o},
-          [&] { return schema::CreatePartitionSpec(writer_.fbb(), partitions, reduced, unreduced); });
+      return writer_.table<schema::PartitionSpec>(wire::Table::spec, {partitions.o, reduced.o, unreduced.o}, [&] {
+        return schema::CreatePartitionSpec(writer_.fbb(), partitions, reduced, unreduced);
+      });
     });
   }
 
@@ -140,9 +140,8 @@ class Rebuild {
       const auto spec = copy(t->spec());
       const auto memory_kind = string(t->memory_kind());
       return writer_.table<schema::NamedSharding>(
-          wire::Table::named_sharding, {mesh.o, spec.o, memory_kind.o, t->abstract_mesh_idx()}, [&] {
-            return schema::CreateNamedSharding(writer_.fbb(), mesh, spec, memory_kind, t->abstract_mesh_idx());
-          });
+          wire::Table::named_sharding, {mesh.o, spec.o, memory_kind.o, t->abstract_mesh_idx()},
+          [&] { return schema::CreateNamedSharding(writer_.fbb(), mesh, spec, memory_kind, t->abstract_mesh_idx()); });
     });
   }
 
@@ -153,9 +152,7 @@ class Rebuild {
           wire::Table::aval,
           {static_cast<std::uint32_t>(t->kind()), shape.o, static_cast<std::uint32_t>(t->dtype()),
            static_cast<std::uint32_t>(t->memory_space())},
-          [&] {
-            return schema::CreateAbstractValue(writer_.fbb(), t->kind(), shape, t->dtype(), t->memory_space());
-          });
+          [&] { return schema::CreateAbstractValue(writer_.fbb(), t->kind(), shape, t->dtype(), t->memory_space()); });
     });
   }
 

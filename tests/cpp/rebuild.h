@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "exported_generated.h"
-#include "wire/trailer.h"
+#include "wire/artifact/trailer.h"
 
 namespace jaxexp::tests {
 

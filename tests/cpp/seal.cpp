@@ -7,8 +7,8 @@
 
 #include "exported_generated.h"
 #include "trailer_generated.h"
-#include "wire/digest.h"
-#include "wire/trailer.h"
+#include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
 
 namespace jaxexp::tests {
 namespace {
@@ -48,7 +48,8 @@ void seal_modules(std::vector<std::uint8_t>& bytes, std::size_t at, std::size_t 
 Sizes sizes_of(const std::vector<std::uint8_t>& bytes) {
   if (bytes.size() < head + footer) return {0, 0};
   const std::size_t inner = bytes.size() - footer;
-  const std::size_t content = std::min(get(bytes, bytes.size() - 28) & ~std::size_t{3}, (inner - head) & ~std::size_t{3});
+  const std::size_t content =
+      std::min(get(bytes, bytes.size() - 28) & ~std::size_t{3}, (inner - head) & ~std::size_t{3});
   return {std::clamp(get(bytes, bytes.size() - 32), head, inner - content), content};
 }
 

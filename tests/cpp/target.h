@@ -24,7 +24,12 @@ inline bool is_utf8(std::string_view text) {
   const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
   while (i < text.size()) {
     const unsigned lead = byte(i);
-    const std::size_t size = lead < 0x80 ? 1 : lead < 0xC0 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF8 ? 4 : 0;
+    const std::size_t size = lead < 0x80   ? 1
+                             : lead < 0xC0 ? 0
+                             : lead < 0xE0 ? 2
+                             : lead < 0xF0 ? 3
+                             : lead < 0xF8 ? 4
+                                           : 0;
     if (size == 0) return false;
     std::uint32_t code = size == 1 ? lead : lead & (0x7Fu >> size);
     for (std::size_t k = 1; k < size; ++k) {

@@ -13,10 +13,10 @@
 #include "rebuild.h"
 #include "target.h"
 #include "view.h"
-#include "wire/check.h"
-#include "wire/error.h"
-#include "wire/generation.h"
-#include "wire/verify.h"
+#include "wire/base/error.h"
+#include "wire/exported/check.h"
+#include "wire/exported/generation.h"
+#include "wire/exported/verify.h"
 
 namespace {
 
@@ -81,6 +81,7 @@ int main(int argc, char** argv) {
     refused += !alone.error.empty();
     for (const auto& findings : found) tests::require(findings[i] == alone, "threads find what one alone finds");
   }
-  tests::require(refused >= artifacts.size() / 2 && refused < artifacts.size(), "some are accepted, the halves are not");
+  tests::require(refused >= artifacts.size() / 2 && refused < artifacts.size(),
+                 "some are accepted, the halves are not");
   std::printf("%zu threads, %zu rounds over %zu artifacts: all alike\n", thread_count, rounds, artifacts.size());
 }

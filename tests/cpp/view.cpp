@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "fields.h"
-#include "wire/flat_map.h"
+#include "wire/base/flat_map.h"
 
 namespace jaxexp::tests {
 namespace {
@@ -29,16 +29,26 @@ class View {
  private:
   template <class T>
   static std::uint64_t number_of() {
-    if constexpr (std::same_as<T, schema::PyTreeDef>) return 1;
-    else if constexpr (std::same_as<T, schema::AbstractDevice>) return 2;
-    else if constexpr (std::same_as<T, schema::AbstractMesh>) return 3;
-    else if constexpr (std::same_as<T, schema::PartitionSpecOneAxis>) return 4;
-    else if constexpr (std::same_as<T, schema::PartitionSpec>) return 5;
-    else if constexpr (std::same_as<T, schema::NamedSharding>) return 6;
-    else if constexpr (std::same_as<T, schema::AbstractValue>) return 7;
-    else if constexpr (std::same_as<T, schema::Sharding>) return 8;
-    else if constexpr (std::same_as<T, schema::Effect>) return 9;
-    else if constexpr (std::same_as<T, schema::DisabledSafetyCheck>) return 10;
+    if constexpr (std::same_as<T, schema::PyTreeDef>)
+      return 1;
+    else if constexpr (std::same_as<T, schema::AbstractDevice>)
+      return 2;
+    else if constexpr (std::same_as<T, schema::AbstractMesh>)
+      return 3;
+    else if constexpr (std::same_as<T, schema::PartitionSpecOneAxis>)
+      return 4;
+    else if constexpr (std::same_as<T, schema::PartitionSpec>)
+      return 5;
+    else if constexpr (std::same_as<T, schema::NamedSharding>)
+      return 6;
+    else if constexpr (std::same_as<T, schema::AbstractValue>)
+      return 7;
+    else if constexpr (std::same_as<T, schema::Sharding>)
+      return 8;
+    else if constexpr (std::same_as<T, schema::Effect>)
+      return 9;
+    else if constexpr (std::same_as<T, schema::DisabledSafetyCheck>)
+      return 10;
     else {
       static_assert(std::same_as<T, schema::Exported>);
       return 11;

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import conftest  # noqa: F401  (eight devices, before JAX is there)
+from kit import devices  # noqa: F401  (eight devices, before JAX is there)
 
 # isort: split
 import jax
@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxexp
-from corpus import CASES, Program, arr, export_with, spec
+from kit.corpus import CASES, Program, arr, export_with, spec
 
 # From the corpus, with the orders of derivatives that are kept.
 FROM_CORPUS = {

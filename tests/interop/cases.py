@@ -14,8 +14,8 @@ import jax.scipy as jsp
 import numpy as np
 from jax import lax
 
-from corpus import CASES as CORPUS
-from corpus import Case, Program, arr, case, spec
+from kit.corpus import CASES as CORPUS
+from kit.corpus import Case, Program, arr, case, spec
 
 FROM_CORPUS = (
     "sin scalars weak_types no_arguments zero_size fifty_arguments dropped identity nested_containers "

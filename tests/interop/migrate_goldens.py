@@ -16,13 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import conftest  # noqa: F401  (eight devices, before JAX is there)
+from kit import devices  # noqa: F401  (eight devices, before JAX is there)
 
 # isort: split
 from wheels import Wheels, parser
 
 import jaxexp
-from test_golden import ARTIFACTS, RELEASES, blob_of
+from kit.goldens import ARTIFACTS, RELEASES, blob_of
 
 HERE = Path(__file__).parent
 TARGETS = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2", "0.12.0.1")

@@ -23,8 +23,8 @@ import numpy as np
 from cases import CASES
 
 import jaxexp
-from corpus import Program, export_with
-from derivatives import cotangents, is_inexact
+from kit.corpus import Program, export_with
+from kit.derivatives import cotangents, is_inexact
 
 
 def plain(leaf: Any) -> np.ndarray:

@@ -30,8 +30,8 @@ OnError = Literal["raise", "return"]
 class Manner:
     """How many artifacts are read; `load_many` says what each of these is."""
 
-    workers: int | None
-    on_error: OnError
+    workers: int | None = None
+    on_error: OnError = "raise"
     policy: Policy | None = None
 
     @property

@@ -12,8 +12,8 @@
 
 namespace jaxexp {
 
-/// An archive in memory of the caller's, best a mapped file, which has to stay where and what it is while this, an artifact
-/// of it, or a view of either is in use. May be used by several threads at once.
+/// An archive in memory of the caller's, best a mapped file, which has to stay where and what it is while this, an
+/// artifact of it, or a view of either is in use. May be used by several threads at once.
 class Archive {
  public:
   /// Reads the last bytes and the root of the index; the rest is checked when it is needed. Throws DeserializationError
@@ -28,8 +28,8 @@ class Archive {
 
   bool contains(std::string_view name) const;
 
-  /// A member, verified and checked as Artifact's constructor does. Throws std::out_of_range where there is none of that
-  /// name, and DeserializationError where it, or its part of the index, is damaged.
+  /// A member, verified and checked as Artifact's constructor does. Throws std::out_of_range where there is none of
+  /// that name, and DeserializationError where it, or its part of the index, is damaged.
   Artifact artifact(std::string_view name) const;
 
   /// How many bytes behind the archive were left by somebody who was interrupted while he appended to it.

@@ -6,26 +6,13 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "jaxexp/deserialization_error.h"
+
 namespace jaxexp {
-
-/// All that is thrown about bytes that are no artifact, or a damaged one.
-class DeserializationError : public std::runtime_error {
- public:
-  DeserializationError(std::string path, std::string expected, std::string found);
-
-  /// Where in the artifact, such as "in_avals[3].shape[0]" or "vjp.in_tree.children[1]"; empty where it is the whole.
-  const std::string& path() const noexcept { return path_; }
-  const std::string& expected() const noexcept { return expected_; }
-  const std::string& found() const noexcept { return found_; }
-
- private:
-  std::string path_, expected_, found_;
-};
 
 struct MeshAxis {
   std::string_view name;
@@ -55,8 +42,8 @@ struct Value {
   std::string str() const;
 };
 
-/// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of either
-/// is in use.
+/// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of
+/// either is in use.
 class Artifact {
  public:
   /// Verifies and checks all of the buffer but the modules' digests. Takes time and memory in proportion to its size,

@@ -1,0 +1,40 @@
+// From buffers of Python to cpp/wire/apart and back.
+#include "bindings/artifact/apart.h"
+
+#include <optional>
+#include <vector>
+
+#include "bindings/base/buffer.h"
+#include "wire/artifact/apart.h"
+#include "wire/base/digest.h"
+
+namespace jaxexp::bindings {
+
+nb::object cut(nb::handle artifact) {
+  const auto buffer = stable(artifact);
+  const auto image = over(buffer->bytes().size(), [&] { return wire::cut(buffer->bytes()); });
+  return nb::bytes(image.data(), image.size());
+}
+
+nb::object join(nb::handle image, nb::handle modules) {
+  std::vector<std::shared_ptr<const Buffer>> buffers{stable(image)};
+  std::vector<wire::Opened::Bytes> spans;
+  for (nb::handle module : modules) {
+    buffers.push_back(stable(module));
+    spans.push_back(buffers.back()->bytes());
+  }
+  const wire::Joined joined(buffers.front()->bytes(), spans);
+  const nb::object result = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
+  if (!result.is_valid()) throw nb::python_error();
+  auto* const target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
+  over(joined.size(), [&] { joined.write(target); });
+  return result;
+}
+
+nb::object digest(nb::handle buffer) {
+  const Buffer held(buffer);
+  const auto found = over(held.bytes().size(), [&] { return wire::digest(held.bytes()); });
+  return nb::bytes(found.data(), found.size());
+}
+
+}  // namespace jaxexp::bindings

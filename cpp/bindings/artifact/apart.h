@@ -1,0 +1,19 @@
+// Modules apart from their artifact, for Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace jaxexp::bindings {
+
+namespace nb = nanobind;
+
+/// wire::cut, as bytes.
+nb::object cut(nb::handle artifact);
+
+/// wire::Joined, as a bytearray that is allocated once.
+nb::object join(nb::handle image, nb::handle modules);
+
+/// wire::digest, as bytes.
+nb::object digest(nb::handle buffer);
+
+}  // namespace jaxexp::bindings

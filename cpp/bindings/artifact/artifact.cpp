@@ -1,0 +1,182 @@
+// Reading artifacts where they lie.
+#include "bindings/artifact/artifact.h"
+
+#include "bindings/codec/decoder.h"
+#include "wire/exported/generation.h"
+#include "wire/exported/values.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
+
+/// Adds the names of a tree's custom nodes. Trees share subtrees, so each is looked at once.
+void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire::FlatMap<bool>& seen) {
+  if (!seen.insert(reinterpret_cast<std::uintptr_t>(&node)).second) return;
+  if (node.kind() == schema::PyTreeDefKind::custom) names.add(text(*node.custom_name()));
+  for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i)
+    add_custom_nodes(*node.children()->Get(i), names, seen);
+}
+
+}  // namespace
+
+Artifact::Source::Source(nb::handle owner, nb::handle module_owners) : buffer(stable(owner)), bytes(buffer->bytes()) {
+  std::vector<wire::Opened::Bytes> spans;
+  if (module_owners.is_valid())
+    for (nb::handle module : module_owners) {
+      modules.push_back(stable(module));
+      spans.push_back(modules.back()->bytes());
+    }
+  over(bytes.size(), [&] { opened.emplace(bytes, spans); });
+}
+
+Artifact::Artifact(nb::handle buffer, nb::handle modules) : Artifact(std::make_shared<const Source>(buffer, modules)) {}
+
+nb::dict Artifact::decode() const {
+  bool shareable = false;
+  return decode_shared(shareable);
+}
+
+nb::dict Artifact::decode_shared(bool& shareable) const {
+  const std::shared_ptr<const JaxRefs> refs = jax_refs();
+  std::string path;
+  for (std::size_t i = 0; i < order_; ++i) path += i == 0 ? "vjp" : ".vjp";
+  const wire::Trailer* const trailer = source_->opened->trailer() ? &*source_->opened->trailer() : nullptr;
+  Decoder decoder(*refs, *exported_, source_->bytes, path, trailer, order_);
+  nb::dict fields = decoder.exported();
+  shareable = decoder.is_shareable();
+  return fields;
+}
+
+nb::object Artifact::module() const {
+  const auto bytes = module_bytes();
+  return source_->module_buffer(order_).part(bytes);
+}
+
+nb::object Artifact::unchecked_module() const { return source_->module_buffer(order_).part(unchecked_module_bytes()); }
+
+std::span<const std::uint8_t> Artifact::module_bytes() const {
+  const auto bytes = unchecked_module_bytes();
+  const wire::Opened& opened = *source_->opened;
+  if (!opened.is_module_checked(order_)) over(bytes.size(), [&] { opened.check_module(*exported_, order_); });
+  return bytes;
+}
+
+void Artifact::check_module(const wire::Digest& found) const {
+  if (source_->opened->trailer()) source_->opened->trailer()->check_module(found, order_);
+}
+
+std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
+  return source_->opened->module(*exported_, order_);
+}
+
+std::size_t Artifact::size() const {
+  const auto& trailer = source_->opened->trailer();
+  return trailer ? trailer->whole_size() : source_->bytes.size();
+}
+
+std::optional<Artifact> Artifact::vjp() const {
+  const schema::Exported* vjp = exported_->vjp();
+  if (!vjp) return std::nullopt;
+  return Artifact(source_, *vjp, order_ + 1);
+}
+
+nb::object Artifact::jax_version() const {
+  const auto* version = exported_->jax_version();
+  return version ? nb::object(text(*version)) : nb::none();
+}
+
+std::string_view Artifact::writer() const { return wire::writer(*exported_); }
+
+nb::str Artifact::fun_name() const { return text(*exported_->function_name()); }
+
+std::uint32_t Artifact::nr_devices() const { return wire::device_count(*exported_); }
+
+nb::tuple Artifact::platforms() const {
+  nb::list names;
+  for (const auto* name : *exported_->platforms()) names.append(text(*name));
+  return nb::tuple(names);
+}
+
+nb::dict Artifact::facts() const {
+  const schema::Exported& e = *exported_;
+  nb::set dtypes, memory_spaces, custom_nodes;
+  bool hlo_alone = false, named = false, listed = true, indexed = false;
+  for (const auto& values : {wire::Values::arguments(e), wire::Values::results(e)}) {
+    for (std::uint32_t i = 0; i < values.size(); ++i) {
+      dtypes.add(static_cast<int>(values.aval(i).dtype()));
+      memory_spaces.add(static_cast<int>(values.aval(i).memory_space()));
+      hlo_alone = hlo_alone || values.hlo_sharding(i);
+      named = named || values.named_sharding(i);
+    }
+    listed = listed && wire::Values::length(values.avals) == values.size() &&
+             wire::Values::length(values.shardings) == values.size();
+    indexed = indexed || values.avals_by_index() || values.shardings_by_index();
+  }
+  wire::FlatMap<bool> seen;
+  for (const auto* tree : {e.in_tree(), e.out_tree()}) add_custom_nodes(*tree, custom_nodes, seen);
+
+  nb::dict facts;
+  facts["calling_convention_version"] = e.calling_convention_version();
+  facts["short_device_count"] = e.nr_devices_short();
+  facts["long_device_count"] = e.nr_devices();
+  facts["dtypes"] = dtypes;
+  facts["memory_spaces"] = memory_spaces;
+  facts["custom_nodes"] = custom_nodes;
+  facts["hlo_sharding_alone"] = hlo_alone;
+  facts["named_shardings"] = named;
+  facts["listed"] = listed;
+  facts["indexed"] = indexed;
+  return facts;
+}
+
+nb::list Artifact::modules() const {
+  nb::list modules;
+  const std::uint8_t* const start = source_->bytes.data();
+  for (std::optional<Artifact> link = *this; link; link = link->vjp()) {
+    const auto bytes = link->unchecked_module_bytes();
+    const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });
+    link->check_module(digest);
+    modules.append(nb::make_tuple(bytes.data() - start, bytes.size(), nb::bytes(digest.data(), digest.size())));
+  }
+  return modules;
+}
+
+nb::object Artifact::metadata() const {
+  if (order_ != 0 || !source_->opened->trailer() || !source_->opened->trailer()->content().metadata())
+    return nb::none();
+  nb::dict texts;
+  for (const schema::Entry* entry : *source_->opened->trailer()->content().metadata())
+    texts[text(*entry->key())] = text(*entry->value());
+  return texts;
+}
+
+nb::object Artifact::trailer() const {
+  if (!source_->opened->trailer()) return nb::none();
+  const schema::Trailer& content = source_->opened->trailer()->content();
+  const auto indices = [](const flatbuffers::Vector<std::uint32_t>* indices) {
+    nb::list numbers;
+    for (std::uint32_t i = 0; i < wire::Values::length(indices); ++i) numbers.append(indices->Get(i));
+    return nb::tuple(numbers);
+  };
+  nb::list constraints, functions;
+  for (std::uint32_t i = 0; i < wire::Values::length(content.constraints()); ++i)
+    constraints.append(text(*content.constraints()->Get(i)));
+  for (std::size_t order = 0; order < content.functions()->size(); ++order) {
+    const schema::FunctionNotes& notes = source_->opened->trailer()->notes(order);
+    const wire::Digest digest = source_->opened->trailer()->module_digest(order);
+    nb::dict function;
+    function["module_size"] = notes.module_size();
+    function["module_digest"] = nb::bytes(digest.data(), digest.size());
+    function["weak_arguments"] = indices(notes.weak_arguments());
+    function["weak_results"] = indices(notes.weak_results());
+    functions.append(function);
+  }
+  nb::dict facts;
+  facts["writer"] = text(*content.writer());
+  facts["constraints"] = nb::tuple(constraints);
+  facts["functions"] = nb::tuple(functions);
+  return facts;
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,77 @@
+// A serialized Exported in a caller's buffers: verified, described, decoded on demand.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "bindings/base/buffer.h"
+#include "exported_generated.h"
+#include "wire/artifact/opened.h"
+
+namespace jaxexp::bindings {
+
+class Artifact {
+ public:
+  /// Verifies all of it, VJPs included. Where there are modules (buffers), the buffer is an image without them.
+  explicit Artifact(nb::handle buffer, nb::handle modules = nb::handle());
+
+  nb::dict decode() const;
+  nb::object module() const;
+  /// Checked against the trailer's digest, when they are asked for first.
+  std::span<const std::uint8_t> module_bytes() const;
+  nb::object unchecked_module() const;
+  /// The same, unchecked, and the check: for who computes their digest anyway.
+  std::span<const std::uint8_t> unchecked_module_bytes() const;
+  void check_module(const wire::Digest& found) const;
+  std::optional<Artifact> vjp() const;
+  /// How many bytes the artifact has, with its modules; those of the buffer where no trailer says where it ends.
+  std::size_t size() const;
+
+  int serialization_version() const { return exported_->serialization_version(); }
+  nb::object jax_version() const;
+  std::string_view writer() const;
+  nb::str fun_name() const;
+  std::uint32_t nr_devices() const;
+  nb::tuple platforms() const;
+  nb::dict facts() const;
+  /// What it says, for people (describe.cpp).
+  nb::dict describe() const;
+  nb::object trailer() const;
+  /// Offset, size and digest of its module and those of its VJPs; those with a digest in the trailer are checked.
+  nb::list modules() const;
+  nb::object metadata() const;
+
+  /// What a function shares with its VJPs.
+  struct Source {
+    Source() = default;
+    Source(nb::handle owner, nb::handle modules);
+    const Buffer& module_buffer(std::size_t order) const { return modules.empty() ? *buffer : *modules[order]; }
+
+    std::shared_ptr<const Buffer> buffer;                // read-only, so what was verified stays true
+    std::span<const std::uint8_t> bytes;                 // of the buffer; what is behind the artifact included
+    std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
+    std::optional<wire::Opened> opened;
+  };
+  /// Of a source whose members are all there.
+  explicit Artifact(std::shared_ptr<const Source> source)
+      : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {}
+
+  /// The fields of the Exported; sets `shareable` to whether every artifact of the same metadata, weak types included,
+  /// may have the same objects.
+  nb::dict decode_shared(bool& shareable) const;
+
+ private:
+  Artifact(std::shared_ptr<const Source> source, const wire::schema::Exported& exported, std::size_t order)
+      : source_(std::move(source)), exported_(&exported), order_(order) {}
+
+  std::shared_ptr<const Source> source_;
+  const wire::schema::Exported* exported_;
+  std::size_t order_;  // how many VJPs deep
+};
+
+}  // namespace jaxexp::bindings

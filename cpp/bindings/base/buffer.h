@@ -1,0 +1,78 @@
+// A contiguous buffer of any Python object, held while it is in use.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace jaxexp::bindings {
+
+namespace nb = nanobind;
+
+/// Below this many bytes, letting other threads run costs more than it gives them.
+inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
+
+/// Runs a function; without the GIL, if it has so many bytes to read that others should run meanwhile.
+template <class Function>
+auto over(std::size_t size, const Function& function) {
+  if (size < worth_releasing_gil) return function();
+  nb::gil_scoped_release release;
+  return function();
+}
+
+/// Holds a Py_buffer, which keeps its owner from moving or freeing it.
+class Buffer {
+ public:
+  explicit Buffer(nb::handle owner) {
+    if (PyObject_GetBuffer(owner.ptr(), &info_, PyBUF_SIMPLE) == 0) return;
+    // Owners of other than contiguous bytes refuse in as many ways as there are: let memoryview say it.
+    PyErr_Clear();
+    const nb::object contiguous = view(owner);
+    if (PyObject_GetBuffer(contiguous.ptr(), &info_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~Buffer() { PyBuffer_Release(&info_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::span<const std::uint8_t> bytes() const {
+    return {static_cast<const std::uint8_t*>(info_.buf), static_cast<std::size_t>(info_.len)};
+  }
+  bool writable() const { return !info_.readonly; }
+
+  /// A read-only memoryview of a part of bytes(), without a copy.
+  nb::object part(std::span<const std::uint8_t> bytes) const {
+    const std::ptrdiff_t start = bytes.data() - this->bytes().data();
+    return view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
+  }
+
+  /// As an artifact's FlatBuffers are written.
+  static constexpr std::size_t alignment = alignof(std::uint32_t);
+
+  static bool is_aligned(std::span<const std::uint8_t> bytes, std::size_t alignment = Buffer::alignment) {
+    return reinterpret_cast<std::uintptr_t>(bytes.data()) % alignment == 0;
+  }
+
+ private:
+  /// A memoryview of an object's bytes. Raises TypeError where the object has no contiguous buffer.
+  static nb::object view(nb::handle owner) {
+    const nb::object any = nb::steal(PyMemoryView_FromObject(owner.ptr()));
+    if (!any.is_valid()) throw nb::python_error();
+    return any.attr("cast")("B");
+  }
+
+  Py_buffer info_;
+};
+
+/// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
+/// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
+/// FlatBuffers are written.
+inline std::shared_ptr<const Buffer> stable(nb::handle owner, std::size_t alignment = Buffer::alignment) {
+  auto buffer = std::make_shared<const Buffer>(owner);
+  const auto bytes = buffer->bytes();
+  if (!buffer->writable() && Buffer::is_aligned(bytes, alignment)) return buffer;
+  return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
+}
+
+}  // namespace jaxexp::bindings

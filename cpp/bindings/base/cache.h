@@ -1,0 +1,53 @@
+// What artifacts have in common: objects that were made before, found again by the bytes that describe them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace jaxexp::bindings {
+
+namespace nb = nanobind;
+
+/// A bounded map from bytes to immutable Python objects. It starts over when it is full: a process that reads more
+/// different things than that gains nothing from remembering some of them.
+class Cache {
+ public:
+  explicit Cache(std::size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  /// An invalid object where the key is unknown.
+  nb::object find(std::string_view key) {
+    nb::ft_lock_guard guard(mutex_);
+    const auto found = objects_.find(key);
+    return found == objects_.end() ? nb::object() : found->second;
+  }
+
+  void insert(std::string_view key, const nb::object& object) {
+    const std::size_t size = key.size() + overhead;
+    if (size > max_bytes_ / 4) return;
+    Objects forgotten;  // outlives the lock: dropping Python objects may run any code
+    nb::ft_lock_guard guard(mutex_);
+    if (bytes_ + size > max_bytes_) {
+      forgotten.swap(objects_);
+      bytes_ = 0;
+    }
+    if (objects_.try_emplace(std::string(key), object).second) bytes_ += size;
+  }
+
+ private:
+  static constexpr std::size_t overhead = 256;  // the object and its place in the map, roughly
+
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  using Objects = std::unordered_map<std::string, nb::object, Hash, std::equal_to<>>;
+
+  nb::ft_mutex mutex_;
+  const std::size_t max_bytes_;
+  std::size_t bytes_ = 0;
+  Objects objects_;
+};
+
+}  // namespace jaxexp::bindings

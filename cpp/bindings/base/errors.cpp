@@ -1,0 +1,91 @@
+// jaxexp._errors is imported where an exception is raised: it loads no JAX, and importing _native needs no package.
+#include "bindings/base/errors.h"
+
+#include <nanobind/stl/string_view.h>
+
+#include <new>
+
+#include "wire/artifact/layout.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+nb::str text(const std::string& utf8) { return nb::str(utf8.data(), utf8.size()); }
+
+template <class... Text>
+nb::object make_error(const char* name, const Text&... arguments) {
+  return nb::module_::import_("jaxexp._errors").attr(name)(arguments...);
+}
+
+void set_error(const nb::object& error) { PyErr_SetObject(error.type().ptr(), error.ptr()); }
+
+/// nanobind asks this about every C++ exception that reaches Python; what is not ours has to go on.
+void translate(const std::exception_ptr& exception, void*) {
+  try {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const wire::Error& e) {
+      set_error(make_error("DeserializationError", text(e.path), text(e.expected), text(e.found)));
+    } catch (const NotSerializable& e) {
+      set_error(make_error(e.wrong_type ? "SerializationTypeError" : "SerializationError", text(e.message)));
+    } catch (const wire::TooLarge& e) {
+      set_error(make_error("SerializationError", nb::str(e.what())));
+    }
+  } catch (nb::python_error& e) {
+    e.restore();
+  }
+}
+
+}  // namespace
+
+void translate_errors() { nb::register_exception_translator(translate); }
+
+void raise_not_readable(nb::python_error& cause, const wire::Path& where, const char* expected) {
+  const nb::object own = nb::module_::import_("jaxexp._errors").attr("ExportError");
+  if (!cause.matches(PyExc_Exception) || cause.matches(PyExc_MemoryError) || cause.matches(own)) throw;
+  nb::object value = nb::borrow(cause.value());
+  const nb::object found = nb::steal(PyUnicode_FromFormat("%s: %S", nb::type_name(value.type()).c_str(), value.ptr()));
+  if (!found.is_valid()) throw nb::python_error();
+  const nb::object error = make_error("DeserializationError", text(where.str()), nb::str(expected), found);
+  PyException_SetCause(error.ptr(), value.release().ptr());
+  set_error(error);
+  throw nb::python_error();
+}
+
+void raise_at(nb::python_error& cause, const wire::Path& where) {
+  if (cause.matches(nb::module_::import_("jaxexp._errors").attr("DeserializationError"))) {
+    const nb::object error = nb::borrow(cause.value());
+    if (nb::cast<std::string_view>(error.attr("path")).empty()) {
+      error.attr("path") = text(where.str());
+      error.attr("args") = nb::make_tuple(error.attr("path"), error.attr("expected"), error.attr("found"));
+    }
+  }
+  throw;
+}
+
+nb::object python_exception(const std::exception_ptr& exception) {
+  try {
+    try {
+      translate(exception, nullptr);
+    } catch (const std::bad_alloc&) {
+      PyErr_NoMemory();
+    } catch (const std::exception& other) {
+      PyErr_SetString(PyExc_RuntimeError, other.what());
+    }
+    throw nb::python_error();
+  } catch (nb::python_error& error) {
+    return nb::borrow(error.value());
+  }
+}
+
+nb::object export_type_error(const std::string& message) { return make_error("ExportTypeError", text(message)); }
+
+std::string describe(nb::handle object) {
+  const std::string type = nb::type_name(object.type()).c_str();
+  const nb::object repr = nb::steal(PyObject_Repr(object.ptr()));
+  const char* text = repr.is_valid() ? PyUnicode_AsUTF8(repr.ptr()) : nullptr;
+  if (!text) return PyErr_Clear(), "a value of type " + type;
+  return wire::shortened(text) + " (" + type + ")";
+}
+
+}  // namespace jaxexp::bindings

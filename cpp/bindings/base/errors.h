@@ -1,0 +1,48 @@
+// How what goes wrong in the codec becomes a Python exception.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "wire/base/error.h"
+
+namespace jaxexp::bindings {
+
+namespace nb = nanobind;
+
+/// Something in an Exported that the format has no place for.
+struct NotSerializable : std::exception {
+  NotSerializable(const wire::Path& where, const std::string& what, bool wrong_type = false)
+      : message("cannot serialize " + where.str() + ": " + what), wrong_type(wrong_type) {}
+
+  const char* what() const noexcept override { return message.c_str(); }
+
+  std::string message;
+  bool wrong_type;  // a TypeError too
+};
+
+/// Makes wire::Error, wire::TooLarge and NotSerializable the exceptions of jaxexp._errors.
+void translate_errors();
+
+/// Replaces an exception of Python code by a DeserializationError that it is the cause of. Exceptions that are not
+/// about the data (MemoryError, KeyboardInterrupt), or jaxexp's own, go through as they are. To be called from the
+/// catch clause.
+[[noreturn]] void raise_not_readable(nb::python_error& cause, const wire::Path& where, const char* expected);
+
+/// Raises an exception of Python code again, with the path set where it is a DeserializationError without one. To be
+/// called from the catch clause.
+[[noreturn]] void raise_at(nb::python_error& cause, const wire::Path& where);
+
+/// The exception that Python would see, for one that is in flight in C++.
+nb::object python_exception(const std::exception_ptr& exception);
+
+/// An ExportTypeError, which is a TypeError too.
+nb::object export_type_error(const std::string& message);
+
+/// An object and its type for a message, as in "3 (int)".
+std::string describe(nb::handle object);
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,68 @@
+// JAX's types, enum members and functions as Python handed them over, and the names that the codec looks up often.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "bindings/base/cache.h"
+
+namespace jaxexp::bindings {
+
+namespace nb = nanobind;
+
+// clang-format off
+// Attributes of the object that bind() is given.
+#define JAXEXP_BOUND(X)                                                                                     \
+  X(ShapedArray) X(create_aval) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
+  X(dimension_operation) X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
+  X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry) X(tree_structure) X(custom_node_name)     \
+  X(build_custom_node) X(effect_name)                                                                       \
+  X(effect_of_name) X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
+
+// Attributes of JAX's objects, keywords of its constructors, and fields of Exported.
+#define JAXEXP_NAMES(X)                                                                                     \
+  X(shape) X(dtype) X(weak_type) X(memory_space) X(mesh) X(spec) X(memory_kind) X(abstract_mesh)            \
+  X(_partitions) X(reduced) X(unreduced) X(axis_sizes) X(axis_names) X(axis_types) X(abstract_device)       \
+  X(device_kind) X(num_cores) X(platform) X(num_leaves) X(num_nodes) X(node_data) X(children)               \
+  X(__getstate__) X(__setstate__) X(__new__) X(fun_name) X(in_tree) X(in_avals) X(out_tree) X(out_avals)    \
+  X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
+  X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
+  X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(_module_buffer) X(in_shardings_hlo)     \
+  X(out_shardings_hlo)
+// clang-format on
+
+/// Immutable but for its caches, so that a codec call that holds it is not disturbed by another bind().
+struct JaxRefs {
+  explicit JaxRefs(nb::handle jax);
+
+#define JAXEXP_MEMBER(name) nb::object name;
+  JAXEXP_BOUND(JAXEXP_MEMBER)
+  struct Names {
+    JAXEXP_NAMES(JAXEXP_MEMBER)
+  } names;
+#undef JAXEXP_MEMBER
+
+  bool tree_state_known;
+  std::array<nb::object, 3> axis_types, memory_spaces;  // in the order of their enums, from 1
+  std::vector<nb::object> dtypes;                       // by kind
+  std::vector<nb::object> plain_avals;                  // what create_aval takes for plain shapes, by rank; or None
+  nb::dict kinds_of_dtypes;
+
+  // Avals of constant shapes without a sharding, and trees without custom nodes: nothing else that makes them can
+  // differ between two calls.
+  mutable Cache avals{std::size_t{4} << 20};
+  mutable Cache trees{std::size_t{16} << 20};
+};
+
+/// What bind() was given last. Throws RuntimeError before its first call.
+std::shared_ptr<const JaxRefs> jax_refs();
+
+void bind(nb::handle jax);
+
+/// Drops the references when the module goes, while the interpreter can still take them.
+void unbind_with(nb::module_& module);
+
+}  // namespace jaxexp::bindings

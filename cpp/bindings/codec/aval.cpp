@@ -1,0 +1,247 @@
+// AbstractValue <-> jax.core.ShapedArray: shape, dtype and memory space. Shardings are kept beside the avals.
+#include <nanobind/stl/string_view.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "bindings/base/errors.h"
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/encoder.h"
+#include "wire/exported/dimension.h"
+#include "wire/exported/generation.h"
+
+namespace jaxexp::bindings {
+
+Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
+  std::uint32_t& offset = known(avals_, aval);
+  if (offset != 0) return offset;
+
+  const nb::tuple shape = tuple_of(aval.attr(names_.shape));
+  Offsets<wire::String> dimensions;
+  for (nb::handle dimension : shape) dimensions.push_back(this->dimension(dimension));
+  const auto dimension_vector = writer_.offsets<wire::String>(dimensions);
+  const schema::DType dtype = this->dtype(aval.attr(names_.dtype));
+  const nb::object memory_space = aval.attr(names_.memory_space);
+  const auto memory = std::ranges::find_if(jax_.memory_spaces, [&](const auto& m) { return m.is(memory_space); });
+  if (memory == jax_.memory_spaces.end())
+    refuse("memory_space has to be one of JAX's, found " + describe(memory_space));
+  const auto space = static_cast<schema::MemorySpace>(1 + (memory - jax_.memory_spaces.begin()));
+
+  const auto table = writer_.table<schema::AbstractValue>(
+      wire::Table::aval, {dimension_vector.o, static_cast<std::uint32_t>(dtype), static_cast<std::uint32_t>(space)},
+      [&] {
+        return schema::CreateAbstractValue(writer_.fbb(), schema::AbstractValueKind::shapedArray, dimension_vector,
+                                           dtype, space);
+      });
+  return offset = table.o;
+}
+
+Offset<wire::String> Encoder::dimension(nb::handle dimension) {
+  if (PyLong_CheckExact(dimension.ptr())) {
+    char digits[24];
+    const auto value = integer(dimension, 0, std::numeric_limits<std::int64_t>::max(), "a dimension");
+    const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+    return writer_.string({digits, static_cast<std::size_t>(end - digits)});
+  }
+  std::uint32_t& offset = known(dimensions_, dimension);
+  if (offset != 0) return offset;
+  const nb::str printed(dimension);
+  const std::string_view text = utf8(printed, "a dimension");
+  try {
+    wire::check_dimension(text, {});
+  } catch (const wire::Error& error) {
+    refuse("the format holds " + error.expected + ", found " + error.found);
+  }
+  offset = writer_.string(text).o;
+  if (notes_ && !constraints_noted_) note_constraints(dimension);
+  return offset;
+}
+
+/// The dimensions of a function, and of its VJPs, are of one scope, whose constraints the format drops.
+void Encoder::note_constraints(nb::handle dimension) {
+  constraints_noted_ = true;
+  for (nb::handle constraint : tuple_of(jax_.constraints_of(dimension)))
+    notes_->constraints.emplace_back(utf8(constraint, "a constraint"));
+  if (notes_->constraints.size() > wire::max_constraints)
+    refuse("the trailer has room for " + std::to_string(wire::max_constraints) +
+           " constraints on dimension variables, found " + std::to_string(notes_->constraints.size()));
+}
+
+schema::DType Encoder::dtype(nb::handle dtype) {
+  nb::object kind = nb::borrow(PyDict_GetItemWithError(jax_.kinds_of_dtypes.ptr(), dtype.ptr()));
+  if (!kind.is_valid()) {
+    if (PyErr_Occurred()) throw nb::python_error();
+    try {
+      kind = jax_.kind_of_dtype(dtype);
+    } catch (nb::python_error& e) {
+      if (!e.matches(PyExc_LookupError)) throw;
+      refuse("the dtype " + describe(dtype) + " has no number in the format");
+    }
+  }
+  return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));
+}
+
+/// What makes an aval of constant dimensions, as bytes; empty for others.
+std::string_view Decoder::aval_key(const schema::AbstractValue& aval) {
+  const int kind = static_cast<int>(aval.dtype());
+  if (kind < 0 || static_cast<std::size_t>(kind) >= jax_.dtypes.size()) return {};
+  key_.assign({static_cast<char>(kind), static_cast<char>(aval.memory_space())});
+  for (std::uint32_t i = 0; i < wire::Values::length(aval.shape()); ++i) {
+    const std::string_view text = aval.shape()->Get(i)->string_view();
+    if (!wire::is_size(text)) return {};
+    (key_ += text) += ',';
+  }
+  return key_;
+}
+
+nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& where) {
+  const auto [object, is_new] = avals_.insert(position(aval));
+  if (!is_new) return object;
+  const std::string_view key = aval_key(aval);
+  if (!key.empty()) object = jax_.avals.find(key);
+  if (object.is_valid()) return object;
+  const nb::object shape = this->shape(aval.shape(), where);
+  const nb::object dtype = this->dtype(static_cast<int>(aval.dtype()), {&where, "dtype"});
+  const auto space = std::max(aval.memory_space(), schema::MemorySpace::Device);
+  const nb::object& memory_space = jax_.memory_spaces[static_cast<std::size_t>(space) - 1];
+  const bool is_plain = !key.empty() && space == schema::MemorySpace::Device;
+  object = reading(where, "a shape and dtype that make an aval", [&] {
+    if (is_plain)
+      if (nb::object aval = plain_aval(shape, dtype); aval.is_valid()) return aval;
+    return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space);
+  });
+  if (!key.empty()) jax_.avals.insert(key, object);
+  return object;
+}
+
+/// As the constructor's, without its preparations; invalid where this JAX is not known to do it so.
+nb::object Decoder::plain_aval(const nb::object& shape, const nb::object& dtype) {
+  const auto rank = static_cast<std::size_t>(PyTuple_GET_SIZE(shape.ptr()));
+  if (rank >= jax_.plain_avals.size() || jax_.plain_avals[rank].is_none()) return {};
+  const nb::handle rest = jax_.plain_avals[rank];
+  std::array<PyObject*, 8> arguments{shape.ptr(), dtype.ptr(), Py_False};
+  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(rest.ptr()));
+  if (3 + count > arguments.size()) return {};
+  for (std::size_t i = 0; i < count; ++i) arguments[3 + i] = PyTuple_GET_ITEM(rest.ptr(), static_cast<Py_ssize_t>(i));
+  nb::object aval = nb::steal(PyObject_Vectorcall(jax_.create_aval.ptr(), arguments.data(), 3 + count, nullptr));
+  if (!aval.is_valid()) throw nb::python_error();
+  return aval;
+}
+
+nb::object Decoder::weak_aval(const schema::AbstractValue& table, const nb::object& aval) {
+  const auto [object, is_new] = weak_avals_.insert(position(table));
+  if (is_new) object = jax_.with_weak_type(aval);
+  return object;
+}
+
+nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
+                          const wire::Path& where) {
+  return tuple_of(dimensions, [&](const flatbuffers::String& text, std::uint32_t i) {
+    const auto [object, is_new] = dimensions_.insert(position(text));
+    if (is_new) object = dimension(text, {&where, "shape", i});
+    return object;
+  });
+}
+
+nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path& where) {
+  const std::string_view printed = text.string_view();
+  if (wire::is_size(printed)) {
+    std::int64_t size = 0;
+    std::from_chars(printed.data(), printed.data() + printed.size(), size);
+    return nb::steal(PyLong_FromLongLong(size));
+  }
+  shareable_ = false;
+  const wire::Expression expression = wire::parse_dimension(printed, where);
+  const nb::object symbolic = reading(where, "a dimension", [&] {
+    if (!scope_.is_valid()) scope_ = scope();
+    return sum(expression, where);
+  });
+  // Releases print one expression in several ways, and what JAX made of it here has to be that expression.
+  const nb::str printed_again(symbolic);
+  const std::string_view again = nb::cast<std::string_view>(printed_again);
+  const auto is_same = [&] {
+    try {
+      return wire::canonical(expression) == wire::canonical(wire::parse_dimension(again, {}));
+    } catch (const wire::Error&) {
+      return false;
+    }
+  };
+  if (again != printed && !is_same())
+    throw wire::Error(where, "a dimension that prints as '" + wire::shortened(again) + "', as JAX reads it",
+                      "'" + wire::shortened(printed) + "'");
+  return symbolic;
+}
+
+nb::object Decoder::sum(const wire::Expression& expression, const wire::Path& where) {
+  std::vector<nb::object> terms;
+  for (const wire::Term& term : expression.terms) terms.push_back(product(term, where));
+  return reduce(std::move(terms), PyNumber_Add);
+}
+
+nb::object Decoder::product(const wire::Term& term, const wire::Path& where) {
+  std::vector<nb::object> factors;
+  for (const wire::Factor& factor : term.factors) factors.push_back(power(factor, where));
+  const nb::object coefficient = nb::steal(PyLong_FromLongLong(term.coefficient));
+  if (factors.empty()) return coefficient;
+  nb::object product = reduce(std::move(factors), PyNumber_Multiply);
+  return term.coefficient == 1 ? product : reduce({std::move(product), coefficient}, PyNumber_Multiply);
+}
+
+nb::object Decoder::power(const wire::Factor& factor, const wire::Path& where) {
+  nb::object base;
+  if (factor.operation == wire::Operation::none) {
+    const nb::str name(factor.name.data(), factor.name.size());
+    if (PyUnicode_IsIdentifier(name.ptr()) != 1)
+      throw wire::Error(where, "a dimension variable with the name of a Python variable",
+                        "'" + wire::shortened(factor.name) + "'");
+    base = jax_.dimension_variable(name, scope_);
+  } else if (factor.operation == wire::Operation::non_negative) {
+    base = jax_.dimension_operation("max", sum(factor.operands[0], where), 0, scope_);
+  } else {
+    base =
+        jax_.dimension_operation(factor.name, sum(factor.operands[0], where), sum(factor.operands[1], where), scope_);
+  }
+  if (factor.exponent == 1) return base;
+  return reduce({std::move(base), nb::int_(factor.exponent)},
+                [](PyObject* b, PyObject* exponent) { return PyNumber_Power(b, exponent, Py_None); });
+}
+
+/// Halves first: JAX merges sorted terms, so that adding one after the other would take quadratic time.
+nb::object Decoder::reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*)) {
+  for (std::size_t step = 1; step < operands.size(); step *= 2) {
+    for (std::size_t i = 0; i + step < operands.size(); i += 2 * step) {
+      operands[i] = nb::steal(operation(operands[i].ptr(), operands[i + step].ptr()));
+      if (!operands[i].is_valid()) throw nb::python_error();
+    }
+  }
+  return operands.front();
+}
+
+/// With the constraints that the trailer keeps, so that it bounds dimensions as the original's does.
+nb::object Decoder::scope() {
+  const auto* constraints = trailer_ ? trailer_->content().constraints() : nullptr;
+  if (!constraints) return jax_.SymbolicScope();
+  std::vector<std::string_view> texts;
+  for (const flatbuffers::String* text : *constraints) texts.push_back(text->string_view());
+  wire::check_constraints(texts, {nullptr, "trailer.constraints"});
+  return reading({nullptr, "trailer.constraints"}, "constraints on dimension variables",
+                 [&] { return jax_.SymbolicScope(strings(constraints)); });
+}
+
+nb::object Decoder::dtype(int kind, const wire::Path& where) {
+  if (kind >= 0 && static_cast<std::size_t>(kind) < jax_.dtypes.size())
+    return jax_.dtypes[static_cast<std::size_t>(kind)];
+  try {
+    return jax_.dtype_of_kind(kind);
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_LookupError)) throw;
+    throw wire::Error(where, "a dtype (0 to " + std::to_string(jax_.dtypes.size() - 1) + ", or a registered one)",
+                      wire::unknown(kind, exported_));
+  }
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,169 @@
+// The state of one deserialization, and what it can read: a method a type, each defined in the file of its type.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/base/errors.h"
+#include "bindings/base/jax_refs.h"
+#include "wire/artifact/trailer.h"
+#include "wire/base/error.h"
+#include "wire/base/flat_map.h"
+#include "wire/exported/dimension.h"
+#include "wire/exported/values.h"
+
+namespace jaxexp::bindings {
+
+namespace schema = wire::schema;
+
+/// Makes Python objects of an artifact that wire::verify and wire::check have passed. Every table, vector of bytes and
+/// string becomes one object, however often the artifact refers to it.
+class Decoder {
+ public:
+  /// `path` is empty for the primal, "vjp" for its VJP, and so on; `order` counts these. `trailer` may be null.
+  Decoder(const JaxRefs& jax, const schema::Exported& exported, std::span<const std::uint8_t> buffer,
+          std::string_view path, const wire::Trailer* trailer, std::size_t order)
+      : jax_(jax),
+        names_(jax.names),
+        exported_(exported),
+        base_(buffer.data()),
+        path_{nullptr, path},
+        trailer_(trailer),
+        notes_(trailer ? &trailer->notes(order) : nullptr) {}
+
+  /// The fields of the Exported, by name.
+  nb::dict exported();
+
+  /// Whether what was read could be read again to the same effect: symbolic dimensions have a scope of their own in
+  /// every Exported, and what registered functions return is theirs.
+  bool is_shareable() const { return shareable_; }
+
+ private:
+  struct TreeState {
+    struct Run {
+      std::size_t start = 0, nodes = 0, leaves = 0;
+    };
+    nb::list nodes;
+    const nb::tuple leaf = nb::make_tuple(0, 0, nb::none(), nb::none(), 1, 1);
+    std::size_t leaves = 0;
+    wire::FlatMap<Run> runs;  // where the nodes of a subtree are, by its position
+  };
+
+  // pytreedef.cpp
+  nb::object tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where);
+  void add_nodes(const schema::PyTreeDef& node, TreeState& state);
+  bool add_to_key(const schema::PyTreeDef& node);
+  nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
+                    const wire::Path& where);
+  // aval.cpp
+  std::string_view aval_key(const schema::AbstractValue& aval);
+  nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
+  nb::object plain_aval(const nb::object& shape, const nb::object& dtype);
+  nb::object weak_aval(const schema::AbstractValue& table, const nb::object& aval);
+  nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
+                   const wire::Path& where);
+  nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
+  nb::object sum(const wire::Expression& expression, const wire::Path& where);
+  nb::object product(const wire::Term& term, const wire::Path& where);
+  nb::object power(const wire::Factor& factor, const wire::Path& where);
+  static nb::object reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*));
+  nb::object scope();
+  nb::object dtype(int kind, const wire::Path& where);
+  // mesh.cpp
+  nb::object mesh(const schema::AbstractMesh& mesh, const wire::Path& where);
+  nb::object device(const schema::AbstractDevice& device, const wire::Path& where);
+  static const char* platform_of_kind(std::string kind, const wire::Path& where);
+  // partition_spec.cpp
+  nb::object partition_spec(const schema::PartitionSpec& spec, const wire::Path& where);
+  nb::object one_axis(const schema::PartitionSpecOneAxis& axis);
+  // sharding.cpp
+  nb::object named_sharding(const schema::NamedSharding& sharding, const wire::Path& where);
+  nb::object hlo_sharding(const flatbuffers::Vector<std::int8_t>& proto, const nb::object& aval,
+                          const wire::Path& where);
+  // effect.cpp, safety_check.cpp
+  nb::object effect(const schema::Effect& effect, const wire::Path& where);
+  nb::object safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where);
+  // exported.cpp
+  std::pair<nb::object, nb::object> values(const wire::Values& values, std::string_view avals_field,
+                                           std::string_view shardings_field,
+                                           const flatbuffers::Vector<std::uint32_t>* weak);
+
+  nb::object string(const flatbuffers::String& text) {
+    const auto [object, is_new] = strings_.insert(position(text));
+    if (is_new) object = nb::str(text.c_str(), text.size());
+    return object;
+  }
+  nb::object bytes(const flatbuffers::Vector<std::int8_t>& data) {
+    const auto [object, is_new] = bytes_.insert(position(data));
+    if (is_new) object = nb::bytes(data.data(), data.size());
+    return object;
+  }
+  nb::object strings(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* texts) {
+    return tuple_of(texts, [&](const flatbuffers::String& text, std::uint32_t) { return string(text); });
+  }
+
+  /// A tuple of what `read` makes of each element of a vector, which may be absent. Elements are references to tables
+  /// and strings, or numbers.
+  template <class Vector, class Read>
+  static nb::object tuple_of(const Vector* vector, const Read& read) {
+    const std::uint32_t size = wire::Values::length(vector);
+    nb::object tuple = nb::steal(PyTuple_New(size));
+    if (!tuple.is_valid()) throw nb::python_error();
+    for (std::uint32_t i = 0; i < size; ++i) {
+      nb::object element;
+      if constexpr (std::is_pointer_v<typename Vector::return_type>)
+        element = read(*vector->Get(i), i);
+      else
+        element = read(vector->Get(i), i);
+      PyTuple_SET_ITEM(tuple.ptr(), i, element.release().ptr());
+    }
+    return tuple;
+  }
+
+  /// Runs `make`, whose Python exceptions then say that `where` is not what was expected there.
+  template <class Make>
+  static nb::object reading(const wire::Path& where, const char* expected, const Make& make) {
+    try {
+      return make();
+    } catch (nb::python_error& error) {
+      raise_not_readable(error, where, expected);
+    }
+  }
+
+  /// Runs `make`, whose own DeserializationErrors then say that they are about `where`.
+  template <class Make>
+  static nb::object placing(const wire::Path& where, const Make& make) {
+    try {
+      return make();
+    } catch (nb::python_error& error) {
+      raise_at(error, where);
+    }
+  }
+
+  template <class T>
+  std::uint64_t position(const T& table) const {
+    return static_cast<std::uint64_t>(reinterpret_cast<const std::uint8_t*>(&table) - base_);
+  }
+
+  using Objects = wire::FlatMap<nb::object>;  // by position
+
+  const JaxRefs& jax_;
+  const JaxRefs::Names& names_;
+  const schema::Exported& exported_;
+  const std::uint8_t* base_;
+  const wire::Path path_;
+  const wire::Trailer* const trailer_;
+  const schema::FunctionNotes* const notes_;  // of the trailer
+  std::string key_;                           // of a cache, while it is being put together
+  bool shareable_ = true;
+  nb::object scope_;  // of symbolic dimensions; made for the first of them
+  Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
+};
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,146 @@
+// The state of one serialization, and what it can write: a method a type, each defined in the file of its type.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "bindings/base/jax_refs.h"
+#include "bindings/codec/form.h"
+#include "wire/artifact/trailer.h"
+#include "wire/artifact/writer.h"
+#include "wire/base/error.h"
+#include "wire/base/flat_map.h"
+
+namespace jaxexp::bindings {
+
+namespace schema = wire::schema;
+template <class T>
+using Offset = wire::Offset<T>;
+template <class T>
+using Offsets = std::vector<Offset<T>>;
+template <class T>
+using OffsetVector = Offset<wire::Vector<Offset<T>>>;
+
+class Encoder {
+ public:
+  /// What a trailer says of functions is added to `notes`, where there are any.
+  Encoder(const JaxRefs& jax, wire::Writer& writer, const Form& form, wire::Notes* notes)
+      : jax_(jax), names_(jax.names), writer_(writer), form_(form), notes_(notes) {}
+
+  /// Writes one Exported, innermost VJPs first. `exported_path` is empty for the primal, "vjp" for its VJP, and so on;
+  /// `vjp` may be null.
+  Offset<schema::Exported> exported(nb::handle exported, std::string_view exported_path,
+                                    std::span<const std::uint8_t> module, std::string_view jax_version,
+                                    Offset<schema::Exported> vjp);
+
+ private:
+  struct TreeNode {
+    Offset<schema::PyTreeDef> table;
+    std::uint32_t depth;
+  };
+
+  // pytreedef.cpp
+  Offset<schema::PyTreeDef> tree(nb::handle treedef);
+  TreeNode tree_of_state(const nb::tuple& nodes);
+  TreeNode tree_of_node(nb::handle treedef, bool share, std::size_t level);
+  TreeNode tree_node(schema::PyTreeDefKind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
+                     nb::handle auxdata, bool share);
+  // aval.cpp
+  Offset<schema::AbstractValue> aval(nb::handle aval);
+  Offset<wire::String> dimension(nb::handle dimension);
+  void note_constraints(nb::handle dimension);
+  schema::DType dtype(nb::handle dtype);
+  // mesh.cpp
+  Offset<schema::AbstractMesh> mesh(nb::handle mesh);
+  Offset<schema::AbstractDevice> device(nb::handle abstract_device);
+  // partition_spec.cpp
+  Offset<schema::PartitionSpec> partition_spec(nb::handle spec);
+  Offset<schema::PartitionSpecOneAxis> one_axis(nb::handle partition);
+  OffsetVector<wire::String> axis_set(nb::handle names);
+  // sharding.cpp
+  Offset<schema::NamedSharding> named_sharding(nb::handle sharding);
+  Offset<schema::Sharding> sharding(Offset<schema::NamedSharding> named_sharding);
+  Offset<schema::Sharding> sharding(Offset<schema::NamedSharding> named_sharding, nb::handle hlo_sharding);
+  // effect.cpp, safety_check.cpp
+  Offset<schema::Effect> effect(nb::handle effect);
+  Offset<schema::DisabledSafetyCheck> safety_check(nb::handle check);
+
+  /// A Python sequence as a tuple. Takes a handle, because accessors (as .attr returns) become any type unchecked.
+  static nb::tuple tuple_of(nb::handle sequence) { return nb::tuple(sequence); }
+
+  /// Calls a function with every element of a Python sequence. Errors name the field and the index.
+  template <class Function>
+  void for_each(nb::handle sequence, const char* field, const Function& function) {
+    std::int64_t index = 0;
+    for (nb::handle element : tuple_of(sequence)) at(field, index++), function(element);
+  }
+  /// A vector of what `write` makes of each element of a Python sequence.
+  template <class T, class Write>
+  OffsetVector<T> each(nb::handle sequence, const char* field, const Write& write) {
+    Offsets<T> offsets;
+    for_each(sequence, field, [&](nb::handle element) { offsets.push_back(write(element)); });
+    return writer_.offsets<T>(offsets);
+  }
+
+  /// What was written for an object before, or 0; keeps the object, so that its address stays its own.
+  template <class Value>
+  Value& known(wire::FlatMap<Value>& map, nb::handle object) {
+    const auto [value, is_new] = map.insert(reinterpret_cast<std::uintptr_t>(object.ptr()));
+    if (is_new) kept_.push_back(nb::borrow(object));
+    return value;
+  }
+
+  Offset<wire::String> string(nb::handle text, const char* what) { return writer_.string(utf8(text, what)); }
+  std::string_view utf8(nb::handle text, const char* what) const;
+  std::uint64_t integer(nb::handle number, std::uint64_t least, std::uint64_t most, const char* what) const;
+
+  void at(std::string_view field, std::int64_t index = -1) { where_.name = field, where_.index = index; }
+  [[noreturn]] void refuse(const std::string& what, bool wrong_type = false) const;
+
+  const JaxRefs& jax_;
+  const JaxRefs::Names& names_;
+  wire::Writer& writer_;
+  const Form& form_;
+  wire::Notes* const notes_;
+  bool constraints_noted_ = false;
+  wire::Path exported_, where_{&exported_};
+
+  /// Distinct tables of one type, in the order of their first use. Numbers count from 1.
+  template <class T>
+  struct Distinct {
+    std::uint32_t number(Offset<T> table) {
+      const auto [number, is_new] = numbers.insert(table.o);
+      if (is_new) tables.push_back(table), number = static_cast<std::uint32_t>(tables.size());
+      return number;
+    }
+    wire::FlatMap<std::uint32_t> numbers;
+    Offsets<T> tables;
+  };
+
+  /// The vectors that describe the arguments or the results.
+  struct Values {
+    Offsets<schema::AbstractValue> avals;
+    Offsets<schema::Sharding> shardings;
+    std::vector<std::uint32_t> aval_indices, sharding_indices;
+    std::vector<std::uint32_t> weak;  // for the trailer
+  };
+  Values values(nb::handle avals, const char* avals_field, nb::handle shardings, const char* shardings_field);
+  /// Puts beside each NamedSharding the xla.OpSharding that readers before JAX 0.9.0 know alone.
+  void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);
+
+  std::vector<nb::object> kept_;
+  wire::FlatMap<std::uint32_t> dimensions_, avals_, meshes_, specs_;  // offsets, by identity
+  Offset<schema::PyTreeDef> leaf_;
+
+  // Of the Exported that is being written.
+  wire::FlatMap<std::uint32_t> named_shardings_;  // offsets, by identity; they contain numbers of meshes
+  Distinct<schema::AbstractValue> distinct_avals_;
+  Distinct<schema::AbstractMesh> distinct_meshes_;
+  Distinct<schema::NamedSharding> distinct_shardings_;
+  Offsets<schema::Sharding> shardings_by_number_;  // unspecified first
+};
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,222 @@
+// Exported <-> its fields in Python.
+#include <limits>
+
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/encoder.h"
+
+namespace jaxexp::bindings {
+
+Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view exported_path,
+                                           std::span<const std::uint8_t> module, std::string_view jax_version,
+                                           Offset<schema::Exported> vjp) {
+  exported_.name = exported_path;
+  named_shardings_ = {};
+  distinct_avals_ = {};
+  distinct_meshes_ = {};
+  distinct_shardings_ = {};
+  shardings_by_number_.assign(1, sharding({}));
+
+  // Straight from the instance's dictionary where a field is there: Exported looks up absent ones by a Python method,
+  // which makes every look-up slow.
+  const nb::object fields = nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr));
+  if (!fields.is_valid()) PyErr_Clear();
+  const auto get = [&](const nb::object& name) {
+    PyObject* const found = fields.is_valid() ? PyDict_GetItemWithError(fields.ptr(), name.ptr()) : nullptr;
+    return found ? nb::borrow(found) : nb::object(exported.attr(name));
+  };
+  const auto field = [&](const nb::object& name) { return at(nb::cast<const char*>(name)), get(name); };
+  const auto number = [&](const nb::object& name, std::uint64_t least, std::uint64_t most) {
+    const nb::object value = field(name);
+    return integer(value, least, most, "the value");
+  };
+  const auto fun_name = string(field(names_.fun_name), "the value");
+  const auto in_tree = tree(field(names_.in_tree));
+  const auto out_tree = tree(field(names_.out_tree));
+  Values in = values(get(names_.in_avals), "in_avals", get(names_._in_named_shardings), "_in_named_shardings");
+  Values out = values(get(names_.out_avals), "out_avals", get(names_._out_named_shardings), "_out_named_shardings");
+  if (form_.hlo_shardings) {
+    add_hlo_shardings(in, get(names_.in_shardings_hlo), "in_shardings_hlo");
+    add_hlo_shardings(out, get(names_.out_shardings_hlo), "out_shardings_hlo");
+  }
+  const auto devices =
+      static_cast<std::uint32_t>(number(names_.nr_devices, 1, std::numeric_limits<std::uint32_t>::max()));
+  if (form_.short_device_count && devices > std::numeric_limits<std::int16_t>::max())
+    refuse("readers before JAX 0.8.2 count at most 32767 devices, found " + std::to_string(devices));
+  const auto platforms = each<wire::String>(get(names_.platforms), "platforms",
+                                            [&](nb::handle platform) { return string(platform, "the value"); });
+  const auto write_effect = [&](nb::handle effect) { return this->effect(effect); };
+  const auto ordered = each<schema::Effect>(get(names_.ordered_effects), "ordered_effects", write_effect);
+  const auto unordered = each<schema::Effect>(get(names_.unordered_effects), "unordered_effects", write_effect);
+  const auto checks = each<schema::DisabledSafetyCheck>(get(names_.disabled_safety_checks), "disabled_safety_checks",
+                                                        [&](nb::handle check) { return safety_check(check); });
+  constexpr std::uint64_t largest_short = std::numeric_limits<std::uint16_t>::max();
+  const auto convention = static_cast<std::uint16_t>(number(names_.calling_convention_version, 0, largest_short));
+  std::vector<std::uint16_t> kept;
+  for (nb::handle index : tuple_of(field(names_.module_kept_var_idx)))
+    kept.push_back(
+        static_cast<std::uint16_t>(integer(index, 0, largest_short, "the index of an argument that is used")));
+  const int global_constants = PyObject_IsTrue(field(names_.uses_global_constants).ptr());
+  if (global_constants < 0) throw nb::python_error();
+
+  const auto in_avals = writer_.offsets<schema::AbstractValue>(in.avals);
+  const auto out_avals = writer_.offsets<schema::AbstractValue>(out.avals);
+  const auto in_shardings = writer_.offsets<schema::Sharding>(in.shardings);
+  const auto out_shardings = writer_.offsets<schema::Sharding>(out.shardings);
+  const auto unique_avals = writer_.offsets<schema::AbstractValue>(distinct_avals_.tables);
+  const auto unique_meshes = writer_.offsets<schema::AbstractMesh>(distinct_meshes_.tables);
+  const auto unique_shardings = writer_.offsets<schema::NamedSharding>(distinct_shardings_.tables);
+  const auto in_avals_idxs = writer_.scalars<std::uint32_t>(in.aval_indices);
+  const auto out_avals_idxs = writer_.scalars<std::uint32_t>(out.aval_indices);
+  const auto in_shardings_idxs = writer_.scalars<std::uint32_t>(in.sharding_indices);
+  const auto out_shardings_idxs = writer_.scalars<std::uint32_t>(out.sharding_indices);
+  const auto kept_idxs = writer_.scalars<std::uint16_t>(kept);
+  const auto version = writer_.string(jax_version);
+
+  schema::ExportedBuilder table(writer_.fbb());
+  table.add_function_name(fun_name);
+  table.add_in_tree(in_tree);
+  table.add_in_avals(in_avals);
+  table.add_out_tree(out_tree);
+  table.add_out_avals(out_avals);
+  table.add_in_shardings(in_shardings);
+  table.add_out_shardings(out_shardings);
+  table.add_platforms(platforms);
+  table.add_ordered_effects(ordered);
+  table.add_unordered_effects(unordered);
+  table.add_disabled_checks(checks);
+  writer_.fbb().AddElement(schema::Exported::VT_MLIR_MODULE_SERIALIZED, wire::Writer::module_placeholder);
+  table.add_module_kept_var_idx(kept_idxs);
+  if (!vjp.IsNull()) table.add_vjp(vjp);
+  table.add_nr_devices(devices);
+  table.add_unique_avals(unique_avals);
+  table.add_unique_abstract_meshes(unique_meshes);
+  table.add_unique_named_shardings(unique_shardings);
+  table.add_in_avals_idxs(in_avals_idxs);
+  table.add_out_avals_idxs(out_avals_idxs);
+  table.add_in_shardings_idxs(in_shardings_idxs);
+  table.add_out_shardings_idxs(out_shardings_idxs);
+  table.add_jax_version(version);
+  table.add_serialization_version(form_.serialization_version);
+  table.add_calling_convention_version(convention);
+  table.add_uses_global_constants(global_constants != 0);
+  if (form_.short_device_count) table.add_nr_devices_short(static_cast<std::int16_t>(devices));
+  const auto offset = table.Finish();
+  writer_.module(offset, module);
+  if (notes_) notes_->functions.insert(notes_->functions.begin(), {std::move(in.weak), std::move(out.weak)});
+  return offset;
+}
+
+Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::handle shardings,
+                                const char* shardings_field) {
+  Values values;
+  for_each(avals, avals_field, [&](nb::handle aval) {
+    values.avals.push_back(this->aval(aval));
+    values.aval_indices.push_back(distinct_avals_.number(values.avals.back()) - 1);
+    if (notes_ && nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True)))
+      values.weak.push_back(static_cast<std::uint32_t>(values.avals.size() - 1));
+  });
+  for_each(shardings, shardings_field, [&](nb::handle sharding) {
+    std::uint32_t number = 0;
+    if (!sharding.is_none()) number = distinct_shardings_.number(named_sharding(sharding));
+    if (number == shardings_by_number_.size())
+      shardings_by_number_.push_back(this->sharding(distinct_shardings_.tables.back()));
+    values.sharding_indices.push_back(number);
+    values.shardings.push_back(shardings_by_number_[number]);
+  });
+  at(shardings_field);
+  if (values.shardings.size() != values.avals.size())
+    refuse("there have to be as many shardings as avals, found " + std::to_string(values.shardings.size()) + " for " +
+           std::to_string(values.avals.size()));
+  return values;
+}
+
+void Encoder::add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field) {
+  std::size_t i = 0;
+  for_each(hlo_shardings, field, [&](nb::handle hlo_sharding) {
+    if (i < values.shardings.size() && values.sharding_indices[i] != 0)
+      values.shardings[i] = sharding(distinct_shardings_.tables[values.sharding_indices[i] - 1], hlo_sharding);
+    ++i;
+  });
+}
+
+nb::dict Decoder::exported() {
+  const schema::Exported& e = exported_;
+  const auto [in_avals, in_shardings] =
+      values(wire::Values::arguments(e), "in_avals", "in_shardings", notes_ ? notes_->weak_arguments() : nullptr);
+  const auto [out_avals, out_shardings] =
+      values(wire::Values::results(e), "out_avals", "out_shardings", notes_ ? notes_->weak_results() : nullptr);
+  const auto effects = [&](const auto* effects, std::string_view field) {
+    return tuple_of(effects, [&](const schema::Effect& effect, std::uint32_t i) {
+      return this->effect(effect, {&path_, field, i});
+    });
+  };
+
+  nb::dict fields;
+  fields[names_.fun_name] = string(*e.function_name());
+  fields[names_.in_tree] = tree(*e.in_tree(), in_avals, {&path_, "in_tree"});
+  fields[names_.in_avals] = in_avals;
+  fields[names_.out_tree] = tree(*e.out_tree(), out_avals, {&path_, "out_tree"});
+  fields[names_.out_avals] = out_avals;
+  fields[names_._in_named_shardings] = in_shardings;
+  fields[names_._out_named_shardings] = out_shardings;
+  fields[names_.nr_devices] = wire::device_count(e);
+  fields[names_.platforms] = strings(e.platforms());
+  fields[names_.ordered_effects] = effects(e.ordered_effects(), "ordered_effects");
+  fields[names_.unordered_effects] = effects(e.unordered_effects(), "unordered_effects");
+  fields[names_.disabled_safety_checks] = tuple_of(e.disabled_checks(), [&](const auto& check, std::uint32_t i) {
+    return safety_check(check, {&path_, "disabled_checks", i});
+  });
+  fields[names_.calling_convention_version] = e.calling_convention_version();
+  fields[names_.module_kept_var_idx] = tuple_of(
+      e.module_kept_var_idx(), [](std::uint16_t index, std::uint32_t) { return nb::steal(PyLong_FromLong(index)); });
+  fields[names_.uses_global_constants] = e.uses_global_constants();
+  return fields;
+}
+
+std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, std::string_view avals_field,
+                                                  std::string_view shardings_field,
+                                                  const flatbuffers::Vector<std::uint32_t>* weak) {
+  const std::uint32_t size = values.size();
+  nb::object avals = nb::steal(PyTuple_New(size)), shardings = nb::steal(PyTuple_New(size));
+  if (!avals.is_valid() || !shardings.is_valid()) throw nb::python_error();
+  Objects sharded_avals, hlo_shardings;  // by the positions of aval and sharding, which are below 2**31
+  constexpr std::uint64_t weak_bit = std::uint64_t{1} << 63;
+  std::uint32_t next_weak = 0;
+  for (std::uint32_t i = 0; i < size; ++i) {
+    const schema::AbstractValue& table = values.aval(i);
+    const wire::Path aval_path{&path_, avals_field, i}, sharding_path{&path_, shardings_field, i};
+    nb::object aval = this->aval(table, aval_path), sharding = nb::none();
+    std::uint64_t key = position(table) << 32;
+    if (next_weak < wire::Values::length(weak) && weak->Get(next_weak) == i) {
+      aval = weak_aval(table, aval);
+      key |= weak_bit;
+      ++next_weak;
+    }
+    if (const auto* named = values.named_sharding(i)) {
+      key |= position(*named);
+      const std::uint32_t parts = wire::Values::length(named->spec()->partitions());
+      if (const std::uint32_t rank = wire::Values::length(table.shape()); parts > rank)
+        throw wire::Error(sharding_path,
+                          "a sharding that fits the aval, which has " + std::to_string(rank) + " dimensions",
+                          "one of " + std::to_string(parts));
+      sharding = named_sharding(*named, sharding_path);
+    } else if (const auto* proto = values.hlo_sharding(i)) {
+      key |= position(*proto);
+      const auto [known, is_new] = hlo_shardings.insert(key);
+      if (is_new) known = hlo_sharding(*proto, aval, sharding_path);
+      sharding = known;
+    }
+    if (!sharding.is_none()) {
+      const auto [sharded, is_new] = sharded_avals.insert(key);
+      if (is_new)
+        sharded =
+            reading(sharding_path, "a sharding that fits the aval", [&] { return jax_.with_sharding(aval, sharding); });
+      aval = sharded;
+    }
+    PyTuple_SET_ITEM(avals.ptr(), i, aval.release().ptr());
+    PyTuple_SET_ITEM(shardings.ptr(), i, sharding.release().ptr());
+  }
+  return {avals, shardings};
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,241 @@
+// PyTreeDef <-> jaxlib's PyTreeDef.
+//
+// Whole trees cross as the node list that pickling a treedef uses, which is several times faster than walking its
+// children or flattening a pytree. Nodes come in post-order, as (kind, arity, node data, custom type, leaves, nodes).
+#include "bindings/base/errors.h"
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/encoder.h"
+#include "wire/exported/limits.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+using Kind = schema::PyTreeDefKind;
+
+/// The kinds of nodes in jaxlib's node list.
+enum State { leaf, none, tuple, named_tuple, list, dict, custom, dataclass };
+
+State state_of(Kind kind) {
+  switch (kind) {
+    case Kind::leaf: return leaf;
+    case Kind::none: return none;
+    case Kind::tuple: return tuple;
+    case Kind::list: return list;
+    case Kind::dict: return dict;
+    case Kind::custom: return custom;
+  }
+  return custom;
+}
+
+}  // namespace
+
+Offset<schema::PyTreeDef> Encoder::tree(nb::handle treedef) {
+  if (jax_.tree_state_known) return tree_of_state(tuple_of(treedef.attr(names_.__getstate__)()[1])).table;
+  const auto leaves = nb::cast<std::uint64_t>(treedef.attr(names_.num_leaves));
+  const auto nodes = nb::cast<std::uint64_t>(treedef.attr(names_.num_nodes));
+  return tree_of_node(treedef, nodes <= wire::shared_tree_nodes(leaves), 1).table;
+}
+
+Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
+  constexpr const char* changed = "the tree's node list is not laid out as it was when this version was made";
+  const auto fields_of = [&](nb::handle node) {
+    if (!PyTuple_Check(node.ptr()) || PyTuple_GET_SIZE(node.ptr()) != 6) refuse(changed);
+    return [=](Py_ssize_t i) { return nb::handle(PyTuple_GET_ITEM(node.ptr(), i)); };
+  };
+  const std::size_t size = nb::len(nodes);
+  if (size == 0) refuse(changed);
+  const auto leaves = nb::cast<std::uint64_t>(fields_of(nodes[size - 1])(4));  // the root comes last
+  const bool share = size <= wire::shared_tree_nodes(leaves);
+
+  std::vector<TreeNode> pending;  // subtrees whose parent has not come yet
+  pending.reserve(16);
+  for (nb::handle node : nodes) {
+    const auto field = fields_of(node);
+    const auto state = nb::cast<int>(field(0));
+    if (state == leaf && !leaf_.IsNull()) {
+      pending.push_back({leaf_, 1});
+      continue;
+    }
+    const auto arity = nb::cast<std::size_t>(field(1));
+    const nb::handle data = field(2), type = field(3);
+    if (arity > pending.size()) refuse(changed);
+    const std::span children(pending.data() + (pending.size() - arity), arity);
+    TreeNode parent;
+    switch (state) {
+      case leaf: parent = tree_node(Kind::leaf, children, {}, {}, {}, share); break;
+      case none: parent = tree_node(Kind::none, children, {}, {}, {}, share); break;
+      case tuple: parent = tree_node(Kind::tuple, children, {}, {}, {}, share); break;
+      case list: parent = tree_node(Kind::list, children, {}, {}, {}, share); break;
+      case dict: parent = tree_node(Kind::dict, children, data, {}, {}, share); break;
+      case named_tuple: parent = tree_node(Kind::custom, children, {}, data, nb::none(), share); break;
+      default: parent = tree_node(Kind::custom, children, {}, type, data, share); break;
+    }
+    pending.resize(pending.size() - arity);
+    pending.push_back(parent);
+  }
+  return pending.back();
+}
+
+Encoder::TreeNode Encoder::tree_of_node(nb::handle treedef, bool share, std::size_t level) {
+  if (level > wire::max_tree_depth)
+    refuse("the tree has more than " + std::to_string(wire::max_tree_depth) + " levels");
+  std::vector<TreeNode> children;
+  for (nb::handle child : treedef.attr(names_.children)()) children.push_back(tree_of_node(child, share, level + 1));
+  const nb::object type_and_data = treedef.attr(names_.node_data)();
+  if (type_and_data.is_none()) return tree_node(Kind::leaf, children, {}, {}, {}, share);
+  const nb::object type = type_and_data[0], data = type_and_data[1];
+  const auto is = [&](PyTypeObject& builtin) { return type.ptr() == reinterpret_cast<PyObject*>(&builtin); };
+  if (is(*Py_TYPE(Py_None))) return tree_node(Kind::none, children, {}, {}, {}, share);
+  if (is(PyTuple_Type)) return tree_node(Kind::tuple, children, {}, {}, {}, share);
+  if (is(PyList_Type)) return tree_node(Kind::list, children, {}, {}, {}, share);
+  if (is(PyDict_Type)) return tree_node(Kind::dict, children, data, {}, {}, share);
+  return tree_node(Kind::custom, children, {}, type, data, share);
+}
+
+Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
+                                     nb::handle auxdata, bool share) {
+  Offsets<schema::PyTreeDef> tables;
+  tables.reserve(children.size());
+  std::uint32_t depth = 1;
+  for (const TreeNode& child : children) {
+    tables.push_back(child.table);
+    depth = std::max(depth, child.depth + 1);
+  }
+  if (depth > wire::max_tree_depth)
+    refuse("the tree has more than " + std::to_string(wire::max_tree_depth) + " levels");
+
+  OffsetVector<wire::String> key_vector;
+  if (kind == Kind::dict) {
+    Offsets<wire::String> strings;
+    strings.reserve(children.size());
+    for (nb::handle key : tuple_of(keys)) {
+      // Other keys than strings are told by a custom node.
+      if (!PyUnicode_Check(key.ptr()))
+        return tree_node(Kind::custom, children, {}, reinterpret_cast<PyObject*>(&PyDict_Type), keys, share);
+      strings.push_back(string(key, "the key of a dict"));
+    }
+    key_vector = writer_.offsets<wire::String>(strings);
+  }
+  Offset<wire::String> name;
+  Offset<wire::Vector<std::int8_t>> auxdata_vector;
+  if (kind == Kind::custom) {
+    const nb::object name_and_auxdata = jax_.custom_node_name(type, auxdata);
+    const nb::object bytes = name_and_auxdata[1];
+    name = string(name_and_auxdata[0], "the serialized name of a pytree node type");
+    if (!PyBytes_Check(bytes.ptr()))
+      refuse("auxiliary data of a pytree node has to be bytes, found " + describe(bytes), true);
+    const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+    auxdata_vector = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))));
+  }
+  share = share || children.empty();
+  const auto child_vector =
+      children.empty() ? OffsetVector<schema::PyTreeDef>() : writer_.offsets<schema::PyTreeDef>(tables, share);
+  const auto write = [&] {
+    return schema::CreatePyTreeDef(writer_.fbb(), kind, child_vector, key_vector, name, auxdata_vector);
+  };
+  if (!share) return {write(), depth};
+  const auto table = writer_.table<schema::PyTreeDef>(
+      wire::Table::tree, {static_cast<std::uint32_t>(kind), child_vector.o, key_vector.o, name.o, auxdata_vector.o},
+      write);
+  if (kind == Kind::leaf) leaf_ = table;
+  return {table, depth};
+}
+
+nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where) {
+  key_.clear();
+  if (jax_.tree_state_known && add_to_key(root)) {
+    if (nb::object known = jax_.trees.find(key_); known.is_valid()) return known;
+    TreeState state;
+    add_nodes(root, state);
+    const nb::object treedef = reading(where, "nodes that make a tree", [&] {
+      const nb::object treedef = jax_.PyTreeDef.attr(names_.__new__)(jax_.PyTreeDef);
+      treedef.attr(names_.__setstate__)(nb::make_tuple(jax_.tree_registry, state.nodes));
+      return treedef;
+    });
+    jax_.trees.insert(key_, treedef);
+    return treedef;
+  }
+  shareable_ = false;
+  Py_ssize_t next_leaf = 0;
+  const nb::object pytree = this->pytree(root, avals, next_leaf, where);
+  const nb::object treedef = reading(where, "a pytree", [&] { return jax_.tree_structure(pytree); });
+  const auto leaves = nb::cast<Py_ssize_t>(treedef.attr(names_.num_leaves));
+  if (leaves != next_leaf)
+    throw wire::Error(where, "custom nodes that keep their " + std::to_string(next_leaf) + " leaves",
+                      std::to_string(leaves));
+  return treedef;
+}
+
+/// Appends what describes a tree to `key_`: kinds, arities and keys in pre-order. False where there is a custom node:
+/// trees with those can only be had by building the pytree.
+bool Decoder::add_to_key(const schema::PyTreeDef& node) {
+  if (node.kind() == Kind::custom) return false;
+  key_ += static_cast<char>(node.kind());
+  if (node.kind() == Kind::leaf) return true;
+  const auto number = [&](std::uint32_t n) { key_.append(reinterpret_cast<const char*>(&n), sizeof n); };
+  const std::uint32_t arity = wire::Values::length(node.children());
+  number(arity);
+  if (node.kind() == Kind::dict) {
+    for (std::uint32_t i = 0; i < arity; ++i) {
+      const std::string_view name = node.children_names()->Get(i)->string_view();
+      number(static_cast<std::uint32_t>(name.size()));
+      key_ += name;
+    }
+  }
+  for (std::uint32_t i = 0; i < arity; ++i)
+    if (!add_to_key(*node.children()->Get(i))) return false;
+  return true;
+}
+
+/// Appends the nodes of a tree without custom nodes, in post-order.
+void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
+  if (node.kind() == Kind::leaf) {
+    state.nodes.append(state.leaf);
+    ++state.leaves;
+    return;
+  }
+  const auto start = static_cast<std::size_t>(nb::len(state.nodes));
+  if (auto [run, is_new] = state.runs.insert(position(node)); !is_new) {
+    // A subtree that was written once: its nodes are there already.
+    for (std::size_t i = run.start; i < run.start + run.nodes; ++i) state.nodes.append(nb::borrow(state.nodes[i]));
+    state.leaves += run.leaves;
+    return;
+  }
+  const std::size_t leaves_before = state.leaves;
+  const std::uint32_t arity = wire::Values::length(node.children());
+  for (std::uint32_t i = 0; i < arity; ++i) add_nodes(*node.children()->Get(i), state);
+  nb::object keys = nb::none();
+  if (node.kind() == Kind::dict) {
+    keys = nb::list();
+    for (std::uint32_t i = 0; i < arity; ++i) nb::borrow<nb::list>(keys).append(string(*node.children_names()->Get(i)));
+  }
+  const std::size_t leaves = state.leaves - leaves_before,
+                    nodes = static_cast<std::size_t>(nb::len(state.nodes)) - start + 1;
+  state.nodes.append(nb::make_tuple(static_cast<int>(state_of(node.kind())), arity, keys, nb::none(), leaves, nodes));
+  state.runs.insert(position(node)).first = {start, nodes, leaves};
+}
+
+nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
+                           const wire::Path& where) {
+  if (node.kind() == Kind::leaf) return nb::borrow(PyTuple_GET_ITEM(leaves.ptr(), next_leaf++));
+  if (node.kind() == Kind::none) return nb::none();
+  nb::list children;
+  for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i)
+    children.append(pytree(*node.children()->Get(i), leaves, next_leaf, {&where, "children", i}));
+  switch (node.kind()) {
+    case Kind::tuple: return nb::tuple(children);
+    case Kind::dict: {
+      nb::dict dict;
+      for (std::size_t i = 0; i < nb::len(children); ++i)
+        dict[string(*node.children_names()->Get(static_cast<std::uint32_t>(i)))] = nb::borrow(children[i]);
+      return dict;
+    }
+    case Kind::custom: {
+      const nb::object auxdata = node.custom_auxdata() ? bytes(*node.custom_auxdata()) : nb::bytes("", 0);
+      return placing(where, [&] { return jax_.build_custom_node(string(*node.custom_name()), auxdata, children); });
+    }
+    default: return children;
+  }
+}
+
+}  // namespace jaxexp::bindings

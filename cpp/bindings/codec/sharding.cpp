@@ -1,0 +1,58 @@
+// NamedSharding and Sharding <-> jax.sharding.NamedSharding, or None where a sharding is unspecified.
+#include "bindings/base/errors.h"
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/encoder.h"
+
+namespace jaxexp::bindings {
+
+Offset<schema::NamedSharding> Encoder::named_sharding(nb::handle sharding) {
+  std::uint32_t& offset = known(named_shardings_, sharding);
+  if (offset != 0) return offset;
+  if (!sharding.type().is(jax_.NamedSharding) && !nb::isinstance(sharding, jax_.NamedSharding))
+    refuse("a sharding has to be a NamedSharding or None, found " + describe(sharding), true);
+  const auto mesh = this->mesh(sharding.attr(names_.mesh));
+  const std::uint32_t mesh_index = distinct_meshes_.number(mesh) - 1;
+  const auto spec = partition_spec(sharding.attr(names_.spec));
+  const nb::object kind = sharding.attr(names_.memory_kind);
+  const auto memory_kind = kind.is_none() ? Offset<wire::String>() : string(kind, "memory_kind");
+  const auto table = writer_.table<schema::NamedSharding>(
+      wire::Table::named_sharding, {mesh.o, spec.o, memory_kind.o, mesh_index},
+      [&] { return schema::CreateNamedSharding(writer_.fbb(), mesh, spec, memory_kind, mesh_index); });
+  return offset = table.o;
+}
+
+Offset<schema::Sharding> Encoder::sharding(Offset<schema::NamedSharding> named_sharding) {
+  return writer_.table<schema::Sharding>(wire::Table::sharding, {named_sharding.o}, [&] {
+    return schema::CreateSharding(writer_.fbb(), schema::ShardingKind::unspecified, 0, named_sharding);
+  });
+}
+
+Offset<schema::Sharding> Encoder::sharding(Offset<schema::NamedSharding> named_sharding, nb::handle hlo_sharding) {
+  const nb::object proto = jax_.proto_of_sharding(hlo_sharding);
+  if (!PyBytes_Check(proto.ptr())) refuse("an xla.OpSharding has to be bytes, found " + describe(proto), true);
+  const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(proto.ptr()));
+  const auto bytes = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(proto.ptr()))));
+  return writer_.table<schema::Sharding>(wire::Table::sharding, {named_sharding.o, bytes.o}, [&] {
+    return schema::CreateSharding(writer_.fbb(), schema::ShardingKind::hlo_sharding, bytes, named_sharding);
+  });
+}
+
+nb::object Decoder::named_sharding(const schema::NamedSharding& sharding, const wire::Path& where) {
+  const auto [object, is_new] = named_shardings_.insert(position(sharding));
+  if (!is_new) return object;
+  const auto* meshes = exported_.unique_abstract_meshes();
+  const nb::object mesh = wire::Values::length(meshes) > 0
+                              ? this->mesh(*meshes->Get(sharding.abstract_mesh_idx()), {&where, "mesh"})
+                              : this->mesh(*sharding.mesh(), {&where, "mesh"});
+  const nb::object spec = partition_spec(*sharding.spec(), {&where, "spec"});
+  const nb::object memory_kind = sharding.memory_kind() ? string(*sharding.memory_kind()) : nb::none();
+  return object = reading(where, "a mesh and spec that make a NamedSharding",
+                          [&] { return jax_.NamedSharding(mesh, spec, nb::arg("memory_kind") = memory_kind); });
+}
+
+nb::object Decoder::hlo_sharding(const flatbuffers::Vector<std::int8_t>& proto, const nb::object& aval,
+                                 const wire::Path& where) {
+  return reading(where, "an xla.OpSharding", [&] { return jax_.sharding_of_proto(bytes(proto), aval); });
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,318 @@
+// Verification in threads, objects in the caller's thread as soon as the next artifact in order is verified.
+#include "bindings/many/read_many.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "bindings/artifact/artifact.h"
+#include "bindings/base/errors.h"
+#include "bindings/base/jax_refs.h"
+#include "wire/artifact/known.h"
+#include "wire/base/crew.h"
+#include "wire/base/file_bytes.h"
+#include "wire/exported/values.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+using Bytes = std::span<const std::uint8_t>;
+
+/// An artifact on its way.
+struct Item {
+  // What is to be read, one of the three: a file, a buffer, or nothing, because of an error.
+  std::filesystem::path path;
+  std::shared_ptr<const Buffer> buffer;
+  nb::object error;
+
+  Bytes part;                  // of the buffer
+  std::vector<Bytes> modules;  // where the part is an image
+  std::shared_ptr<const Buffer> modules_buffer;
+  nb::object name;  // of the file
+
+  // What a thread made of it.
+  std::optional<wire::FileBytes> file;
+  std::shared_ptr<Artifact::Source> source;  // without its buffer, where that is a file's
+  const wire::Known::Metadata* metadata = nullptr;
+  std::exception_ptr failure;
+};
+
+/// Thousands of objects that are all kept would set off collection after collection.
+class NoCollections {
+ public:
+  NoCollections() : enabled_(PyGC_Disable() != 0) {}
+  ~NoCollections() {
+    if (enabled_) PyGC_Enable();
+  }
+  NoCollections(const NoCollections&) = delete;
+  NoCollections& operator=(const NoCollections&) = delete;
+
+ private:
+  bool enabled_;
+};
+
+/// Makes Exported objects. Those of equal metadata share all that decoding gives.
+class Maker {
+ public:
+  Maker(nb::handle makes, std::size_t most_kinds)
+      : exported_(makes.attr("Exported")),
+        loaded_vjp_(makes.attr("LoadedVjp")),
+        metadata_from_json_(makes.attr("metadata_from_json")),
+        decoded_(most_kinds) {}
+
+  nb::object exported(const Item& item) {
+    Artifact artifact(item.source);
+    nb::dict fields = this->fields(artifact, item);
+    const std::optional<Artifact> vjp = artifact.vjp();
+    fields[get_vjp_name_] = vjp ? loaded_vjp_(nb::cast(*vjp)) : nb::none();
+    if (const nb::object texts = artifact.metadata(); !texts.is_none())
+      fields[metadata_name_] = metadata_from_json_(texts);
+    fields[artifact_name_] = nb::cast(std::move(artifact));
+    // As Exported's own constructor for what was loaded: nothing is checked or copied again.
+    auto* const type = reinterpret_cast<PyTypeObject*>(exported_.ptr());
+    nb::object made = nb::steal(PyBaseObject_Type.tp_new(type, nothing_.ptr(), nullptr));
+    // PyObject_GenericSetDict would leave attributes unset in Python 3.13.0.
+    if (!made.is_valid() || PyObject_GenericSetAttr(made.ptr(), dict_name_.ptr(), fields.ptr()) != 0)
+      throw nb::python_error();
+    return made;
+  }
+
+ private:
+  /// The first artifact with some metadata: the attributes of its Exported, which nobody has seen yet; not valid where
+  /// they are not for others.
+  struct Decoded {
+    nb::dict fields = nb::steal<nb::dict>(nb::handle());
+    const wire::schema::FunctionNotes* notes = nullptr;
+  };
+
+  nb::dict fields(const Artifact& artifact, const Item& item) {
+    bool shareable = false;
+    if (!item.metadata) return artifact.decode_shared(shareable);
+    Decoded& decoded = decoded_[item.metadata->number];
+    const auto& notes = item.source->opened->trailer()->notes(0);
+    if (decoded.fields.is_valid() && is_same_but_module(*decoded.notes, notes)) return copy(decoded.fields);
+    nb::dict fields = artifact.decode_shared(shareable);
+    if (shareable && !decoded.fields.is_valid()) decoded = {fields, &notes};
+    return fields;
+  }
+
+  static bool is_same_but_module(const wire::schema::FunctionNotes& one, const wire::schema::FunctionNotes& other) {
+    const auto same = [](const auto* one, const auto* other) {
+      const std::uint32_t size = wire::Values::length(one);
+      return size == wire::Values::length(other) && (size == 0 || std::equal(one->begin(), one->end(), other->begin()));
+    };
+    return same(one.weak_arguments(), other.weak_arguments()) && same(one.weak_results(), other.weak_results());
+  }
+
+  nb::dict copy(const nb::dict& fields) const {
+    nb::dict copied = nb::steal<nb::dict>(PyDict_Copy(fields.ptr()));
+    if (!copied.is_valid()) throw nb::python_error();
+    if (copied.contains(metadata_name_)) nb::del(copied[metadata_name_]);  // which is the first one's own
+    return copied;
+  }
+
+  static nb::object interned(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
+
+  const nb::object exported_, loaded_vjp_, metadata_from_json_;
+  const nb::object artifact_name_ = interned("_artifact"), get_vjp_name_ = interned("_get_vjp"),
+                   metadata_name_ = interned("_metadata"), dict_name_ = interned("__dict__"),
+                   nothing_ = nb::make_tuple();
+  std::vector<Decoded> decoded_;  // by the number of the metadata
+};
+
+class Reading {
+ public:
+  Reading(const ReadMany& how, std::vector<Item> items, bool may_map, std::uint64_t most_file_bytes)
+      : how_(how), may_map_(may_map), most_file_bytes_(most_file_bytes), items_(std::move(items)) {}
+
+  nb::tuple run() {
+    const NoCollections pause;
+    Maker maker(how_.makes, items_.size());
+    nb::list results, failed;
+    const std::size_t step = std::clamp<std::size_t>(items_.size() / (8 * how_.workers), 1, 16);
+    const std::size_t steps = (items_.size() + step - 1) / step;
+    const auto end_of = [&](std::size_t number) { return std::min(items_.size(), (number + 1) * step); };
+    Threads threads(how_.workers - 1, steps, [&](std::size_t number) {
+      for (std::size_t i = number * step; i < end_of(number); ++i) prepare(items_[i]);
+    });
+    for (std::size_t number = 0; number < steps; ++number) {
+      threads.wait_for(number);
+      for (std::size_t i = number * step; i < end_of(number); ++i) {
+        bool is_made = true;
+        results.append(result(items_[i], maker, is_made));
+        if (is_made) continue;
+        failed.append(i);
+        if (how_.stop) return nb::make_tuple(results, failed);
+      }
+    }
+    return nb::make_tuple(results, failed);
+  }
+
+ private:
+  /// A crew that nobody waits for with the GIL.
+  class Threads {
+   public:
+    template <class Job>
+    Threads(std::size_t threads, std::size_t jobs, const Job& job) {
+      crew_.emplace(threads, jobs, job);
+    }
+    ~Threads() {
+      nb::gil_scoped_release release;
+      crew_.reset();
+    }
+    Threads(const Threads&) = delete;
+    Threads& operator=(const Threads&) = delete;
+
+    void wait_for(std::size_t job) {
+      for (bool done = false; !done;) {
+        {
+          nb::gil_scoped_release release;
+          done = crew_->wait_for(job, std::chrono::milliseconds(50));
+        }
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      }
+    }
+
+   private:
+    std::optional<wire::Crew> crew_;
+  };
+
+  /// In any thread, without the GIL.
+  void prepare(Item& item) {
+    if (item.error.is_valid()) return;
+    try {
+      auto source = std::make_shared<Artifact::Source>();
+      source->bytes = item.part;
+      if (!item.buffer) {
+        item.file.emplace(item.path, may_map_, most_file_bytes_);
+        source->bytes = item.file->bytes();
+        if (source->bytes.empty()) throw wire::Error({}, "a serialized Exported", "an empty file");
+      }
+      item.metadata = known_.open(source->bytes, item.modules, source->opened);
+      item.source = std::move(source);
+    } catch (...) {
+      item.failure = std::current_exception();
+    }
+  }
+
+  nb::object result(Item& item, Maker& maker, bool& is_made) {
+    is_made = false;
+    if (item.error.is_valid()) return item.error;
+    try {
+      if (item.failure) std::rethrow_exception(item.failure);
+      item.source->buffer = item.buffer ? item.buffer : std::make_shared<const Buffer>(nb::cast(std::move(*item.file)));
+      item.source->modules.assign(item.modules.size(), item.modules_buffer);
+      nb::object exported = maker.exported(item);
+      is_made = true;
+      return exported;
+    } catch (const wire::FileBytes::TooLarge& error) {
+      return nb::int_(error.size);
+    } catch (const std::system_error& error) {
+      const int number = error.code().value();
+      return nb::borrow(PyExc_OSError)(number, nb::str(std::generic_category().message(number).c_str()), item.name);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, SystemExit
+      return nb::borrow(error.value());
+    } catch (...) {
+      return python_exception(std::current_exception());
+    }
+  }
+
+  const ReadMany& how_;
+  const bool may_map_;
+  const std::uint64_t most_file_bytes_;
+  std::vector<Item> items_;
+  wire::Known known_;  // of the items' bytes
+};
+
+/// What can be said of an item without reading it. Exceptions of Python are about the item.
+Item item_of(nb::handle given) {
+  Item item;
+  if (PyUnicode_Check(given.ptr()) || (!PyObject_CheckBuffer(given.ptr()) && nb::hasattr(given, "__fspath__"))) {
+    item.name = nb::steal(PyOS_FSPath(given.ptr()));
+    if (!item.name.is_valid()) throw nb::python_error();
+#ifdef _WIN32
+    PyObject* decoded = nullptr;
+    if (!PyUnicode_FSDecoder(item.name.ptr(), &decoded)) throw nb::python_error();
+    const nb::object text = nb::steal(decoded);
+    wchar_t* const wide = PyUnicode_AsWideCharString(text.ptr(), nullptr);
+    if (!wide) throw nb::python_error();
+    item.path = wide;
+    PyMem_Free(wide);
+#else
+    PyObject* encoded = nullptr;
+    if (!PyUnicode_FSConverter(item.name.ptr(), &encoded)) throw nb::python_error();
+    const nb::object bytes = nb::steal(encoded);
+    item.path = PyBytes_AS_STRING(bytes.ptr());
+#endif
+  } else {
+    item.buffer = stable(given);
+    item.part = item.buffer->bytes();
+  }
+  return item;
+}
+
+/// Extents come from an index that was checked.
+Bytes part_of(Bytes bytes, nb::handle extent) {
+  const auto offset = nb::cast<std::uint64_t>(extent[0]), size = nb::cast<std::uint64_t>(extent[1]);
+  if (offset > bytes.size() || size > bytes.size() - offset)
+    throw nb::value_error("an extent has to lie inside the buffer");
+  return bytes.subspan(offset, size);
+}
+
+}  // namespace
+
+void bind_file_bytes(nb::module_& module) {
+  static PyType_Slot slots[] = {
+      {Py_bf_getbuffer, reinterpret_cast<void*>(+[](PyObject* self, Py_buffer* view, int flags) {
+         const auto bytes = nb::inst_ptr<wire::FileBytes>(self)->bytes();
+         auto* const start = const_cast<std::uint8_t*>(bytes.data());  // which a read-only view does not write to
+         return PyBuffer_FillInfo(view, self, start, static_cast<Py_ssize_t>(bytes.size()), /*readonly=*/1, flags);
+       })},
+      {0, nullptr}};
+  // Private, so that its stub, which mypy refuses, is left out.
+  nb::class_<wire::FileBytes>(module, "_FileBytes", nb::type_slots(slots), "The bytes of a file, read-only.");
+}
+
+nb::tuple ReadMany::items(const nb::list& given, bool may_map, std::optional<std::uint64_t> most_file_bytes) const {
+  std::vector<Item> items(nb::len(given));
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const nb::object one = nb::borrow(given[i]);
+    try {
+      items[i] = item_of(one);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+      if (error.matches(PyExc_TypeError))
+        items[i].error = export_type_error(
+            std::string("artifacts are read from paths (str or os.PathLike) and from buffers such as bytes, bytearray, "
+                        "memoryview or mmap, not ") +
+            nb::repr(one.type()).c_str());
+      else
+        items[i].error = nb::borrow(error.value());
+    }
+  }
+  return Reading(*this, std::move(items), may_map, most_file_bytes.value_or(UINT64_MAX)).run();
+}
+
+nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
+  const std::shared_ptr<const Buffer> buffer = stable(owner);
+  const Bytes bytes = buffer->bytes();
+  std::vector<Item> items(nb::len(extents));
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const nb::object extent = nb::borrow(extents[i]);
+    Item& item = items[i];
+    item.buffer = item.modules_buffer = buffer;
+    item.part = part_of(bytes, extent);
+    for (nb::handle module : nb::object(extent[2])) item.modules.push_back(part_of(bytes, module));
+    if (Buffer::is_aligned(item.part)) continue;
+    item.buffer = std::make_shared<const Buffer>(nb::bytes(item.part.data(), item.part.size()));
+    item.part = item.buffer->bytes();
+  }
+  return Reading(*this, std::move(items), false, UINT64_MAX).run();
+}
+
+}  // namespace jaxexp::bindings

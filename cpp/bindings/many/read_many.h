@@ -1,0 +1,36 @@
+// Many artifacts at once: files, buffers and parts of a buffer, to objects of Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace jaxexp::bindings {
+
+namespace nb = nanobind;
+
+/// Lets Python read the bytes of files that C++ holds.
+void bind_file_bytes(nb::module_& module);
+
+/// What a read of many returns in Python: the objects in order, and the ascending indices of those that are exceptions.
+/// Where it stops at the first exception, that one comes last.
+///
+/// Files are read, and everything is verified, in `workers` threads (the caller's is one), those of the others without
+/// the GIL. `makes` has what objects are made with: `Exported`, `LoadedVjp` and `metadata_from_json`.
+struct ReadMany {
+  nb::object makes;
+  std::size_t workers;
+  bool stop;
+
+  /// Items are paths and buffers. A file is mapped where that is allowed and it is large. In the place of a file of
+  /// more than `most_file_bytes` its size is returned, and that place counts among the exceptions.
+  nb::tuple items(const nb::list& items, bool may_map, std::optional<std::uint64_t> most_file_bytes) const;
+
+  /// Every extent is a tuple of an offset into one buffer, a size, and the (offset, size) of modules where that part is
+  /// an image.
+  nb::tuple slices(nb::handle owner, const nb::list& extents) const;
+};
+
+}  // namespace jaxexp::bindings

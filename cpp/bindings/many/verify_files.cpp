@@ -1,0 +1,77 @@
+// Reads and verifies files in threads; Python hears of it when all are done.
+#include "bindings/many/verify_files.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "wire/artifact/opened.h"
+#include "wire/base/crew.h"
+#include "wire/base/error.h"
+#include "wire/base/file_bytes.h"
+#include "wire/bytecode/bytecode.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+struct Verdict {
+  std::size_t size = 0;
+  bool has_digests = false;
+  std::optional<wire::Error> error;
+  int system_error = 0;
+  bool is_out_of_memory = false;
+};
+
+void check_modules(const wire::Opened& opened) {
+  std::string name = "mlir_module_serialized";
+  std::size_t order = 0;
+  for (const auto* function = &opened.root(); function; function = function->vjp(), name = "vjp." + name) {
+    opened.check_module(*function, order);
+    wire::check_bytecode(opened.module(*function, order), {nullptr, name});
+    ++order;
+  }
+}
+
+void verify(const std::filesystem::path& path, Verdict& verdict) {
+  try {
+    const wire::FileBytes file(path, /*may_map=*/true, std::numeric_limits<std::uint64_t>::max());
+    verdict.size = file.bytes().size();
+    if (verdict.size == 0) throw wire::Error({}, "a serialized Exported", "an empty file");
+    const wire::Opened opened(file.bytes());
+    verdict.has_digests = opened.trailer().has_value();
+    check_modules(opened);
+  } catch (const wire::Error& error) {
+    verdict.error = error;
+  } catch (const std::system_error& error) {
+    verdict.system_error = error.code().value();
+  } catch (const std::bad_alloc&) {
+    verdict.is_out_of_memory = true;
+  }
+}
+
+nb::object wrong(const Verdict& verdict) {
+  if (verdict.is_out_of_memory) throw std::bad_alloc();
+  if (verdict.system_error != 0) return nb::int_(verdict.system_error);
+  if (!verdict.error) return nb::none();
+  return nb::make_tuple(verdict.error->path, verdict.error->expected, verdict.error->found);
+}
+
+}  // namespace
+
+nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size_t workers) {
+  std::vector<Verdict> verdicts(paths.size());
+  {
+    nb::gil_scoped_release release;
+    wire::Crew::run(workers, paths.size(), [&](std::size_t i) { verify(paths[i], verdicts[i]); });
+  }
+  nb::list said;
+  for (const Verdict& verdict : verdicts)
+    said.append(nb::make_tuple(verdict.size, verdict.has_digests, wrong(verdict)));
+  return said;
+}
+
+}  // namespace jaxexp::bindings

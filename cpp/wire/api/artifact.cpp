@@ -1,0 +1,155 @@
+// The public view of artifacts: what the Python package decodes to objects of JAX, as text.
+#include "jaxexp/artifact.h"
+
+#include <cstring>
+#include <utility>
+
+#include "wire/api/translating.h"
+#include "wire/artifact/opened.h"
+#include "wire/exported/dtype_name.h"
+#include "wire/exported/generation.h"
+#include "wire/exported/values.h"
+
+namespace jaxexp {
+namespace {
+
+using wire::Values;
+
+template <class Vector, class Read>
+auto each(const Vector* vector, const Read& read) {
+  std::vector<decltype(read(vector->Get(0)))> values;
+  for (std::uint32_t i = 0; i < Values::length(vector); ++i) values.push_back(read(vector->Get(i)));
+  return values;
+}
+
+std::vector<std::string_view> strings(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* texts) {
+  return each(texts, [](const flatbuffers::String* text) { return text->string_view(); });
+}
+
+std::string joined(const std::vector<std::string_view>& parts) {
+  std::string text;
+  for (std::string_view part : parts) (text += text.empty() ? "" : ", ") += part;
+  return text;
+}
+
+Sharding sharding(const wire::schema::Exported& e, const wire::schema::NamedSharding& named) {
+  const auto& mesh = wire::mesh_of(named, e);
+  Sharding result;
+  for (std::uint32_t i = 0; i < Values::length(mesh.axis_names()); ++i)
+    result.mesh.push_back({mesh.axis_names()->Get(i)->string_view(), mesh.axis_sizes()->Get(i)});
+  result.partitions = each(named.spec()->partitions(), [](const auto* one) { return strings(one->axes()); });
+  if (named.memory_kind()) result.memory_kind = named.memory_kind()->string_view();
+  return result;
+}
+
+std::vector<Value> values(const wire::schema::Exported& e, const Values& v) {
+  std::vector<Value> result(v.size());
+  for (std::uint32_t i = 0; i < v.size(); ++i) {
+    result[i].dtype = wire::dtype_name(static_cast<int>(v.aval(i).dtype()));
+    result[i].shape = strings(v.aval(i).shape());
+    if (const auto* named = v.named_sharding(i)) result[i].sharding = sharding(e, *named);
+    if (const auto* proto = v.hlo_sharding(i))
+      result[i].op_sharding = {reinterpret_cast<const std::uint8_t*>(proto->data()), proto->size()};
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string Sharding::str() const {
+  std::string text;
+  for (const MeshAxis& axis : mesh) {
+    (text += text.empty() ? "{" : ", ") += axis.name;
+    text += ": " + std::to_string(axis.size);
+  }
+  text += text.empty() ? "{} (" : "} (";
+  for (std::size_t i = 0; i < partitions.size(); ++i) {
+    if (i > 0) text += ", ";
+    const auto& axes = partitions[i];
+    text += axes.empty() ? "None" : axes.size() == 1 ? std::string(axes.front()) : '(' + joined(axes) + ')';
+  }
+  text += ')';
+  if (memory_kind) (text += " in ") += *memory_kind;
+  return text;
+}
+
+std::string Value::str() const { return dtype + '[' + joined(shape) + ']'; }
+
+struct Artifact::State {
+  State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules) {
+    // Tables are read where they lie, and were written for multiples of four.
+    if (reinterpret_cast<std::uintptr_t>(buffer.data()) % alignof(std::uint32_t) != 0) {
+      aligned = std::make_unique_for_overwrite<std::uint32_t[]>((buffer.size() + 3) / 4);
+      std::memcpy(aligned.get(), buffer.data(), buffer.size());
+      buffer = {reinterpret_cast<const std::uint8_t*>(aligned.get()), buffer.size()};
+    }
+    opened.emplace(buffer, modules);
+    for (const auto* e = &opened->root(); e; e = e->vjp()) functions.push_back(e);
+  }
+
+  const wire::schema::Exported& function(std::size_t order) const { return *functions[order]; }
+
+  std::unique_ptr<std::uint32_t[]> aligned;
+  std::optional<wire::Opened> opened;
+  std::vector<const wire::schema::Exported*> functions;  // the primal, its VJP, the VJP's VJP, ...
+};
+
+Artifact::Artifact(std::span<const std::uint8_t> buffer) : Artifact(buffer, {}) {}
+
+Artifact::Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules)
+    : state_(translating([&] { return std::make_shared<const State>(buffer, modules); })) {}
+
+Artifact::Artifact(std::shared_ptr<const State> state, std::size_t order) : state_(std::move(state)), order_(order) {}
+
+std::string_view Artifact::function_name() const { return state_->function(order_).function_name()->string_view(); }
+
+std::vector<std::string_view> Artifact::platforms() const { return strings(state_->function(order_).platforms()); }
+
+std::uint32_t Artifact::nr_devices() const { return wire::device_count(state_->function(order_)); }
+
+std::vector<Value> Artifact::arguments() const {
+  const auto& e = state_->function(order_);
+  return values(e, Values::arguments(e));
+}
+
+std::vector<Value> Artifact::results() const {
+  const auto& e = state_->function(order_);
+  return values(e, Values::results(e));
+}
+
+std::vector<std::uint32_t> Artifact::kept_arguments() const {
+  return each(state_->function(order_).module_kept_var_idx(), [](std::uint32_t index) { return index; });
+}
+
+std::vector<std::string_view> Artifact::ordered_effects() const {
+  return each(state_->function(order_).ordered_effects(), [](const auto* e) { return e->type_name()->string_view(); });
+}
+
+std::vector<std::string_view> Artifact::unordered_effects() const {
+  return each(state_->function(order_).unordered_effects(),
+              [](const auto* e) { return e->type_name()->string_view(); });
+}
+
+unsigned Artifact::calling_convention_version() const { return state_->function(order_).calling_convention_version(); }
+
+std::string_view Artifact::writer() const { return wire::writer(state_->function(order_)); }
+
+std::optional<std::string_view> Artifact::jax_version() const {
+  const auto* version = state_->function(order_).jax_version();
+  return version ? std::optional(version->string_view()) : std::nullopt;
+}
+
+bool Artifact::has_trailer() const { return state_->opened->trailer().has_value(); }
+
+std::span<const std::uint8_t> Artifact::module() const {
+  const auto& e = state_->function(order_);
+  translating([&] { state_->opened->check_module(e, order_); });
+  return state_->opened->module(e, order_);
+}
+
+std::optional<Artifact> Artifact::vjp() const {
+  if (order_ + 1 == state_->functions.size()) return std::nullopt;
+  return Artifact(state_, order_ + 1);
+}
+
+}  // namespace jaxexp

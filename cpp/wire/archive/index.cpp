@@ -1,0 +1,273 @@
+// Everything in an index is hostile until it is checked, and nothing is checked before it is needed.
+#include "wire/archive/index.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "wire/archive/limits.h"
+#include "wire/archive/member_name.h"
+#include "wire/artifact/stored_digest.h"
+#include "wire/base/error.h"
+#include "wire/base/utf8.h"
+#include "wire/exported/limits.h"
+#include "wire/exported/values.h"
+
+namespace jaxexp::wire {
+namespace {
+
+const Path index_path{nullptr, "index"};
+constexpr const char* advice = "; get another copy of the archive";
+
+[[noreturn]] void refuse(const Path& path, std::string expected, std::string found) {
+  throw Error(path, std::move(expected), std::move(found));
+}
+
+/// Of a flat buffer whose tables are so many, and have no vectors of tables or strings but one.
+template <class Root>
+const Root& verified(std::span<const std::uint8_t> bytes, std::uint32_t tables, const Path& path) {
+  flatbuffers::Verifier::Options options;
+  options.max_depth = 4;
+  options.max_tables = tables;
+  options.check_alignment = true;
+  flatbuffers::Verifier verifier(bytes.data(), bytes.size(), options);
+  if (bytes.size() < FLATBUFFERS_MIN_BUFFER_SIZE || bytes.size() >= max_buffer_size ||
+      !verifier.VerifyBuffer<Root>(nullptr))
+    refuse(path, "tables inside the index", "some that lead out of it");
+  return *flatbuffers::GetRoot<Root>(bytes.data());
+}
+
+void check_text(const flatbuffers::String* text, const Path& path) {
+  if (!text) return;
+  if (text->size() > max_index_text_size)
+    refuse(path, "at most " + std::to_string(max_index_text_size) + " bytes", std::to_string(text->size()));
+  if (!is_utf8({text->Data(), text->size()})) refuse(path, "UTF-8", "bytes that are not");
+}
+
+std::string zip_name(const schema::Member& member) {
+  const std::string name = member.name()->str();
+  return member.place()->apart() ? std::string(apart_folder) + name : name;
+}
+
+}  // namespace
+
+ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root,
+                           const Digest& root_digest, std::uint64_t end)
+    : index_(index), end_(end) {
+  if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
+  root_ = &verified<schema::Index>(root, 1, index_path);
+  const std::uint32_t blocks = root_->blocks()->size();
+  if (size() > max_members || blocks > size() || size() > std::uint64_t{blocks} * members_in_block)
+    refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size()));
+  if (root_->end() != end)
+    refuse({&index_path, "end"}, "members that end at byte " + std::to_string(end), std::to_string(root_->end()));
+  check_text(root_->writer(), {&index_path, "writer"});
+  checked_ = std::make_unique<std::atomic<bool>[]>(blocks);
+}
+
+std::optional<std::uint32_t> ArchiveIndex::find(std::string_view name) const {
+  // The last block whose first name is not behind the one that is looked for.
+  std::uint32_t low = 0, high = root_->blocks()->size();
+  while (low < high) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    if (first_name(middle) <= name)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  if (low == 0) return std::nullopt;
+  const auto& members = *block(low - 1).members();
+  std::uint32_t first = 0, last = members.size();
+  while (first < last) {
+    const std::uint32_t middle = first + (last - first) / 2;
+    if (members.Get(middle)->name()->string_view() < name)
+      first = middle + 1;
+    else
+      last = middle;
+  }
+  if (first == members.size() || members.Get(first)->name()->string_view() != name) return std::nullopt;
+  return first_member(low - 1) + first;
+}
+
+const schema::Member& ArchiveIndex::member(std::uint32_t number) const {
+  const std::uint32_t found = block_of(number);
+  return *block(found).members()->Get(number - first_member(found));
+}
+
+std::vector<ZipMember> ArchiveIndex::files() const {
+  std::vector<ZipMember> files;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    const schema::Member& member = this->member(i);
+    const schema::Place& place = *member.place();
+    if (!place.shared())
+      files.push_back({zip_name(member), place.size(), place.crc32(), place.position() - place.header()});
+  }
+  return files;
+}
+
+void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8_t> header) const {
+  const schema::Member& member = this->member(number);
+  const schema::Place& place = *member.place();
+  const std::string expected =
+      zip_local_header(zip_name(member), place.size(), place.crc32(), place.position() - place.header());
+  if (!std::ranges::equal(header, std::span(reinterpret_cast<const std::uint8_t*>(expected.data()), expected.size())))
+    refuse({&index_path, "members", number}, "its header in the ZIP file", std::string("another") + advice);
+}
+
+void ArchiveIndex::check() const {
+  if (all_checked_.load(std::memory_order_acquire)) return;
+  for (std::uint32_t i = 0; i < root_->blocks()->size(); ++i) block(i);
+  check_places();
+  all_checked_.store(true, std::memory_order_release);
+}
+
+const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
+  // Threads that come at once may each check it: they find the same.
+  if (!checked_[number].load(std::memory_order_acquire)) {
+    check_block(number);
+    checked_[number].store(true, std::memory_order_release);
+  }
+  return *flatbuffers::GetRoot<schema::Block>(index_.data() + root_->blocks()->Get(number)->position());
+}
+
+const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
+  const Path path{&index_path, "blocks", number};
+  const schema::BlockPlace& place = *root_->blocks()->Get(number);
+  if (place.position() % 8 != 0 || place.position() > index_.size() || place.size() > index_.size() - place.position())
+    refuse(path, "a block inside the index", "one that leads out of it");
+  const auto bytes = index_.subspan(place.position(), place.size());
+  if (digest(bytes) != stored(place.digest()))
+    refuse(path, "the bytes as they were written", std::string("others") + advice);
+  const std::uint32_t first = first_member(number), end = first_member(number + 1);
+  if ((number == 0 && first != 0) || end <= first || end - first > members_in_block)
+    refuse(path, "1 to " + std::to_string(members_in_block) + " members",
+           "from " + std::to_string(first) + " to " + std::to_string(end));
+  const schema::Block& block = verified<schema::Block>(bytes, 1 + end - first, path);
+  if (block.members()->size() != end - first)
+    refuse(path, std::to_string(end - first) + " members", std::to_string(block.members()->size()));
+  std::string_view previous;
+  for (std::uint32_t i = 0; i < block.members()->size(); ++i) {
+    const schema::Member& member = *block.members()->Get(i);
+    check_member(member, previous, first + i);
+    previous = member.name()->string_view();
+  }
+  if (first_name(number) != block.members()->Get(0)->name()->string_view() ||
+      (number + 1 < root_->blocks()->size() && first_name(number + 1) <= previous))
+    refuse(path, "names in ascending order over all blocks", "others");
+  return block;
+}
+
+void ArchiveIndex::check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const {
+  const Path path{&index_path, "members", number};
+  const std::string_view name = member.name()->string_view();
+  if (const std::string wrong = wrong_with_name(name); !wrong.empty())
+    refuse({&path, "name"}, "a relative path of visible characters", "'" + escaped(shortened(name)) + "': " + wrong);
+  if (!previous.empty() && previous >= name)
+    refuse({&path, "name"}, "names in ascending order",
+           "'" + escaped(shortened(name)) + "' behind '" + escaped(shortened(previous)) + "'");
+  const schema::Place& place = *member.place();
+  if (place.position() % member_alignment != 0 || place.position() > end_ || place.size() > end_ - place.position() ||
+      place.header() > place.position())
+    refuse({&path, "place"}, "bytes in front of the index, at a multiple of " + std::to_string(member_alignment),
+           std::to_string(place.size()) + " at " + std::to_string(place.position()));
+  // Which FlatBuffers' verifier leaves open.
+  if (Values::length(member.modules()) != 0 &&
+      reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
+    refuse({&path, "modules"}, "a vector at a multiple of eight bytes", "one elsewhere");
+  const std::uint32_t modules = Values::length(member.modules());
+  if (modules > max_vjp_order + 1 || (place.apart() && modules == 0))
+    refuse({&path, "modules"}, "the modules of the function and of its VJPs", std::to_string(modules));
+  for (std::uint32_t i = 0; i < modules; ++i) {
+    const schema::Module& module = *member.modules()->Get(i);
+    if (module.position() > end_ || module.size() > end_ - module.position())
+      refuse({&path, "modules", i}, "bytes in front of the index",
+             std::to_string(module.size()) + " at " + std::to_string(module.position()));
+  }
+  if (!place.apart() && member.size() != place.size())
+    refuse({&path, "size"}, "the size of its bytes", std::to_string(member.size()));
+  check_text(member.fun_name(), {&path, "fun_name"});
+  check_text(member.jax_version(), {&path, "jax_version"});
+  check_text(member.writer(), {&path, "writer"});
+  check_text(member.platforms(), {&path, "platforms"});
+  check_text(member.arguments(), {&path, "arguments"});
+  check_text(member.results(), {&path, "results"});
+  check_text(member.metadata(), {&path, "metadata"});
+}
+
+void ArchiveIndex::check_places() const {
+  struct Extent {
+    std::uint64_t start, position, end;
+    std::uint32_t number;
+    bool apart;
+  };
+  std::vector<Extent> extents;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    const schema::Place& place = *member(i).place();
+    const std::uint64_t position = place.position();
+    if (!place.shared())
+      extents.push_back({position - place.header(), position, position + place.size(), i, place.apart()});
+  }
+  std::ranges::sort(extents, {}, &Extent::start);
+  for (std::size_t i = 1; i < extents.size(); ++i)
+    if (extents[i].start < extents[i - 1].end)
+      refuse(
+          {&index_path, "members", extents[i].number}, "bytes of its own",
+          "some that belong to '" + escaped(shortened(member(extents[i - 1].number).name()->string_view())) + "', too");
+  // The member whose bytes hold a position.
+  const auto holder = [&](std::uint64_t position) -> const Extent* {
+    const auto behind = std::ranges::upper_bound(extents, position, {}, &Extent::position);
+    return behind == extents.begin() ? nullptr : &behind[-1];
+  };
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    const schema::Member& member = this->member(i);
+    const schema::Place& place = *member.place();
+    const Path path{&index_path, "members", i};
+    if (place.shared()) {
+      const Extent* const owner = holder(place.position());
+      if (!owner || owner->position != place.position() || owner->end - owner->position != place.size() ||
+          owner->apart != place.apart())
+        refuse({&path, "place"}, "the bytes of another member", "others");
+    }
+    for (std::uint32_t j = 0; j < Values::length(member.modules()); ++j) {
+      const schema::Module& module = *member.modules()->Get(j);
+      const auto is_within = [&](std::uint64_t start, std::uint64_t end) {
+        return module.position() >= start && module.position() <= end && module.size() <= end - module.position();
+      };
+      if (!place.apart() && is_within(place.position(), place.position() + place.size())) continue;
+      const Extent* const owner = holder(module.position());
+      if (!owner || owner->apart || !is_within(owner->position, owner->end))
+        refuse({&path, "modules", j}, "bytes inside a member", "others");
+    }
+  }
+}
+
+std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
+  if (member >= size())
+    refuse({&index_path, "members", member}, "a number below " + std::to_string(size()), std::to_string(member));
+  std::uint32_t low = 0, high = root_->blocks()->size();
+  while (high - low > 1) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    if (root_->blocks()->Get(middle)->first_member() <= member)
+      low = middle;
+    else
+      high = middle;
+  }
+  // The block is checked to be where its neighbours say, and this finds the right one if all are.
+  if (first_member(low) > member || first_member(low + 1) <= member)
+    refuse({&index_path, "blocks", low}, "numbers of members in ascending order", "others");
+  return low;
+}
+
+std::uint32_t ArchiveIndex::first_member(std::uint32_t block) const {
+  return block == root_->blocks()->size() ? size() : root_->blocks()->Get(block)->first_member();
+}
+
+std::string_view ArchiveIndex::first_name(std::uint32_t block) const {
+  const schema::BlockPlace& place = *root_->blocks()->Get(block);
+  const auto& names = *root_->names();
+  if (place.name_position() > names.size() || place.name_size() > names.size() - place.name_position())
+    refuse({&index_path, "blocks", block}, "a name inside the root", "one that leads out of it");
+  return {reinterpret_cast<const char*>(names.data()) + place.name_position(), place.name_size()};
+}
+
+}  // namespace jaxexp::wire

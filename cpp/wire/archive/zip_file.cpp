@@ -1,0 +1,75 @@
+// Numbers in ZIP files are little-endian and lie at any place.
+#include "wire/archive/zip_file.h"
+
+#include <algorithm>
+#include <concepts>
+
+#include "wire/archive/limits.h"
+
+namespace jaxexp::wire {
+namespace {
+
+class Bytes {
+ public:
+  template <std::unsigned_integral Number>
+  Bytes& number(Number value) {
+    for (std::size_t i = 0; i < sizeof value; ++i) bytes_ += static_cast<char>(std::uint64_t{value} >> (8 * i) & 0xFF);
+    return *this;
+  }
+  Bytes& u16(std::size_t value) { return number(static_cast<std::uint16_t>(value)); }
+  Bytes& u32(std::uint64_t value) { return number(static_cast<std::uint32_t>(value)); }
+  Bytes& u64(std::uint64_t value) { return number(value); }
+  Bytes& text(std::string_view text) { return bytes_ += text, *this; }
+
+  std::string& str() { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+constexpr std::uint64_t most16 = 0xFFFF, most32 = 0xFFFFFFFF;
+constexpr std::uint16_t version = 20, version64 = 45, unix_version = 3 << 8;
+constexpr std::uint16_t names_are_utf8 = 1 << 11, stored = 0;
+constexpr std::uint16_t midnight = 0, first_day = 1 << 5 | 1;  // of 1980, the first that can be said
+constexpr std::uint32_t mode = 0100644u << 16;                 // a file that its owner may write
+constexpr std::uint16_t aligned = 0xD935;                      // the extra field of zipalign: a number, then zeros
+constexpr std::uint16_t zip64 = 1;
+
+}  // namespace
+
+std::string zip_local_header(std::string_view name, std::uint32_t size, std::uint32_t crc32, std::uint64_t position) {
+  constexpr std::size_t fixed = 30, extra = 6;
+  const std::uint64_t behind = position + fixed + name.size() + extra;
+  const std::size_t padding = (member_alignment - behind % member_alignment) % member_alignment;
+  Bytes header;
+  header.text("PK\3\4").u16(version).u16(names_are_utf8).u16(stored).u16(midnight).u16(first_day);
+  header.u32(crc32).u32(size).u32(size).u16(name.size()).u16(extra + padding).text(name);
+  header.u16(aligned).u16(2 + padding).u16(member_alignment).text(std::string(padding, '\0'));
+  return std::move(header.str());
+}
+
+std::string zip_end(std::vector<ZipMember>& members, std::uint64_t position, std::string_view comment) {
+  std::ranges::sort(members, {}, &ZipMember::position);
+  Bytes bytes;
+  for (const ZipMember& member : members) {
+    const bool far = member.position >= most32;
+    const std::uint16_t needed = far ? version64 : version;
+    bytes.text("PK\1\2").u16(unix_version | needed).u16(needed).u16(names_are_utf8).u16(stored).u16(midnight);
+    bytes.u16(first_day).u32(member.crc32).u32(member.size).u32(member.size).u16(member.name.size());
+    bytes.u16(far ? 12 : 0).u16(0).u16(0).u16(0).u32(mode).u32(far ? most32 : member.position).text(member.name);
+    if (far) bytes.u16(zip64).u16(8).u64(member.position);
+  }
+  const std::uint64_t count = members.size(), size = bytes.str().size();
+  if (count >= most16 || size >= most32 || position >= most32) {
+    const std::uint64_t at = position + size;
+    bytes.text("PK\6\6").u64(44).u16(unix_version | version64).u16(version64).u32(0).u32(0);
+    bytes.u64(count).u64(count).u64(size).u64(position);
+    bytes.text("PK\6\7").u32(0).u64(at).u32(1);
+  }
+  const std::size_t shown = std::min(count, most16);
+  bytes.text("PK\5\6").u16(0).u16(0).u16(shown).u16(shown).u32(std::min(size, most32)).u32(std::min(position, most32));
+  bytes.u16(comment.size()).text(comment);
+  return std::move(bytes.str());
+}
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,102 @@
+// Cutting modules out of an artifact, and putting them back, by the fields that lead to them.
+#include "wire/artifact/apart.h"
+
+#include <algorithm>
+
+#include "wire/artifact/layout.h"
+#include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
+#include "wire/base/error.h"
+#include "wire/exported/limits.h"
+
+namespace jaxexp::wire {
+namespace {
+
+constexpr std::size_t length_size = sizeof(flatbuffers::uoffset_t);
+
+/// What a module of so many bytes takes in an artifact.
+std::size_t room(std::size_t size) { return length_size + size + padding(size); }
+
+/// The metadata of an artifact or image, with modules of other sizes behind them, in one of so many bytes.
+std::vector<std::uint8_t> with_modules(const Opened& opened, std::span<const std::size_t> sizes, std::size_t end,
+                                       bool image) {
+  const auto old = opened.trailer()->metadata();
+  std::vector<std::uint8_t> metadata(old.begin(), old.end());
+  write_head(metadata.data(), end, image);
+  std::size_t position = metadata.size();
+  auto size = sizes.begin();
+  for (const auto* e = &opened.root(); e; position += room(*size++), e = e->vjp()) {
+    // Verified to be a field of a table inside the metadata or behind it, where a hostile artifact may have tables.
+    const auto field = static_cast<std::size_t>(
+        reinterpret_cast<const flatbuffers::Table*>(e)->GetAddressOf(schema::Exported::VT_MLIR_MODULE_SERIALIZED) -
+        old.data());
+    if (field + length_size > metadata.size())
+      throw Error({nullptr, "metadata"}, "tables in front of the modules", "some behind");
+    flatbuffers::WriteScalar(metadata.data() + field, static_cast<flatbuffers::uoffset_t>(position - field));
+  }
+  return metadata;
+}
+
+std::size_t total(std::span<const std::size_t> sizes) {
+  std::size_t sum = 0;
+  for (const std::size_t size : sizes) sum += room(size);
+  return sum;
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> cut(std::span<const std::uint8_t> artifact) {
+  const Opened opened(artifact);
+  if (!opened.trailer())
+    throw Error({nullptr, "trailer"}, "a trailer, without which no module can be stored apart",
+                "none: the artifact was written by jax.export, or with trailer=False");
+  const Trailer& trailer = *opened.trailer();
+  std::vector<Opened::Bytes> modules;
+  for (const auto* e = &opened.root(); e; e = e->vjp()) {
+    opened.check_module(*e, modules.size());
+    modules.push_back(opened.module(*e, modules.size()));
+  }
+  const std::vector<std::size_t> sizes(modules.size(), 0);
+  const auto content = trailer.content_bytes();
+  const std::size_t start = trailer.metadata().size() + total(sizes);
+  const std::size_t end = start + content.size() + sizeof(Digest) + TrailerWriter::footer_size;
+
+  std::vector<std::uint8_t> image = with_modules(opened, sizes, end, true);
+  image.resize(end);
+  const auto metadata = std::span(image).first(trailer.metadata().size());
+  write_trailer(metadata, content, &trailer.metadata_digest(), image.data() + start);
+  // Where tables share what leads to modules, or are within limits with the modules alone, the image is refused.
+  const Joined check(image, modules);
+  return image;
+}
+
+Joined::Joined(std::span<const std::uint8_t> image, std::span<const Opened::Bytes> modules) : opened_(image, modules) {
+  if (modules.empty())
+    throw Error({nullptr, "modules"}, "the modules of an artifact that they are stored apart from", "none");
+  const Trailer& trailer = *opened_.trailer();
+  std::vector<std::size_t> sizes;
+  for (const auto module : modules) sizes.push_back(module.size());
+  if (trailer.metadata().size() + total(sizes) >= max_buffer_size)
+    throw Error({nullptr, "modules"}, "modules of less than 2 GiB in total", "more");
+  size_ = trailer.whole_size();
+  metadata_ = with_modules(opened_, sizes, size_, false);
+  if (digest(metadata_) != trailer.metadata_digest())
+    throw Error({nullptr, "metadata"}, "an image of an artifact, with metadata of the digest that it was made from",
+                "others: the image was not made by jaxexp, or the artifact was not");
+}
+
+void Joined::write(std::uint8_t* target) const {
+  const Trailer& trailer = *opened_.trailer();
+  target = std::ranges::copy(metadata_, target).out;
+  std::size_t order = 0;
+  for (const auto* e = &opened_.root(); e; e = e->vjp(), ++order) {
+    const auto module = opened_.module(*e, order);
+    flatbuffers::WriteScalar(target, static_cast<flatbuffers::uoffset_t>(module.size()));
+    target += length_size;
+    trailer.check_module(copy_and_digest(target, module), order);
+    target = std::fill_n(target + module.size(), padding(module.size()), std::uint8_t{0});
+  }
+  write_trailer(metadata_, trailer.content_bytes(), nullptr, target);
+}
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,37 @@
+// Modules stored apart from their artifact: what is left of it, and both together again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "wire/artifact/opened.h"
+
+namespace jaxexp::wire {
+
+/// An image of an artifact with a trailer: the artifact without the bytes of its modules; schema/trailer.fbs has the
+/// layout. `Opened` reads it where it lies, given the modules. What follows the artifact in the buffer is left out.
+/// The modules are compared with their digests. Throws Error, also where the artifact has no trailer or cannot be put
+/// together again.
+std::vector<std::uint8_t> cut(std::span<const std::uint8_t> artifact);
+
+/// An image and its modules, as the artifact that they were.
+class Joined {
+ public:
+  /// Keeps views into the buffers. Throws Error.
+  Joined(std::span<const std::uint8_t> image, std::span<const Opened::Bytes> modules);
+
+  std::size_t size() const { return size_; }
+
+  /// Writes `size()` bytes: those of the artifact that the image was made from, every one. Throws Error where they
+  /// would be others.
+  void write(std::uint8_t* target) const;
+
+ private:
+  Opened opened_;
+  std::vector<std::uint8_t> metadata_;
+  std::size_t size_;
+};
+
+}  // namespace jaxexp::wire

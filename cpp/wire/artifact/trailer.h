@@ -1,0 +1,100 @@
+// What jaxexp keeps behind an artifact: digests, and what the format has no place for. schema/trailer.fbs has the
+// layout.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "exported_generated.h"
+#include "trailer_generated.h"
+#include "wire/artifact/layout.h"
+#include "wire/base/digest.h"
+
+namespace jaxexp::wire {
+
+/// A function has a few; each is an inequality that JAX has to reason with.
+inline constexpr std::size_t max_constraints = 1024;
+
+/// The trailer of an artifact that was read.
+class Trailer {
+ public:
+  /// Checks everything but the modules' digests. Nothing is returned where the artifact has no trailer. An image is
+  /// refused as an artifact, and an artifact where an image is wanted. Throws Error.
+  static std::optional<Trailer> read(std::span<const std::uint8_t> buffer, bool image = false);
+
+  /// Where the Exported is. No offset in it leads further.
+  std::span<const std::uint8_t> artifact() const { return artifact_; }
+  /// What is in front of the first module.
+  std::span<const std::uint8_t> metadata() const { return artifact_.first(metadata_size_); }
+  /// Of the metadata, as they are where the modules are.
+  const Digest& metadata_digest() const { return metadata_digest_; }
+  std::span<const std::uint8_t> content_bytes() const { return content_bytes_; }
+  /// How many bytes an artifact has, and an image with its modules.
+  std::size_t whole_size() const;
+  const schema::Trailer& content() const { return *content_; }
+  const schema::FunctionNotes& notes(std::size_t order) const {
+    return *content_->functions()->Get(static_cast<std::uint32_t>(order));
+  }
+
+  /// Whether modules are where they were when the trailer was written, and what is said of each function fits it.
+  /// The artifact has to be verified and checked. Throws Error.
+  void check(const schema::Exported& root) const;
+
+  Digest module_digest(std::size_t order) const;
+
+  /// Throws Error where a digest is not that of the module that was written.
+  void check_module(const Digest& found, std::size_t order) const;
+
+ private:
+  std::span<const std::uint8_t> artifact_;
+  std::span<const std::uint8_t> content_bytes_;
+  std::size_t metadata_size_ = 0;
+  Digest metadata_digest_{};
+  bool image_ = false;
+  const schema::Trailer* content_ = nullptr;
+};
+
+/// What a trailer is made from, besides digests.
+struct Notes {
+  struct Function {
+    std::vector<std::uint32_t> weak_arguments, weak_results;
+  };
+
+  std::string writer;
+  std::vector<std::pair<std::string, std::string>> metadata;  // by ascending key; values are JSON
+  std::vector<std::string> constraints = {};
+  std::vector<Function> functions = {};
+};
+
+/// A trailer that is laid out, so that its size is known, before the digests are.
+class TrailerWriter {
+ public:
+  /// `modules` are those of the functions, in their order. Throws TooLarge.
+  TrailerWriter(const Notes& notes, std::span<const std::span<const std::uint8_t>> modules);
+
+  std::size_t size() const { return fbb_.GetSize() + footer_size; }
+
+  void set_module_digest(std::size_t order, const Digest& digest);
+
+  /// Writes `size()` bytes and returns the place behind them. `metadata` are the bytes in front of the first module,
+  /// the head included.
+  std::uint8_t* finish(std::span<const std::uint8_t> metadata, std::uint8_t* target) const;
+
+  static constexpr std::size_t footer_size = 2 * sizeof(Digest) + 2 * sizeof(std::uint32_t) + mark.size();
+
+ private:
+  flatbuffers::FlatBufferBuilder fbb_;
+};
+
+/// Writes the bytes of a trailer that is laid out, and the footer, and returns the place behind them. An image has the
+/// digest of the metadata as they are where the modules are, and another mark.
+std::uint8_t* write_trailer(std::span<const std::uint8_t> metadata, std::span<const std::uint8_t> content,
+                            const Digest* image_of, std::uint8_t* target);
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,42 @@
+// The only user of the xxHash library, whose header is all of it.
+#include "wire/base/digest.h"
+
+#include <algorithm>
+#include <cstring>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace jaxexp::wire {
+namespace {
+
+Digest canonical(const XXH128_hash_t& hash) {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, hash);
+  return std::to_array(bytes.digest);
+}
+
+}  // namespace
+
+Digest digest(std::span<const std::uint8_t> bytes) { return canonical(XXH3_128bits(bytes.data(), bytes.size())); }
+
+Digest copy_and_digest(std::uint8_t* target, std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t step = std::size_t{1} << 17;  // stays in a core's cache between the two uses
+  if (bytes.size() <= step) {
+    if (!bytes.empty()) std::memcpy(target, bytes.data(), bytes.size());
+    return digest(bytes);
+  }
+  XXH3_state_t state;
+  XXH3_INITSTATE(&state);
+  XXH3_128bits_reset(&state);
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(step, bytes.size()));
+    std::memcpy(target, part.data(), part.size());
+    XXH3_128bits_update(&state, part.data(), part.size());
+    target += part.size();
+    bytes = bytes.subspan(part.size());
+  }
+  return canonical(XXH3_128bits_digest(&state));
+}
+
+}  // namespace jaxexp::wire

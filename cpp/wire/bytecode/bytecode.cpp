@@ -1,0 +1,351 @@
+// The sections of a module in MLIR bytecode, and its code.
+#include "wire/bytecode/bytecode.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "wire/base/flat_map.h"
+#include "wire/bytecode/cursor.h"
+#include "wire/bytecode/operations.h"
+#include "wire/bytecode/tables.h"
+
+namespace jaxexp::wire {
+namespace {
+
+enum SectionKind : unsigned {
+  strings,
+  dialects,
+  entries,
+  entry_offsets,
+  code,
+  resources,
+  resource_offsets,
+  dialect_versions,
+  properties,
+  section_kinds
+};
+
+// From these versions of the format on, ...
+constexpr std::uint64_t versioned_dialects = 1;  // a dialect may state a version
+constexpr std::uint64_t isolated_sections = 2;   // regions that use nothing from outside have a section each
+constexpr std::uint64_t use_lists = 3;           // the order of a value's uses may be stated
+constexpr std::uint64_t counted_operations = 4;  // the number of operations stands before their names,
+constexpr std::uint64_t optional_locations = 4;  // and block arguments have a location only where it is known
+constexpr std::uint64_t native_properties = 5;   // operations have properties, and their names a flag
+constexpr std::uint64_t newest = 6;
+
+// What an operation has, as bits.
+constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_successors = 8, has_regions = 16,
+                   has_use_lists = 32, has_properties = 64;
+
+/// How deep regions nest: a level for each loop or branch inside another.
+constexpr unsigned max_region_depth = 256;
+
+std::vector<std::string_view> read_strings(Cursor section) {
+  std::vector<std::uint64_t> sizes(section.count("strings"));
+  for (auto& size : sizes) size = section.number();
+  std::vector<std::string_view> texts;
+  texts.reserve(sizes.size());
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    const auto text = section.bytes(sizes[i]);
+    if (text.empty() || text.back() != 0) section.refuse("a string that does not end with a zero");
+    texts.emplace_back(reinterpret_cast<const char*>(text.data()), text.size() - 1);
+  }
+  return texts;
+}
+
+class Module {
+ public:
+  Module(std::span<const std::uint8_t> bytes, const Path& where) : whole_(bytes, where) {}
+
+  /// Whether there was code to check: versions that are not known here pass, which MLIR either refuses or understands.
+  bool check() {
+    if (head() > newest) return false;
+    std::array<std::optional<Cursor>, section_kinds> sections;
+    while (!whole_.at_end()) {
+      const auto [kind, section] = whole_.section();
+      if (kind >= section_kinds || sections[kind]) whole_.refuse("a section of kind " + std::to_string(kind));
+      sections[kind] = section;
+    }
+    for (const unsigned needed : {strings, dialects, entries, entry_offsets, code})
+      if (!sections[needed]) whole_.refuse("no section of kind " + std::to_string(needed));
+    strings_ = read_strings(*sections[strings]);
+    read_dialects(*sections[dialects]);
+    if (sections[properties]) read_properties(*sections[properties]);
+    tables_.emplace(*sections[entries], *sections[entry_offsets], dialects_, strings_.size());
+    Cursor top = *sections[code];
+    Scope scope;
+    Region outermost;
+    block(top, scope, outermost);
+    return true;
+  }
+
+  Contents contents() const {
+    Contents found;
+    for (const Operation& kind : operations_)
+      if (kind.count > 0) found.operations[std::string(kind.dialect) + '.' + std::string(kind.name)] += kind.count;
+    if (!knows_calls_) return found;
+    found.custom_calls.emplace();
+    for (const std::uint32_t target : call_targets_) ++(*found.custom_calls)[strings_[target]];
+    return found;
+  }
+
+ private:
+  /// The values that code may refer to: those of the regions around it, up to one that is isolated.
+  struct Scope {
+    std::vector<std::uint32_t> uses;  // of each value, those included that are still to be defined
+  };
+
+  struct Nothing {};
+
+  /// A kind of operation.
+  struct Operation {
+    bool registered;  // whether its properties are in the section for that
+    bool is_vhlo, is_function, is_custom_call;
+    const OperationAttributes* attributes;
+    std::string_view dialect, name;
+    std::uint64_t count = 0;
+  };
+
+  /// One of the regions of an operation while it is read.
+  struct Region {
+    std::uint64_t blocks = 1, values = 0, defined = 0;
+    std::size_t first_value = 0;  // in its scope
+    unsigned depth = 0;
+    std::vector<std::pair<std::size_t, std::uint64_t>> ordered;  // values, and how many uses each has at least
+  };
+
+  std::uint64_t head() {
+    for (const char c : std::string_view("ML\xefR"))
+      if (whole_.at_end() || whole_.byte() != static_cast<std::uint8_t>(c)) whole_.refuse("another first word");
+    version_ = whole_.number();
+    whole_.text();
+    return version_;
+  }
+
+  void read_dialects(Cursor section) {
+    for (std::uint64_t left = section.count("dialects"); left > 0; --left) {
+      const std::uint64_t name = section.number();
+      const bool versioned = version_ >= versioned_dialects && (name & 1);
+      dialects_.push_back(string(section, version_ >= versioned_dialects ? name >> 1 : name));
+      if (versioned && section.section().first != dialect_versions) section.refuse("no version of a dialect");
+    }
+    if (version_ >= counted_operations) section.count("operations");
+    while (!section.at_end()) {
+      const std::string_view dialect = dialects_[section.index(dialects_.size(), "dialects")];
+      const bool is_vhlo = dialect == "vhlo";
+      for (std::uint64_t left = section.count("operations"); left > 0; --left) {
+        const std::uint64_t name = section.number();
+        const std::string_view text = string(section, version_ >= native_properties ? name >> 1 : name);
+        operations_.push_back({version_ >= native_properties && (name & 1), is_vhlo, text == "func_v1",
+                               text.starts_with("custom_call"), is_vhlo ? attributes_of(text) : nullptr, dialect,
+                               text});
+      }
+    }
+  }
+
+  void read_properties(Cursor section) {
+    for (std::uint64_t left = section.count("properties"); left > 0; --left)
+      properties_.push_back(section.part(section.number()));
+  }
+
+  std::string_view string(const Cursor& at, std::uint64_t index) const {
+    return strings_[at.indexed(index, strings_.size(), "strings")];
+  }
+  std::uint64_t attribute(Cursor& at) const { return at.index(tables_->attributes(), "attributes"); }
+  void type(Cursor& at) const { at.index(tables_->types(), "types"); }
+
+  void region(Cursor& at, Scope& scope, unsigned depth) {
+    if (depth > max_region_depth)
+      at.refuse("regions inside of more than " + std::to_string(max_region_depth) + " others");
+    Region region;
+    region.depth = depth;
+    region.blocks = at.count("blocks");
+    if (region.blocks == 0) return;
+    region.values = at.count("values");
+    // Every value takes a byte where it is defined.
+    undefined_ += region.values;
+    at.counted(undefined_, "values", at.left_in_module());
+    region.first_value = scope.uses.size();
+    scope.uses.resize(scope.uses.size() + region.values);
+    for (std::uint64_t i = 0; i < region.blocks; ++i) block(at, scope, region);
+    if (region.defined != region.values)
+      at.refuse(std::to_string(region.defined) + " values in a region of " + std::to_string(region.values));
+    for (const auto& [value, uses] : region.ordered)
+      if (uses > scope.uses[value]) at.refuse("an order of more uses than there are");
+    scope.uses.resize(region.first_value);
+  }
+
+  void block(Cursor& at, Scope& scope, Region& region) {
+    const std::uint64_t coded = at.number();
+    if (coded & 1) {
+      const std::uint64_t arguments = at.count("block arguments");
+      for (std::uint64_t i = 0; i < arguments; ++i) {
+        const std::uint64_t argument = at.number();
+        const bool optional = version_ >= optional_locations;
+        at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types");
+        if (!optional || (argument & 1)) attribute(at);
+      }
+      define(at, region, arguments);
+      if (version_ >= use_lists && at.byte() != 0) use_order(at, region, arguments);
+    }
+    for (std::uint64_t left = at.counted(coded >> 1, "operations"); left > 0; --left) operation(at, scope, region);
+  }
+
+  void define(const Cursor& at, Region& region, std::uint64_t more) {
+    if (more > region.values - region.defined) at.refuse("more values than the region has");
+    region.defined += more;
+    undefined_ -= more;
+  }
+
+  void operation(Cursor& at, Scope& scope, Region& region) {
+    Operation& kind = operations_[at.index(operations_.size(), "operations")];
+    ++kind.count;
+    // At the top of a module are functions, and other dialects' operations; there are functions nowhere else.
+    constexpr unsigned top = 1;
+    if (kind.is_vhlo && kind.is_function != (region.depth == top))
+      at.refuse("a function, or another operation, where it cannot be,");
+    const unsigned has = at.byte();
+    attribute(at);  // the location
+    std::optional<std::uint64_t> dictionary;
+    if (has & has_attributes) dictionary = attribute(at);
+    std::optional<Cursor> own;
+    if (has & has_properties) {
+      if (version_ < native_properties) at.refuse("properties");
+      if (!kind.registered) {
+        attribute(at);
+      } else {
+        own = properties_[at.index(properties_.size(), "properties")];
+        check_properties(kind, *own);
+      }
+    } else if (kind.attributes) {
+      check_dictionary(at, kind, dictionary);
+    }
+    if (kind.is_custom_call) note_target(kind, own, has & has_properties ? std::nullopt : dictionary);
+    std::uint64_t results = 0;
+    if (has & has_results) {
+      results = at.count("results");
+      for (std::uint64_t i = 0; i < results; ++i) type(at);
+    }
+    if (has & has_operands)
+      for (std::uint64_t left = at.count("operands"); left > 0; --left)
+        ++scope.uses[at.index(scope.uses.size(), "values")];
+    if (has & has_successors)
+      for (std::uint64_t left = at.count("successors"); left > 0; --left) at.index(region.blocks, "blocks");
+    const bool defines = region.values != 0;  // otherwise nothing refers to the results
+    if (defines) define(at, region, results);
+    if (version_ >= use_lists && (has & has_use_lists)) use_order(at, region, defines ? results : 0);
+    if (has & has_regions) regions(at, scope, region.depth + 1);
+  }
+
+  /// Properties of VHLO's operations are their attributes, one after the other.
+  void check_properties(const Operation& kind, Cursor properties) const {
+    if (!kind.attributes) return;
+    for (const char letter : kind.attributes->kinds)
+      check_attribute(properties, *kind.attributes, letter, attribute(properties));
+    if (!properties.at_end()) properties.refuse("more attributes than an operation has");
+  }
+
+  /// Before there were properties, attributes were in a dictionary, which equal operations share.
+  void check_dictionary(const Cursor& at, const Operation& kind, std::optional<std::uint64_t> dictionary) {
+    const auto number = static_cast<std::uint64_t>(&kind - operations_.data()) + 1;
+    if (!dictionaries_.insert(number << 32 | (dictionary ? *dictionary + 1 : 0)).second) return;
+    const auto entries = dictionary ? tables_->elements(*dictionary) : std::span<const std::uint32_t>();
+    const OperationAttributes& known = *kind.attributes;
+    std::string_view names = known.names;
+    for (const char letter : known.kinds) {
+      const std::string_view name = names.substr(0, names.find(' '));
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+      std::size_t i = 0;
+      while (i + 1 < entries.size() && !is_named(entries[i], name)) i += 2;
+      if (i + 1 >= entries.size())
+        at.refuse("an operation " + std::string(known.operation) + " without " + std::string(name));
+      check_attribute(at, known, letter, entries[i + 1]);
+    }
+  }
+
+  /// What a custom call calls; only for those whose attributes were checked is it known where that stands.
+  void note_target(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
+    std::uint32_t target = AttributesAndTypes::no_string;
+    if (kind.attributes && own) {
+      attribute(*own), attribute(*own);  // before it in alphabetical order
+      target = tables_->string(attribute(*own));
+    } else if (kind.attributes && dictionary) {
+      const auto entries = tables_->elements(*dictionary);
+      for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+        if (is_named(entries[i], "call_target_name")) target = tables_->string(entries[i + 1]);
+    }
+    if (target == AttributesAndTypes::no_string)
+      knows_calls_ = false;
+    else
+      call_targets_.push_back(target);
+  }
+
+  bool is_named(std::uint32_t attribute, std::string_view name) const {
+    const std::uint32_t string = tables_->string(attribute);
+    return string != AttributesAndTypes::no_string && strings_[string] == name;
+  }
+
+  void check_attribute(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
+    constexpr char array_of_dictionaries = 'D';
+    const bool fits = is_kind(letter, tables_->vhlo_kind(attribute)) &&
+                      (letter != array_of_dictionaries || tables_->holds_dictionaries_alone(attribute));
+    if (!fits) at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
+  }
+
+  void regions(Cursor& at, Scope& outside, unsigned depth) {
+    const std::uint64_t coded = at.number(), count = at.counted(coded >> 1, "regions");
+    if (count == 0) return;
+    Scope inside;
+    const bool isolated = coded & 1, in_section = isolated && version_ >= isolated_sections;
+    Cursor section = at;
+    if (in_section) {
+      const auto [kind, content] = at.section();
+      if (kind != code) at.refuse("a section of kind " + std::to_string(kind) + " for a region");
+      section = content;
+    }
+    for (std::uint64_t i = 0; i < count; ++i) region(in_section ? section : at, isolated ? inside : outside, depth);
+  }
+
+  /// In which order the last `values` values are used. MLIR's reader writes to the places that these numbers name.
+  void use_order(Cursor& at, Region& region, std::uint64_t values) {
+    if (values == 0) at.refuse("an order of uses of nothing");
+    for (std::uint64_t left = values > 1 ? at.count("orders of uses") : 1; left > 0; --left) {
+      const std::uint64_t value = values > 1 ? at.index(values, "values") : 0;
+      const std::uint64_t coded = at.number();
+      std::uint64_t uses = 0;
+      for (std::uint64_t numbers = at.counted(coded >> 1, "numbers"); numbers > 0; --numbers)
+        uses = std::max(uses, std::min(at.number(), max_uses) + 1);
+      if (coded & 1) region.ordered.emplace_back(region.first_value + region.defined - values + value, uses);
+    }
+  }
+  static constexpr std::uint64_t max_uses = UINT32_MAX;
+
+  Cursor whole_;
+  std::uint64_t version_ = 0;
+  std::vector<std::string_view> strings_, dialects_;
+  std::vector<Operation> operations_;
+  std::vector<Cursor> properties_;
+  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
+  std::optional<AttributesAndTypes> tables_;
+  std::uint64_t undefined_ = 0;              // values that the open regions still have to define
+  std::vector<std::uint32_t> call_targets_;  // of all custom calls, as numbers of strings
+  bool knows_calls_ = true;
+};
+
+}  // namespace
+
+void check_bytecode(std::span<const std::uint8_t> module, const Path& where) { Module(module, where).check(); }
+
+std::optional<Contents> read_contents(std::span<const std::uint8_t> module, const Path& where) {
+  Module read(module, where);
+  if (!read.check()) return std::nullopt;
+  return read.contents();
+}
+
+}  // namespace jaxexp::wire

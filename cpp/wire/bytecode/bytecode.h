@@ -1,0 +1,33 @@
+// Whether a module's bytes can be given to MLIR's reader, which trusts more of them than it should; what is in them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "wire/base/error.h"
+
+namespace jaxexp::wire {
+
+/// Checks MLIR bytecode (https://mlir.llvm.org/docs/BytecodeFormat/): that sections, counts, offsets and indices fit,
+/// that attributes and types do not contain themselves, that constants have the bytes that their types ask for, and
+/// that nothing nests deeper than recursive code can follow. What the bytes mean beyond that is MLIR's to verify.
+///
+/// Takes time in proportion to the size of the code and the tables; the data of constants is skipped. Kinds of
+/// attributes and types that are not known here pass. Throws Error, which says that it was found at `where`.
+void check_bytecode(std::span<const std::uint8_t> module, const Path& where);
+
+/// How many operations of each kind a module has, wherever they stand in it.
+struct Contents {
+  std::map<std::string, std::uint64_t> operations;  // by names such as "vhlo.add_v1"
+  /// By the targets, which are views into the module; nothing where a custom call has a form that is not known here.
+  std::optional<std::map<std::string_view, std::uint64_t>> custom_calls;
+};
+
+/// Checks a module as `check_bytecode` does, and counts. Nothing for a version of bytecode that is not known here.
+std::optional<Contents> read_contents(std::span<const std::uint8_t> module, const Path& where);
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,262 @@
+// How attributes and types are encoded: by a number for their kind and the fields that this kind has. Sources:
+// BuiltinDialectBytecode.td in LLVM, VhloBytecode.cpp in StableHLO; for Shardy, what it writes.
+#include "wire/bytecode/tables.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace jaxexp::wire {
+namespace {
+
+// Far above what anything exported has, and what MLIR's recursive code still follows on the stack of a thread.
+constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
+constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
+constexpr std::int64_t max_width = 1 << 16;
+constexpr int max_brackets = 128;
+constexpr std::int64_t max_elements = std::int64_t{1} << 46;
+constexpr std::int64_t dynamic_size = INT64_MIN;
+
+/// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
+/// the same as a tensor's shape (x); an attribute that may be missing (O); a (v)arint, the (W)idth of an integer; a
+/// string's number (S), (B)ytes.
+///
+/// Others say what this is: a (L)ocation; a type of (I)ntegers, (F)loating-point or (C)omplex numbers, truth values
+/// (N); the boun(D)s of dynamic dimensions. Or what is referred to first has to be: the type of an integer (n), of a
+/// float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of
+/// these four, or behind a (*), is not read.
+using Layout = const char*;
+constexpr Layout opaque = "*";
+
+constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST",   "A",   "Aa",  "T",   "",
+                                                       "Tn", "Tf", "LAA", "LAvv", "La",  "LaA", "LAA", "L",
+                                                       "T*", "T*", "TBc", "T*",   "TAA", "A",   "LA*"};
+constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",  "iTA",
+                                                  "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", opaque};
+constexpr std::array<Layout, 21> vhlo_attributes = {opaque, "a", "v", "v", "v",   "v", "d", "v",  "Tf", "Tn",  "ivi",
+                                                    "v",    "v", "v", "S", "TBc", "v", "T", "iD", "v",  opaque};
+constexpr std::array<Layout, 41> vhlo_types = {
+    "N",    "TC", "F", "F",    "F", "F", "F", "F", "tt", "I",    "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
+    "AxTe", "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "",  "F", "F", "F", "F", "F", "F", "F"};
+constexpr std::array<Layout, 11> shardy_attributes = {"a", "Sv", "ai", "vv", "SO", "a*", "Aaa*", "a", "i", "a", "iaa*"};
+
+/// How wide numbers are, by the number of their type; 0 for all other types.
+constexpr std::array<std::uint8_t, 9> builtin_bits = {0, 64, 0, 16, 16, 32, 64, 80, 128};
+constexpr std::array<std::uint8_t, 41> vhlo_bits = {1,  0, 16, 16, 32, 64, 8,  8, 0, 64, 4, 8, 16, 32,
+                                                    64, 4, 8,  16, 32, 64, 0,  0, 0, 0,  0, 0, 0,  8,
+                                                    8,  8, 0,  2,  2,  0,  19, 8, 8, 4,  6, 6, 8};
+
+constexpr std::string_view vhlo = "vhlo";
+constexpr unsigned vhlo_dictionary = 6;
+
+Layout layout_at(std::span<const Layout> layouts, std::uint64_t kind) {
+  return kind < layouts.size() ? layouts[kind] : opaque;
+}
+
+std::int64_t number_at(std::span<const std::uint8_t> numbers, std::uint64_t kind) {
+  return kind < numbers.size() ? numbers[kind] : 0;
+}
+
+/// In memory, a number takes whole bytes.
+std::int64_t in_bytes(std::int64_t bits) { return (bits + 7) / 8 * 8; }
+
+/// What texts contain is MLIR's parser's to judge, which recurses into brackets.
+void check_text(Cursor entry) {
+  int open = 0;
+  for (const std::uint8_t c : entry.text()) {
+    if (c == '<' || c == '(' || c == '[' || c == '{') ++open;
+    if (c == '>' || c == ')' || c == ']' || c == '}') --open;
+    if (open > max_brackets) entry.refuse("a text with more than " + std::to_string(max_brackets) + " open brackets");
+  }
+}
+
+}  // namespace
+
+AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects,
+                                       std::size_t strings)
+    : where_(entries), strings_(strings), attributes_(offsets.number()) {
+  const std::uint64_t types = offsets.number();
+  offsets.counted(attributes_, "attributes");
+  offsets.counted(types, "types");
+  listed_.reserve(attributes_ + types);
+  list(offsets, entries, attributes_, dialects);
+  list(offsets, entries, types, dialects);
+
+  nodes_.resize(listed_.size());
+  for (std::size_t i = 0; i < listed_.size(); ++i) {
+    Node& node = nodes_[i];
+    node.first_reference = static_cast<std::uint32_t>(references_.size());
+    auto& [entry, dialect, encoded] = listed_[i];
+    if (!encoded) {
+      check_text(entry);
+      continue;
+    }
+    const bool is_type = i >= attributes_, is_builtin = dialect == "builtin";
+    if (dialect == "sdy" && !is_type) {
+      const Layout layout = layout_at(shardy_attributes, entry.number());
+      if (layout != opaque) node.is = Class::other, read(node, entry, layout);
+    }
+    if (!is_builtin && dialect != vhlo) continue;
+    const std::uint64_t kind = entry.number();
+    if (!is_type && !is_builtin) node.kind = static_cast<std::uint8_t>(std::min<std::uint64_t>(kind, UINT8_MAX));
+    if (is_type) node.bits = is_builtin ? number_at(builtin_bits, kind) : number_at(vhlo_bits, kind);
+    const Layout layout = is_builtin ? is_type ? layout_at(builtin_types, kind) : layout_at(builtin_attributes, kind)
+                          : is_type  ? layout_at(vhlo_types, kind)
+                                     : layout_at(vhlo_attributes, kind);
+    if (layout == opaque) continue;
+    node.is = Class::other;
+    read(node, entry, layout);
+  }
+  follow_references();
+}
+
+void AttributesAndTypes::list(Cursor& offsets, Cursor& entries, std::uint64_t count,
+                              std::span<const std::string_view> dialects) {
+  while (count > 0) {
+    const std::string_view dialect = dialects[offsets.index(dialects.size(), "dialects")];
+    const std::uint64_t group = offsets.number();
+    if (group == 0 || group > count)
+      offsets.refuse("a group of " + std::to_string(group) + " entries where " + std::to_string(count) + " are left");
+    for (std::uint64_t i = 0; i < group; ++i) {
+      const std::uint64_t size = offsets.number();
+      listed_.push_back({entries.part(size >> 1), dialect, (size & 1) != 0});
+    }
+    count -= group;
+  }
+}
+
+void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
+  const auto each = [&](const char* what, const auto& function) {
+    for (std::uint64_t left = entry.count(what); left > 0; --left) function();
+  };
+  const auto attribute = [&] { refer(entry, false); };
+  const auto type = [&] { refer(entry, true); };
+  for (; *layout; ++layout) {
+    switch (*layout) {
+      case 'A': attribute(); break;
+      case 'T': type(); break;
+      case 'a': each("attributes", attribute); break;
+      case 't': each("types", type); break;
+      case 'd': each("pairs", [&] { attribute(), attribute(); }); break;
+      case 'i': each("numbers", [&] { entry.number(); }); break;
+      case 'v': entry.number(); break;
+      case 'O':
+        if (const std::uint64_t coded = entry.number(); coded & 1)
+          references_.push_back(static_cast<std::uint32_t>(entry.indexed(coded >> 1, attributes_, "attributes")));
+        break;
+      case 'S': node.string = static_cast<std::uint32_t>(entry.index(strings_, "strings")); break;
+      case 'B': node.bytes = static_cast<std::int64_t>(entry.bytes(entry.number()).size()); break;
+      case 'L': node.is = Class::location; break;
+      case 'I': node.is = Class::integer; break;
+      case 'F': node.is = Class::floating; break;
+      case 'C': node.is = Class::complex; break;
+      case 'N': node.is = Class::truth; break;
+      case 'n': node.needs = Class::integer; return;
+      case 'f': node.needs = Class::floating; return;
+      case 'c': node.needs = Class::tensor; return;
+      case 'e': node.needs = Class::bounds; return;
+      case 'D': node.is = Class::bounds; break;
+      case 'W':
+        node.bits = static_cast<std::int64_t>(entry.number() >> 2);
+        if (node.bits > max_width) entry.refuse("an integer of " + std::to_string(node.bits) + " bits");
+        break;
+      case 'x': {
+        node.is = Class::tensor;
+        bool is_dynamic = false;
+        node.elements = 1;
+        each("dimensions", [&] {
+          const std::int64_t size = entry.signed_number();
+          if (size == dynamic_size) return void(is_dynamic = true);
+          if (size < 0 || (size > 0 && node.elements > max_elements / size))
+            entry.refuse("a dimension of " + std::to_string(size) + " elements");
+          node.elements *= size;
+        });
+        if (is_dynamic) node.elements = unknown;
+        break;
+      }
+      default: return;
+    }
+  }
+}
+
+void AttributesAndTypes::refer(Cursor& entry, bool is_type) {
+  const std::uint64_t index =
+      is_type ? attributes_ + entry.index(types(), "types") : entry.index(attributes_, "attributes");
+  references_.push_back(static_cast<std::uint32_t>(index));
+}
+
+std::span<const std::uint32_t> AttributesAndTypes::references_of(std::size_t at) const {
+  const std::size_t end = at + 1 < nodes_.size() ? nodes_[at + 1].first_reference : references_.size();
+  return std::span(references_).subspan(nodes_[at].first_reference, end - nodes_[at].first_reference);
+}
+
+/// Depth first, without recursion.
+void AttributesAndTypes::follow_references() {
+  constexpr std::uint32_t open = UINT32_MAX;
+  struct Place {
+    std::size_t node, next;
+  };
+  std::vector<Place> path;
+  for (std::size_t start = 0; start < nodes_.size(); ++start) {
+    if (nodes_[start].depth == 0) path.push_back({start, 0});
+    while (!path.empty()) {
+      auto& [at, next] = path.back();
+      nodes_[at].depth = open;
+      const auto references = references_of(at);
+      while (next < references.size() && nodes_[references[next]].depth != 0) {
+        if (nodes_[references[next]].depth == open) where_.refuse("an attribute or type that contains itself");
+        ++next;
+      }
+      if (next < references.size()) {
+        path.push_back({references[next], 0});
+      } else {
+        finish(at);
+        path.pop_back();
+      }
+    }
+  }
+}
+
+/// What follows for a node from those that it refers to.
+void AttributesAndTypes::finish(std::size_t at) {
+  Node& node = nodes_[at];
+  const auto references = references_of(at);
+  std::uint32_t depth = 0;
+  const bool is_vhlo = listed_[at].dialect == vhlo;
+  for (const std::uint32_t i : references) {
+    depth = std::max(depth, nodes_[i].depth);
+    if (is_vhlo && i >= attributes_ && listed_[i].dialect != vhlo) where_.refuse("a type of another dialect than VHLO");
+    if (nodes_[i].kind != vhlo_dictionary) node.holds_dictionaries_alone = false;
+    // Locations share all of their callers, and nobody copies them.
+    if (node.is != Class::location) node.expanded += nodes_[i].expanded;
+  }
+  node.depth = depth + 1;
+  if (node.depth > (node.is == Class::location ? max_location_depth : max_depth) || node.expanded > max_expanded)
+    where_.refuse("attributes or types that nest too deeply");
+  if (references.empty()) return;
+  const Node& first = nodes_[references.front()];
+  if (node.needs != Class::unknown && first.is != Class::unknown && first.is != node.needs)
+    where_.refuse("an attribute or type of another kind than its place takes");
+  if (node.is == Class::complex && first.bits > 0) node.bits = 2 * in_bytes(first.bits);
+  if (node.is == Class::tensor) {
+    const Node& element = nodes_[references.back()];
+    const bool is_number = element.is == Class::integer || element.is == Class::floating ||
+                           element.is == Class::complex || element.is == Class::truth;
+    if (element.is != Class::unknown && !is_number) where_.refuse("a tensor of other elements than numbers");
+    node.bits = element.bits;
+  }
+  if (node.bytes != unknown && first.is == Class::tensor) check_data(node, first);
+}
+
+/// All elements of a constant are there, or one for all of them.
+void AttributesAndTypes::check_data(const Node& node, const Node& type) const {
+  if (type.elements == unknown) where_.refuse("a constant without a constant shape");
+  if (type.bits <= 0) return;
+  const std::int64_t one = in_bytes(type.bits) / 8;
+  const bool packed = type.bits == 1 && node.bytes == (type.elements + 7) / 8;
+  if (node.bytes != one && node.bytes != one * type.elements && !packed)
+    where_.refuse("a constant of " + std::to_string(node.bytes) + " bytes for " + std::to_string(type.elements) +
+                  " elements of " + std::to_string(type.bits) + " bits");
+}
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,71 @@
+// The attributes and types of a module in MLIR bytecode.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "wire/bytecode/cursor.h"
+
+namespace jaxexp::wire {
+
+/// Entries refer to one another by number, so they form a graph: the attributes, with the types behind them.
+class AttributesAndTypes {
+ public:
+  /// Reads and checks all of them. `entries` and `offsets` are the sections of these names.
+  AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects, std::size_t strings);
+
+  std::uint64_t attributes() const { return attributes_; }
+  /// The number of a kind of VHLO attribute; 0, which is none, for all others.
+  unsigned vhlo_kind(std::uint64_t attribute) const { return nodes_[attribute].kind; }
+  /// Whether this is so of an array.
+  bool holds_dictionaries_alone(std::uint64_t attribute) const { return nodes_[attribute].holds_dictionaries_alone; }
+  /// What an array or a dictionary holds: in dictionaries, names and values alternate.
+  std::span<const std::uint32_t> elements(std::uint64_t attribute) const { return references_of(attribute); }
+  /// The number of the string that a string attribute of the builtin dialect or of VHLO is; `no_string` for all others.
+  std::uint32_t string(std::uint64_t attribute) const { return nodes_[attribute].string; }
+  static constexpr std::uint32_t no_string = UINT32_MAX;
+  std::uint64_t types() const { return listed_.size() - attributes_; }
+
+ private:
+  enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, truth, tensor, bounds };
+  static constexpr std::int64_t unknown = -1;
+
+  struct Node {
+    std::uint32_t first_reference = 0;  // into references_; those of a node end where the next one's begin
+    std::uint32_t depth = 0;            // 0 until all that it refers to is known
+    Class is = Class::unknown;
+    Class needs = Class::unknown;  // of what it refers to first
+    std::uint8_t kind = 0;
+    bool holds_dictionaries_alone = true;
+    std::uint32_t string = no_string;
+    std::int64_t bits = unknown;      // of a number in memory
+    std::int64_t elements = unknown;  // of a tensor type of constant shape
+    std::int64_t bytes = unknown;     // of a constant's data
+    std::uint64_t expanded = 1;       // how many entries it is when shared ones are counted again
+  };
+
+  void list(Cursor& offsets, Cursor& entries, std::uint64_t count, std::span<const std::string_view> dialects);
+  void read(Node& node, Cursor& entry, const char* layout);
+  void refer(Cursor& entry, bool is_type);
+  void follow_references();
+  void finish(std::size_t at);
+  void check_data(const Node& node, const Node& type) const;
+  std::span<const std::uint32_t> references_of(std::size_t at) const;
+
+  struct Entry {
+    Cursor data;
+    std::string_view dialect;
+    bool encoded;
+  };
+
+  Cursor where_;  // for messages
+  std::size_t strings_;
+  std::uint64_t attributes_ = 0;
+  std::vector<Entry> listed_;
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> references_;
+};
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,58 @@
+// A dimension of a shape as it is printed: an integer, or an expression of dimension variables.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wire/base/error.h"
+
+namespace jaxexp::wire {
+
+/// What a factor does with its operands. Releases before 0.4.26 print `non_negative(x)` for `max(x, 0)`.
+enum class Operation : std::uint8_t { none, floordiv, mod, max, min, non_negative };
+
+struct Expression;
+
+/// A dimension variable, or an operation on two expressions (non_negative has one), raised to a power.
+struct Factor {
+  std::string_view name;  // of the variable or the operation
+  Operation operation = Operation::none;
+  std::uint32_t exponent = 1;
+  std::vector<Expression> operands;
+};
+
+struct Term {
+  std::int64_t coefficient = 1;
+  std::vector<Factor> factors;  // none in a constant
+};
+
+struct Expression {
+  std::vector<Term> terms;
+
+  bool is_constant() const { return terms.size() == 1 && terms.front().factors.empty(); }
+};
+
+/// Whether a text is a plain size, as nearly all dimensions are: digits, without a leading zero, that fit into 63 bits.
+bool is_size(std::string_view text);
+
+/// Parses a dimension that is not a plain size. Accepts what any release of JAX prints, and that alone: spaces where
+/// they are printed, no two terms or factors that are alike, numbers of 64 bits, all within the limits of limits.h.
+/// The result refers to the text. Takes n log n steps. Throws Error.
+Expression parse_dimension(std::string_view text, const Path& path);
+
+/// Throws Error where a text is not a dimension.
+inline void check_dimension(std::string_view text, const Path& path) {
+  if (!is_size(text)) parse_dimension(text, path);
+}
+
+/// Throws Error where JAX might not come to an end with constraints on dimension variables, such as "mod(b, 8) == 0".
+/// They are as a user wrote them, and JAX's parser is what reads them.
+void check_constraints(std::span<const std::string_view> constraints, const Path& path);
+
+/// An expression's text in one form, in which the order of terms and factors and the spelling of releases are gone.
+std::string canonical(const Expression& expression);
+
+}  // namespace jaxexp::wire

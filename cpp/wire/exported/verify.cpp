@@ -1,0 +1,364 @@
+// Walks everything that the schema can reach from the root, once, and checks what FlatBuffers' verifier checks: that
+// tables, fields, vectors and strings lie inside the buffer, at multiples of their size.
+//
+// The code that flatc generates for that visits a table as often as it is referred to, which lets a small file of
+// shared tables keep it busy for hours. This walk goes by the schema's type tables instead, visits every table, vector
+// and string once, and has two budgets, so that no later pass over the distinct tables takes longer than it should.
+#include "wire/exported/verify.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "wire/base/error.h"
+#include "wire/base/flat_map.h"
+#include "wire/base/unaligned.h"
+#include "wire/base/utf8.h"
+#include "wire/exported/limits.h"
+
+namespace jaxexp::wire {
+namespace {
+
+/// What the schema says of a type of table, in the form that the walk goes by.
+struct Type {
+  enum class Kind : std::uint8_t { number, string, table, numbers, strings, tables };  // the last three are vectors
+  struct Field {
+    std::string_view name;
+    Kind kind;
+    std::uint8_t size;  // of a number, or of a vector's elements
+    const Type* inner;  // of a table, or of a vector's tables
+  };
+
+  std::uint8_t number = 0;    // from 1; distinguishes the schema's types
+  std::vector<Field> fields;  // by slot
+};
+
+static_assert(schema::Exported::VT_JAX_VERSION < 4 + 2 * 32, "Layout has a bit for each slot of the largest table");
+
+/// What a vtable says of all tables of one type that use it: tables are many, vtables are few.
+struct Layout {
+  std::uint32_t vtable = 0;      // its position
+  std::uint8_t type = 0;         // the number of the tables' type; 0 where this is none
+  std::uint32_t end = 0;         // behind the last byte of the fields, from the start of the table
+  std::uint32_t references = 0;  // a bit for each slot that holds an offset
+};
+
+std::uint8_t size_of(const flatbuffers::TypeCode& code) {
+  switch (code.base_type) {
+    case flatbuffers::ET_UTYPE:
+    case flatbuffers::ET_BOOL:
+    case flatbuffers::ET_CHAR:
+    case flatbuffers::ET_UCHAR: return 1;
+    case flatbuffers::ET_SHORT:
+    case flatbuffers::ET_USHORT: return 2;
+    case flatbuffers::ET_LONG:
+    case flatbuffers::ET_ULONG:
+    case flatbuffers::ET_DOUBLE: return 8;
+    default: return 4;
+  }
+}
+
+/// The types of the schema, read off the tables that flatc generates.
+class Types {
+ public:
+  static const Type& exported() {
+    static const Types types;
+    return *types.exported_;
+  }
+
+ private:
+  Types() : exported_(&add(schema::ExportedTypeTable())) {}
+
+  const Type& add(const flatbuffers::TypeTable* table) {
+    const auto [known, is_new] = types_.try_emplace(table);
+    Type& type = known->second;
+    if (!is_new) return type;
+    type.number = static_cast<std::uint8_t>(types_.size());
+    for (std::size_t slot = 0; slot < table->num_elems; ++slot) {
+      const flatbuffers::TypeCode& code = table->type_codes[slot];
+      const bool of_tables = code.base_type == flatbuffers::ET_SEQUENCE;
+      const bool of_strings = code.base_type == flatbuffers::ET_STRING;
+      const Type::Kind one = of_tables ? Type::Kind::table : of_strings ? Type::Kind::string : Type::Kind::number;
+      const Type::Kind many = of_tables ? Type::Kind::tables : of_strings ? Type::Kind::strings : Type::Kind::numbers;
+      const Type* inner = of_tables ? &add(table->type_refs[code.sequence_ref]()) : nullptr;
+      type.fields.push_back({table->names[slot], code.is_repeating ? many : one, size_of(code), inner});
+    }
+    return type;
+  }
+
+  std::map<const flatbuffers::TypeTable*, Type> types_;  // whose elements stay where they are
+  const Type* exported_;
+};
+
+/// Which places of a buffer have been visited, and as what. Everything that is visited is aligned to four bytes.
+class Visits {
+ public:
+  explicit Visits(std::size_t buffer_size) : chunks_(buffer_size / 4 / chunk_size + 1) {}
+
+  /// Whether it is the first visit to this place as something of this kind (not zero).
+  bool first(std::size_t position, std::uint8_t kind) {
+    auto& chunk = chunks_[position / 4 / chunk_size];
+    if (!chunk) chunk = std::make_unique<std::uint8_t[]>(chunk_size);
+    std::uint8_t& visited_as = chunk[position / 4 % chunk_size];
+    if (visited_as == kind) return false;
+    if (visited_as == 0) return visited_as = kind, true;
+    // Two kinds in one place: a coincidence at best (an empty vector is as good as any other).
+    return others_.insert((std::uint64_t{position} << 8) | kind).second;
+  }
+
+ private:
+  static constexpr std::size_t chunk_size = std::size_t{1} << 12;
+  struct Nothing {};
+  std::vector<std::unique_ptr<std::uint8_t[]>> chunks_;  // absent where nothing was visited, as in a large module
+  FlatMap<Nothing> others_;
+};
+
+/// Apart from the walk, whose functions stay small without the making of an error's texts.
+[[noreturn]] void refuse(const Path& path, const char* expected, const char* found) {
+  throw Error(path, expected, found);
+}
+
+[[noreturn]] void refuse_levels(const Path& path) {
+  throw Error(path, "at most " + std::to_string(max_table_depth) + " levels of tables", "more");
+}
+
+class Walk {
+ public:
+  explicit Walk(std::span<const std::uint8_t> buffer)
+      : data_(buffer.data()),
+        size_(buffer.size()),
+        bytes_left_(buffer.size()),
+        elements_left_(max_vector_elements(buffer.size())),
+        visits_(buffer.size()) {}
+
+  const schema::Exported& root() {
+    const Path path;
+    const std::size_t position = follow(0, path);
+    table(position, Types::exported(), path);
+    return *reinterpret_cast<const schema::Exported*>(data_ + position);
+  }
+
+  const Extent& tables() const { return tables_; }
+
+ private:
+  static constexpr std::size_t offset_size = sizeof(flatbuffers::uoffset_t),
+                               entry_size = sizeof(flatbuffers::voffset_t);
+  static constexpr std::string_view module_field = "mlir_module_serialized";
+
+  /// Whether so many bytes from a position on are in the buffer. Both come from 32-bit numbers, so the sum is right.
+  bool holds(std::size_t position, std::size_t size) {
+    tables_.begin = std::min(tables_.begin, position);
+    tables_.end = std::max(tables_.end, position + size);
+    return position + size <= size_;
+  }
+
+  void table(std::size_t position, const Type& type, const Path& path) {
+    if (!visits_.first(position, type.number)) return;
+    if (++depth_ > max_table_depth) refuse_levels(path);
+    const Layout layout = this->layout(position, type, path);
+    if (!holds(position, layout.end)) refuse_fields(position, layout, type, path);
+    for (std::uint32_t left = layout.references; left != 0; left &= left - 1) {
+      const auto slot = static_cast<std::size_t>(std::countr_zero(left));
+      reference(position + offset_in_table(layout, slot), type.fields[slot], path);
+    }
+    --depth_;
+  }
+
+  Layout layout(std::size_t position, const Type& type, const Path& path) {
+    if (!holds(position, offset_size)) refuse_table(path);
+    // Either sign: whatever this leads to, it has to lie in the buffer.
+    const auto vtable =
+        position - static_cast<std::size_t>(flatbuffers::ReadScalar<flatbuffers::soffset_t>(data_ + position));
+    Layout& known = layouts_[(vtable / 2 + type.number) % layouts_.size()];
+    if (known.type != type.number || known.vtable != vtable) known = read_layout(vtable, type, path);
+    return known;
+  }
+
+  Layout read_layout(std::size_t vtable, const Type& type, const Path& path) {
+    if (vtable % entry_size != 0 || vtable >= size_ || !holds(vtable, entry_size)) refuse_table(path);
+    const std::size_t size = flatbuffers::ReadScalar<flatbuffers::voffset_t>(data_ + vtable);
+    // Its own size and that of the table come first.
+    constexpr std::size_t header = 2 * entry_size;
+    if (size % entry_size != 0 || size < header || !holds(vtable, size)) refuse_table(path);
+    Layout layout{static_cast<std::uint32_t>(vtable), type.number, 0, 0};
+    const std::size_t slots = std::min((size - header) / entry_size, type.fields.size());
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+      const std::size_t offset = offset_in_table(layout, slot);
+      if (offset == 0) continue;
+      const Type::Field& field = type.fields[slot];
+      const bool is_number = field.kind == Type::Kind::number;
+      // Tables begin at multiples of four, and no number of the schema is wider than that.
+      const std::size_t width = is_number ? field.size : offset_size;
+      if (offset % width != 0) throw Error({&path, field.name}, "a value at a multiple of its size", "another place");
+      layout.end = std::max(layout.end, static_cast<std::uint32_t>(offset + width));
+      if (!is_number) layout.references |= std::uint32_t{1} << slot;
+    }
+    return layout;
+  }
+
+  std::size_t offset_in_table(const Layout& layout, std::size_t slot) const {
+    const auto entry = flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot));
+    return flatbuffers::ReadScalar<flatbuffers::voffset_t>(data_ + layout.vtable + entry);
+  }
+
+  [[noreturn]] static void refuse_table(const Path& path) {
+    refuse(path, "a table inside the buffer", "one that leads out of it");
+  }
+
+  /// Names the first field of a table that does not lie inside the buffer.
+  [[noreturn]] void refuse_fields(std::size_t position, const Layout& layout, const Type& type, const Path& path) {
+    const auto vtable_size = flatbuffers::ReadScalar<flatbuffers::voffset_t>(data_ + layout.vtable);
+    for (std::size_t slot = 0; slot < type.fields.size(); ++slot) {
+      if (flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)) >= vtable_size) break;
+      const Type::Field& field = type.fields[slot];
+      const std::size_t offset = offset_in_table(layout, slot);
+      const bool is_number = field.kind == Type::Kind::number;
+      if (offset == 0 || holds(position + offset, is_number ? field.size : offset_size)) continue;
+      throw Error({&path, field.name}, is_number ? "a number inside the buffer" : "an offset inside the buffer",
+                  "one beyond its end");
+    }
+    refuse_table(path);
+  }
+
+  void reference(std::size_t position, const Type::Field& field, const Path& parent) {
+    const Path path{&parent, field.name};
+    const std::size_t target = follow(position, path);
+    switch (field.kind) {
+      case Type::Kind::string: string(target, path); break;
+      case Type::Kind::table: table(target, *field.inner, path); break;
+      default: vector(target, field, path);
+    }
+  }
+
+  void vector(std::size_t position, const Type::Field& field, const Path& path) {
+    const Extent before = tables_;
+    const std::size_t length = this->length(position);
+    if (!holds(position + offset_size, length * field.size))
+      refuse(path, "a vector inside the buffer", "one that leads out of it");
+    const bool of_bytes = field.kind == Type::Kind::numbers && field.size == 1;
+    if (!of_bytes) spend(elements_left_, length, path);
+    if (!visits_.first(position, vector_of(field))) return;
+    if (of_bytes) spend(bytes_left_, length, path);
+    if (of_bytes && field.name == module_field) tables_ = before;
+    if (field.kind == Type::Kind::numbers) return;
+    for (std::size_t i = 0; i < length; ++i) {
+      const Path element{path.parent, path.name, static_cast<std::int64_t>(i)};
+      const std::size_t target = follow(position + offset_size * (1 + i), element);
+      field.inner ? table(target, *field.inner, element) : string(target, element);
+    }
+  }
+
+  void string(std::size_t position, const Path& path) {
+    if (!visits_.first(position, string_visit)) return;
+    const std::size_t length = this->length(position);
+    const std::uint8_t* const text = data_ + position + offset_size;
+    if (!holds(position + offset_size, length + 1) || text[length] != 0)
+      refuse(path, "a zero-terminated string inside the buffer", "one that leads out of it or has no end");
+    spend(bytes_left_, length, path);
+    if (!is_utf8({text, length})) refuse(path, "UTF-8", "bytes that are not");
+  }
+
+  /// Of the vector or string at a position: more than a buffer has where not even that is in the buffer.
+  std::size_t length(std::size_t position) {
+    if (!holds(position, offset_size)) return max_buffer_size;
+    return flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
+  }
+
+  /// Where an offset leads that lies at a place inside the buffer.
+  std::size_t follow(std::size_t position, const Path& path) const {
+    const auto offset = flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
+    const std::size_t target = position + offset;
+    if (offset == 0 || target >= size_)
+      refuse(path, "an offset to a place inside the buffer", "one that leads out of it");
+    if (target % 4 != 0) refuse(path, "an offset to a multiple of four bytes", "another one");
+    return target;
+  }
+
+  // What a place is visited as: a table's kind is the number of its type.
+  static constexpr std::uint8_t string_visit = 64, number_vector_visit = 65, string_vector_visit = 66,
+                                table_vector_visit = 128;
+
+  static std::uint8_t vector_of(const Type::Field& field) {
+    switch (field.kind) {
+      case Type::Kind::tables: return static_cast<std::uint8_t>(table_vector_visit + field.inner->number);
+      case Type::Kind::strings: return string_vector_visit;
+      default: return number_vector_visit;
+    }
+  }
+
+  static void spend(std::size_t& left, std::size_t size, const Path& path) {
+    if (size > left) refuse(path, "vectors that do not overlap and are not shared over and over", "more of them");
+    left -= size;
+  }
+
+  const std::uint8_t* data_;
+  std::size_t size_;
+  std::size_t bytes_left_;     // for distinct strings and byte vectors
+  std::size_t elements_left_;  // for other vectors, each time that a table refers to one
+  std::size_t depth_ = 0;
+  Extent tables_{max_buffer_size, 0};
+  Visits visits_;
+  std::array<Layout, 64> layouts_;  // one for each remainder; a newer one takes the place of an older
+};
+
+/// What bytes that are no artifact may be instead, by how they begin; empty where that says nothing.
+std::string_view other_format(std::string_view bytes) {
+  using namespace std::string_view_literals;
+  constexpr std::pair<std::string_view, std::string_view> known[] = {
+      {"PK\3\4"sv, "a zip archive"},
+      {"\x1F\x8B"sv, "a gzip file"},
+      {"\x28\xB5\x2F\xFD"sv, "a Zstandard file"},
+      {"\x93NUMPY"sv, "a NumPy array"},
+      {"\x89HDF\r\n"sv, "an HDF5 file"},
+      {"ML\xEFR"sv, "an MLIR module, such as the StableHLO inside an artifact"},
+      {"\x7F\x45LF"sv, "a program or library"},
+      {"\x89PNG"sv, "an image"},
+  };
+  for (const auto& [start, name] : known)
+    if (bytes.starts_with(start)) return name;
+  // A pickle names its protocol; an artifact that begins with these two bytes goes on with a zero.
+  if (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5 && bytes[2] != 0) return "a pickle";
+  const auto is_text = [](unsigned char c) {
+    return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r') || (c >= 0x80 && c <= 0xF4);  // UTF-8 uses no others
+  };
+  if (bytes.size() > 2 && std::ranges::all_of(bytes.substr(0, 8), is_text)) return "text";
+  return {};
+}
+
+[[noreturn]] void refuse_foreign(std::span<const std::uint8_t> buffer, const std::string& detail) {
+  const std::string_view other = other_format({reinterpret_cast<const char*>(buffer.data()), buffer.size()});
+  throw Error({}, "a serialized Exported",
+              other.empty() ? detail : "what looks like " + std::string(other) + " (" + detail + ")");
+}
+
+}  // namespace
+
+const schema::Exported& verify(std::span<const std::uint8_t> buffer) {
+  Extent tables;
+  return verify(buffer, tables);
+}
+
+const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables) {
+  // Offsets reach no further, so whatever lies behind (a trailer) is no part of the flat buffer.
+  buffer = buffer.first(std::min(buffer.size(), max_buffer_size - 1));
+  if (buffer.size() < FLATBUFFERS_MIN_BUFFER_SIZE) refuse_foreign(buffer, std::to_string(buffer.size()) + " bytes");
+  try {
+    Walk walk(buffer);
+    const schema::Exported& root = walk.root();
+    tables = walk.tables();
+    return root;
+  } catch (const Error& error) {
+    // What is wrong with the root table has no path; most of what is no artifact fails there.
+    if (!error.path.empty()) throw;
+    refuse_foreign(
+        buffer, "bytes whose root table is damaged or absent: expected " + error.expected + ", found " + error.found);
+  }
+}
+
+}  // namespace jaxexp::wire

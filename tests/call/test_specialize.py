@@ -1,0 +1,227 @@
+"""`Exported.specialize`: fixed dimensions, everything else as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxexp
+from kit.compare import assert_same_placement, assert_same_values
+from kit.corpus import CASES, arr, export_with, f32, mesh, spec, touch
+from kit.derivatives import pull_back
+
+
+def loaded(fun: Any, *specs: Any, vjp_order: int = 0, platforms: Any = None, **kwspecs: Any) -> jaxexp.Exported:
+    exported = jaxexp.export(fun, platforms=platforms)(*specs, **kwspecs)
+    return jaxexp.deserialize(exported.serialize(vjp_order=vjp_order))
+
+
+def specs_of(args: Any) -> Any:
+    return jax.tree.map(lambda x: spec(x.shape, x.dtype), args)
+
+
+def is_static(exported: jaxexp.Exported) -> bool:
+    return "tensor<?" not in exported.mlir_module() and "x?x" not in exported.mlir_module()
+
+
+POLYMORPHIC = [
+    "symbolic_batch", "symbolic_several", "symbolic_expressions", "symbolic_division", "symbolic_value",
+    "symbolic_tree", "symbolic_unused", "symbolic_while", "symbolic_multi_platform", "sharded_symbolic",
+    "donated_symbolic", "effects_and_symbolic_shapes", "linalg_symbolic_multi_platform",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", ["jaxexp", "jax"])
+@pytest.mark.parametrize("name", POLYMORPHIC)
+def test_corpus(name: str, writer: str) -> None:
+    """Each polymorphic function of the corpus, fixed to the shapes that it is called with."""
+    case = CASES[name]
+    p = case.build()
+    with case.context():
+        written = export_with({"jaxexp": jaxexp, "jax": jax_export}[writer], p).serialize(vjp_order=case.vjp_order)
+        polymorphic = jaxexp.deserialize(written)
+        args, kwargs = jax.tree.map(jnp.asarray, (p.args, p.kwargs)) if not name.startswith("sharded") else (
+            p.args, p.kwargs)  # fmt: skip
+        expected = p.live(*p.args, **p.kwargs) if "donated" not in name else polymorphic.call(*p.args, **p.kwargs)
+        fixed = polymorphic.specialize(*args, **kwargs)
+
+        assert [a.shape for a in fixed.in_avals] == [np.shape(x) for x in jax.tree.leaves((args, kwargs))]
+        assert [a.shape for a in fixed.out_avals] == [x.shape for x in jax.tree.leaves(expected)]
+        for field in ("fun_name", "in_tree", "out_tree", "platforms", "nr_devices", "ordered_effects",
+                      "unordered_effects", "module_kept_var_idx", "_in_named_shardings", "_out_named_shardings",
+                      "calling_convention_version", "disabled_safety_checks"):  # fmt: skip
+            assert getattr(fixed, field) == getattr(polymorphic, field)
+        if len(fixed.platforms) == 1:
+            assert is_static(fixed)
+            assert not fixed.uses_global_constants
+
+        again = jax_export.deserialize(fixed.serialize(vjp_order=case.vjp_order))
+        assert_same_values(p.finish(again.call(*p.args, **p.kwargs)), p.finish(expected))
+        found = fixed.call(*args, **kwargs)
+        assert_same_values(p.finish(found), p.finish(expected))
+        if case.vjp_order and "donated" not in name:
+            assert_same_placement(found, polymorphic.call(*p.args, **p.kwargs))
+            assert_same_values(pull_back(again.call, p.args, p.kwargs), pull_back(p.live, p.args, p.kwargs))
+            assert is_static(fixed.vjp()) or len(fixed.platforms) > 1
+
+
+def test_second_derivative() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    polymorphic = loaded(jax.jit(lambda x: jnp.sin(x).sum() ** 3), spec((b,)), vjp_order=2)
+    fixed = jaxexp.deserialize(polymorphic.specialize(spec((3,))).serialize(vjp_order=2))
+    x = arr(3)
+    np.testing.assert_allclose(
+        jax.jacrev(jax.grad(fixed.call))(x), jax.hessian(lambda x: jnp.sin(x).sum() ** 3)(x), rtol=1e-5
+    )
+    assert not fixed.vjp().vjp().has_vjp()
+
+
+def test_to_other_symbolic_dimensions() -> None:
+    a, b = jaxexp.symbolic_shape("a, b")
+    polymorphic = loaded(jax.jit(lambda x, y: x @ y), spec((a, 3)), spec((3, b)), vjp_order=1)
+    (n,) = jaxexp.symbolic_shape("n")
+    partly = polymorphic.specialize(spec((2 * n, 3)), spec((3, n)))
+    assert [str(a.shape) for a in (*partly.in_avals, *partly.out_avals)] == ["(2*n, 3)", "(3, n)", "(2*n, n)"]
+    for library in (jaxexp, jax_export):
+        found = library.deserialize(partly.serialize(vjp_order=1))
+        np.testing.assert_allclose(found.call(arr(4, 3), arr(3, 2)), arr(4, 3) @ arr(3, 2), rtol=1e-6)
+        gradient = jax.grad(lambda x, found=found: found.call(x, arr(3, 2)).sum())(arr(4, 3))
+        np.testing.assert_allclose(gradient, np.broadcast_to(arr(3, 2).sum(1), (4, 3)), rtol=1e-6)
+        with pytest.raises(ValueError, match="3"):
+            found.call(arr(3, 3), arr(3, 2))
+        with pytest.raises(ValueError, match="n"):
+            found.call(arr(4, 3), arr(3, 1))
+
+    half = polymorphic.specialize(spec((n, 3)), spec((3, 5)))
+    assert half.uses_global_constants
+    fixed = half.specialize(spec((2, 3)), spec((3, 5)))
+    assert is_static(fixed)
+    np.testing.assert_allclose(fixed.call(arr(2, 3), arr(3, 5)), arr(2, 3) @ arr(3, 5), rtol=1e-6)
+
+
+def test_fixed_function_is_returned_as_it_is() -> None:
+    exported = loaded(jax.jit(jnp.sin), spec((4,)))
+    assert exported.specialize(spec((4,))) is exported
+
+
+def test_equal_specializations_are_equal() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    polymorphic = loaded(jax.jit(jnp.sin), spec((b,)), vjp_order=1)
+    one, other = polymorphic.specialize(spec((4,))), polymorphic.specialize(spec((4,)))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != polymorphic.specialize(spec((5,)))
+
+
+def test_fresh_export() -> None:
+    """Before serialization too, with VJPs of any order."""
+    (b,) = jaxexp.symbolic_shape("b")
+    fresh = jaxexp.export(jax.jit(lambda x: jnp.sin(x).sum()))(spec((b,)))
+    fixed = fresh.specialize(spec((4,)))
+    written = jaxexp.deserialize(fixed.serialize(vjp_order=2))
+    np.testing.assert_allclose(jax.grad(written.call)(arr(4)), np.cos(arr(4)), rtol=1e-6)
+    assert written.vjp().vjp().in_avals[0].shape == (4,)
+
+
+@pytest.mark.parametrize("platforms", [("tpu", "cpu"), ("cpu", "cuda", "rocm")])
+def test_several_platforms(platforms) -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+
+    @jax.jit
+    def fun(x):
+        return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x - 1)
+
+    fixed = loaded(fun, spec((b,)), platforms=platforms).specialize(spec((3,)))
+    assert fixed.platforms == platforms
+    for library in (jaxexp, jax_export):
+        np.testing.assert_allclose(library.deserialize(fixed.serialize()).call(arr(3)), arr(3) + 1)
+
+
+def test_keys_tokens_and_dropped_arguments() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    keys = spec((b,), jax.random.key(0).dtype)
+
+    @jax.jit
+    def fun(keys, x, unused):
+        return jax.vmap(lambda k: jax.random.uniform(k, (2,)))(keys), touch(x, "first")
+
+    polymorphic = loaded(fun, keys, spec((b,)), spec((b,), np.int32))
+    fixed = polymorphic.specialize(spec((3,), keys.dtype), spec((3,)), spec((3,), np.int32))
+    assert is_static(fixed)
+    found = fixed.call(jax.random.split(jax.random.key(1), 3), arr(3), np.zeros(3, np.int32))
+    assert_same_values(found, polymorphic.call(jax.random.split(jax.random.key(1), 3), arr(3), np.zeros(3, np.int32)))
+
+
+def test_sharding_stays() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    sharding = NamedSharding(mesh((8,), ("x",)), P("x"))
+    fun = jax.jit(lambda x: x - x.mean(), in_shardings=sharding, out_shardings=sharding)
+    fixed = loaded(fun, spec((8 * b,))).specialize(spec((16,)))
+    x = jax.device_put(arr(16), sharding)
+    found = fixed.call(x)
+    np.testing.assert_allclose(found, arr(16) - arr(16).mean(), rtol=1e-5, atol=1e-6)
+    assert found.sharding.is_equivalent_to(sharding, 1)
+
+
+def test_donation_stays() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    fixed = loaded(jax.jit(lambda x, y: (x + 1, y), donate_argnums=0), spec((b,)), spec((2,))).specialize(
+        spec((4,)), spec((2,))
+    )
+    x = jnp.ones(4)
+    fixed.call(x, arr(2))
+    assert x.is_deleted()
+
+
+WRONG = {
+    "rank": (lambda e: e.specialize(spec((4,)), spec((3,))), "rank"),
+    "constant": (lambda e: e.specialize(spec((4, 3)), spec((3,))), "2.*3"),
+    "inconsistent": (lambda e: e.specialize(spec((4, 2)), spec((7,))), "7"),
+    "dtype": (lambda e: e.specialize(spec((4, 2), np.int32), spec((8,))), "float32.*int32"),
+    "tree": (lambda e: e.specialize(spec((4, 2))), "tree"),
+    "keyword": (lambda e: e.specialize(spec((4, 2)), y=spec((8,))), "tree"),
+    "no spec": (lambda e: e.specialize(3, spec((8,))), "shape and a dtype"),
+    "constraint": (lambda e: e.specialize(spec((2, 2)), spec((4,))), "3"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_wrong_specs(mistake: str) -> None:
+    provoke, match = WRONG[mistake]
+    (a,) = jaxexp.symbolic_shape("a", constraints=["a >= 3"])
+    exported = jaxexp.export(jax.jit(lambda x, y: x.sum() + y))(spec((a, 2)), spec((2 * a,)))
+    with pytest.raises(jaxexp.ExportError, match=match):
+        provoke(exported)
+    exported.specialize(spec((4, 2)), spec((8,)))
+
+
+def test_constraint_of_a_loaded_function() -> None:
+    """The bytes hold constraints as assertions inside the module, which specialization evaluates."""
+    (a,) = jaxexp.symbolic_shape("a", constraints=["a >= 3"])
+    exported = loaded(jax.jit(jnp.sin), spec((a,)))
+    with pytest.raises(jaxexp.ExportError, match=">= 3"):
+        exported.specialize(spec((2,)))
+    assert exported.specialize(spec((3,))).call(arr(3)).shape == (3,)
+
+
+def test_two_scopes_are_refused() -> None:
+    a, b = jaxexp.symbolic_shape("a, b")
+    exported = loaded(jax.jit(lambda x, y: (x, y)), spec((a,)), spec((b,)))
+    (m,), (n,) = jaxexp.symbolic_shape("m"), jaxexp.symbolic_shape("n")
+    with pytest.raises(jaxexp.ExportError, match="scope"):
+        exported.specialize(spec((m,)), spec((n,)))
+
+
+def test_weak_types_and_scalars() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(lambda s, x: s * x))(2.5, spec((b,)))
+    fixed = exported.specialize(f32(0), spec((3,)))
+    assert fixed.in_avals[0].weak_type
+    np.testing.assert_allclose(fixed.call(2.0, arr(3)), 2 * arr(3), rtol=1e-6)

@@ -1,0 +1,179 @@
+"""Eight threads do at once what one does alone, with the same artifacts and with different ones."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from kit.corpus import CASES, arr, export_with
+
+THREADS = 8
+NAMES = ["sin", "nested_containers", "custom_node", "symbolic_batch", "sharded_2d"]
+
+
+def at_once(work: Callable[[int], Any]) -> list[Any]:
+    """What eight threads return that begin together."""
+    start = threading.Barrier(THREADS)
+
+    def run(thread: int) -> Any:
+        start.wait()
+        return work(thread)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(run, range(THREADS)))
+
+
+@pytest.fixture(scope="module")
+def blobs() -> list[bytes]:
+    return [
+        bytes(export_with(jaxexp, CASES[name].build()).serialize(vjp_order=CASES[name].vjp_order)) for name in NAMES
+    ]
+
+
+def facts(exported: Any) -> tuple[str, ...]:
+    fields = (exported.fun_name, exported.in_tree, exported.in_avals, exported.out_avals, exported.nr_devices)
+    return (*map(str, fields), exported.mlir_module_serialized.hex())
+
+
+def test_read_and_write(blobs: list[bytes]) -> None:
+    """Each thread begins with another artifact, so they meet at the same ones and pass each other at others."""
+
+    def work(thread: int) -> list[Any]:
+        results: list[Any] = [None] * len(blobs)
+        for round_ in range(10 * len(blobs)):
+            which = (thread + round_) % len(blobs)
+            order = CASES[NAMES[which]].vjp_order
+            exported = jaxexp.deserialize(blobs[which])
+            chain = [facts(exported), *([facts(exported.vjp())] if exported.has_vjp() else [])]
+            found = chain, bytes(exported.serialize(vjp_order=order))
+            assert results[which] in (None, found)
+            results[which] = found
+        return results
+
+    alone = work(0)
+    assert [written for _, written in alone] == blobs
+    assert at_once(work) == [alone] * THREADS
+
+
+def test_one_function_in_all_threads(blobs: list[bytes]) -> None:
+    """What comes into being on first use (a module's bytes, shardings, the VJP, what a call compiles) is made once."""
+    for name, blob in zip(NAMES, blobs, strict=True):
+        program = CASES[name].build()
+        expected = jax.tree.leaves(jaxexp.deserialize(blob).call(*program.args, **program.kwargs))
+        exported = jaxexp.deserialize(blob)
+
+        def work(thread: int, exported: Any = exported, program: Any = program) -> Any:
+            results = exported.call(*program.args, **program.kwargs)
+            derived = (exported.in_shardings_hlo, hash(exported), exported.vjp() if exported.has_vjp() else None)
+            return jax.tree.leaves(results), derived, bytes(exported.serialize())
+
+        found = at_once(work)
+        for leaves, derived, written in found:
+            for leaf, value in zip(leaves, expected, strict=True):
+                np.testing.assert_array_equal(np.asarray(leaf), np.asarray(value))
+            assert derived[:2] == found[0][1][:2]
+            assert derived[2] is found[0][1][2]
+            assert written == found[0][2]
+
+
+def test_call_and_differentiate() -> None:
+    functions = [jax.jit(jnp.sin), jax.jit(lambda x: x * x), jax.jit(lambda x: jnp.exp(-x).sum() * x)]
+    loaded = [
+        jaxexp.deserialize(bytes(jaxexp.export(function)(arr(3)).serialize(vjp_order=2))) for function in functions
+    ]
+
+    def work(thread: int) -> list[Any]:
+        results: list[Any] = [None] * len(loaded)
+        for round_ in range(2 * len(loaded)):
+            which = (thread + round_) % len(loaded)
+            x = arr(3)
+            call = loaded[which].call
+            value, pull = jax.vjp(call, x)
+            gradient = jax.grad(lambda x, call=call: call(x).sum())
+            second = jax.grad(lambda x, gradient=gradient: gradient(x).sum())(x)
+            results[which] = [np.asarray(r).tolist() for r in (call(x), jax.jit(call)(x), value, *pull(x), second)]
+        return results
+
+    found = at_once(work)
+    jax.clear_caches()
+    alone = work(0)
+    assert found == [alone] * THREADS
+
+
+def test_export_in_all_threads() -> None:
+    def work(thread: int) -> bytes:
+        exported = jaxexp.export(jax.jit(lambda x: jnp.cos(x) + 1))(arr(4))
+        return bytes(exported.serialize(vjp_order=1))
+
+    written = at_once(work)
+    for blob in written:
+        np.testing.assert_allclose(jaxexp.deserialize(blob).call(arr(4)), np.cos(arr(4)) + 1, rtol=1e-6)
+    assert len({len(blob) for blob in written}) == 1
+
+
+def test_a_buffer_whose_owner_lets_go(blobs: list[bytes]) -> None:
+    """Half of the threads read from one buffer while the others drop what they read, and the last reference goes."""
+    shared = bytearray(blobs[1])
+    keep = [memoryview(bytes(shared))]
+
+    def work(thread: int) -> bool:
+        if thread % 2 == 0:
+            kept = [jaxexp.deserialize(keep[0]) for _ in range(50)]
+            return all(facts(exported) == expected for exported in kept)
+        for _ in range(50):
+            exported = jaxexp.deserialize(shared)  # writable, so this is a copy of it
+            vjp = exported.vjp()
+            del exported
+            gc.collect(0)
+            assert vjp.mlir_module_serialized
+        return True
+
+    expected = facts(jaxexp.deserialize(blobs[1]))
+    assert all(at_once(work))
+    survivor = jaxexp.deserialize(keep[0])
+    keep.clear()
+    shared[:] = bytes(len(shared))
+    gc.collect()
+    assert facts(survivor) == expected
+
+
+def test_a_closed_file_under_a_function(blobs: list[bytes], tmp_path) -> None:
+    """A file that is replaced and removed while threads load it: each of them has one of the two functions, whole."""
+    path = tmp_path / "f"
+    versions = [jaxexp.deserialize(blobs[0]), jaxexp.deserialize(blobs[3])]
+    expected = {facts(version) for version in versions}
+    versions[0].save(path)
+
+    def work(thread: int) -> set[Any]:
+        if thread == 0:
+            for i in range(100):
+                versions[i % 2].save(path)
+            return set()
+        return {facts(jaxexp.load(path)) for _ in range(50)}
+
+    found = set().union(*at_once(work))
+    assert found <= expected
+
+
+def test_refusals_in_all_threads(blobs: list[bytes]) -> None:
+    """Errors carry what the thread's own artifact has, not another's."""
+
+    def work(thread: int) -> list[str]:
+        texts = []
+        for end in range(8, 400, 8):
+            with pytest.raises(jaxexp.DeserializationError) as error:
+                jaxexp.deserialize(blobs[thread % len(blobs)][:end])
+            texts.append(str(error.value))
+        return texts
+
+    alone = [work(thread) for thread in range(THREADS)]
+    assert at_once(work) == alone

@@ -1,0 +1,485 @@
+"""Loaded functions under JAX's derivatives and control flow: the live function's values, and no order more than needed.
+
+Batching has its own file, test_batching.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+from jax import lax
+from jax._src import core
+from jax._src.interpreters.partial_eval import dce_jaxpr
+
+import jaxexp
+from jaxexp._call.primitive import call_exported_p, pushforward_p
+from kit.compare import assert_same_values
+from kit.corpus import CASES, arr, export_with, f32, spec
+from kit.derivatives import cotangents, pull_back
+
+LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
+
+
+@functools.cache
+def serialized(fun: Any, by: str, vjp_order: int, *specs: Any) -> bytes:
+    exported = LIBRARIES[by].export(jax.jit(fun))(*specs)
+    return bytes(exported.serialize(vjp_order=vjp_order))
+
+
+def loaded(fun: Any, *specs: Any, vjp_order: int, by: str = "jaxexp") -> jaxexp.Exported:
+    return jaxexp.deserialize(serialized(fun, by, vjp_order, *specs))
+
+
+def wave(x: Any) -> Any:
+    return jnp.sin(x) * jnp.sum(x * x)
+
+
+VECTOR = spec((3,))
+X, V = arr(3), arr(3, seed=1)
+
+
+def total(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: jnp.sum(f(*args) ** 2)
+
+
+def transposed(f: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The transpose of what `jax.linearize` gives: reverse mode by hand."""
+
+    def run(x: Any) -> Any:
+        y, push = jax.linearize(f, x)
+        return jax.linear_transpose(push, x)(y)
+
+    return run
+
+
+# Each composition, and the order that `Exported.call` says it takes: one for reverse mode, two for forward mode.
+COMPOSITIONS: dict[str, tuple[int, Callable[[Any], Callable[[Any], Any]]]] = {
+    "grad": (1, lambda f: jax.grad(total(f))),
+    "value_and_grad": (1, lambda f: jax.value_and_grad(total(f))),
+    "vjp": (1, lambda f: lambda x: jax.vjp(f, x)[1](V)),
+    "jacrev": (1, jax.jacrev),
+    "jvp": (2, lambda f: lambda x: jax.jvp(f, (x,), (V,))),
+    "linearize": (2, lambda f: lambda x: jax.linearize(f, x)[1](V)),
+    "transposed linearize": (1, transposed),
+    "jacfwd": (2, jax.jacfwd),
+    "hessian": (3, lambda f: jax.hessian(total(f))),
+    "forward over reverse": (3, lambda f: jax.jacfwd(jax.jacrev(f))),
+    "reverse over forward": (3, lambda f: jax.jacrev(jax.jacfwd(f))),
+    "forward over forward": (4, lambda f: jax.jacfwd(jax.jacfwd(f))),
+    "reverse over reverse": (2, lambda f: jax.jacrev(jax.jacrev(f))),
+    "third by reverse": (3, lambda f: jax.jacrev(jax.jacrev(jax.jacrev(f)))),
+    "third by forward over reverse twice": (4, lambda f: jax.jacfwd(jax.jacrev(jax.jacrev(f)))),
+    "hvp by reverse": (2, lambda f: lambda x: jax.grad(lambda y: jnp.vdot(jax.grad(total(f))(y), V))(x)),
+    "hvp by forward over reverse": (3, lambda f: lambda x: jax.jvp(jax.grad(total(f)), (x,), (V,))),
+    "hvp by reverse over forward": (3, lambda f: jax.grad(lambda x: jax.jvp(total(f), (x,), (V,))[1])),
+    "jvp of a pushforward's direction": (
+        2,
+        lambda f: lambda x: jax.jvp(lambda v: jax.jvp(f, (x,), (v,))[1], (V,), (x,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_composition(name: str, how: str) -> None:
+    order, compose = COMPOSITIONS[name]
+    call = loaded(wave, VECTOR, vjp_order=order).call
+    found, expected = (jax.jit(compose(f)) if how == "jit" else compose(f) for f in (call, wave))
+    assert_same_values(found(X), expected(X), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["hessian", "jvp", "grad", "third by reverse"])
+def test_composition_written_by_jax_export(name: str) -> None:
+    order, compose = COMPOSITIONS[name]
+    call = loaded(wave, VECTOR, vjp_order=order, by="jax").call
+    assert_same_values(compose(call)(X), compose(wave)(X), rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_one_order_fewer(name: str, how: str) -> None:
+    """One error, which names the user's function, the order that is there, and the order that it takes."""
+    order, compose = COMPOSITIONS[name]
+    differentiate = compose(loaded(wave, VECTOR, vjp_order=order - 1).call)
+    with pytest.raises(jaxexp.ExportError) as error:
+        (jax.jit(differentiate) if how == "jit" else differentiate)(X)
+    message = str(error.value)
+    assert "wave" in message
+    assert "fun_vjp_jax" not in message
+    assert f"serialized with vjp_order={order - 1}" in message
+    assert f"vjp_order={order} or more" in message
+
+
+def test_forward_mode_of_a_function_without_any_vjp() -> None:
+    with pytest.raises(jaxexp.ExportError, match=r"wave takes its VJPs up to order 2.*vjp_order=0.*vjp_order=2"):
+        jax.jvp(loaded(wave, VECTOR, vjp_order=0).call, (X,), (V,))
+
+
+# --- vjp() and serialize() say the same -----------------------------------------------------------------------------
+
+
+def routes() -> dict[str, jaxexp.Exported]:
+    """One function with one VJP, got in every way."""
+    one = loaded(wave, VECTOR, vjp_order=1)
+    return {
+        "loaded": one,
+        "from jax": jaxexp.Exported.from_jax(jax_export.deserialize(bytearray(one.serialize(1)))),
+        "there and back": jaxexp.Exported.from_jax(one.to_jax()),
+    }
+
+
+@pytest.mark.parametrize("route", ["loaded", "from jax", "there and back"])
+def test_missing_vjp_names_the_function(route: str) -> None:
+    one = routes()[route]
+    with pytest.raises(
+        jaxexp.ExportError, match=r"^wave has no VJP of order 2: .* vjp_order=1\. .*vjp_order=2 or more"
+    ):
+        one.vjp().vjp()
+    with pytest.raises(jaxexp.ExportError, match=r"^wave cannot .* vjp_order=3: .* order 1\. .*vjp_order=3 or more"):
+        one.serialize(vjp_order=3)
+    with pytest.raises(jaxexp.ExportError, match=r"^the VJP of order 1 of wave cannot .* vjp_order=2: .*vjp_order=3"):
+        one.vjp().serialize(vjp_order=2)
+    with pytest.raises(jaxexp.ExportError, match=r"^wave has no VJP of order 1: .* vjp_order=0"):
+        loaded(wave, VECTOR, vjp_order=0).vjp()
+
+
+def test_vjp_of_a_fresh_export_names_the_function() -> None:
+    fresh = jaxexp.export(jax.jit(wave))(VECTOR)
+    with pytest.raises(jaxexp.ExportError, match=r"^the VJP of order 2 of wave cannot .* vjp_order=None"):
+        fresh.vjp().vjp().serialize(vjp_order=None)
+
+
+@pytest.mark.parametrize("wrong", ["1", None, 1.0, [1]], ids=repr)
+def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
+    one = loaded(wave, VECTOR, vjp_order=1)
+    with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*int") as error:
+        one.serialize(wrong)
+    try:
+        one.to_jax().serialize(wrong)
+    except (TypeError, ValueError) as theirs:
+        assert isinstance(error.value, type(theirs))
+    with pytest.raises(jaxexp.ExportError, match="vjp_order"):
+        one.save(tmp_path / "f", vjp_order=wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_vjp_order_of_numpy() -> None:
+    one = loaded(wave, VECTOR, vjp_order=1)
+    assert one.serialize(np.int64(1)) == one.serialize(1)
+
+
+def test_origin_does_not_tell_equal_functions_apart() -> None:
+    one = loaded(wave, VECTOR, vjp_order=1)
+    alone = jaxexp.deserialize(one.vjp().serialize())
+    assert one.vjp() == alone
+    assert hash(one.vjp()) == hash(alone)
+
+
+# --- inside other functions -----------------------------------------------------------------------------------------
+
+
+def in_scan(f: Any) -> Any:
+    return lambda x: lax.scan(lambda c, y: (f(c) * y, c.sum()), x, jnp.ones((3, 3)))
+
+
+def in_cond(f: Any) -> Any:
+    return lambda x: lax.cond(x[0] > 0, f, lambda x: -f(x), x)
+
+
+def in_switch(f: Any) -> Any:
+    return lambda x: lax.switch(jnp.int32(x[0]) + 1, [f, lambda x: f(x) * 2, lambda x: f(x) * 3], x)
+
+
+def in_while(f: Any) -> Any:
+    return lambda x: lax.while_loop(lambda c: c[1] < 2, lambda c: (f(c[0]) * 0.5, c[1] + 1), (x, 0))[0]
+
+
+def in_fori(f: Any) -> Any:
+    return lambda x: lax.fori_loop(0, 2, lambda i, c: f(c) * 0.5, x)
+
+
+def in_checkpoint(f: Any) -> Any:
+    return jax.checkpoint(lambda x: jnp.cos(f(jnp.sin(f(x) * 0.1))))
+
+
+def in_custom_vjp(f: Any) -> Any:
+    @jax.custom_vjp
+    def g(x: Any) -> Any:
+        return f(x)
+
+    g.defvjp(lambda x: jax.vjp(f, x), lambda pull, ct: tuple(2 * c for c in pull(ct)))
+    return lambda x: g(x) + f(x)
+
+
+def in_custom_jvp(f: Any) -> Any:
+    @jax.custom_jvp
+    def g(x: Any) -> Any:
+        return f(x)
+
+    @g.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        y, t = jax.jvp(f, primals, tangents)
+        return y, 2 * t
+
+    return lambda x: g(x) * f(x)
+
+
+def in_jit_with_a_constant(f: Any) -> Any:
+    inner = jax.jit(lambda x, s: f(x) * s)
+    return lambda x: inner(x, 2.0) + inner(f(x), 3.0)
+
+
+INSIDE = {
+    g.__name__: g
+    for g in (in_scan, in_cond, in_switch, in_while, in_fori, in_checkpoint, in_custom_vjp, in_custom_jvp,
+              in_jit_with_a_constant)
+}  # fmt: skip
+
+
+MODES = {"value": 0, "reverse": 1, "forward": 2, "reverse over reverse": 2}  # with the VJP order that each takes
+# What JAX itself cannot differentiate.
+IMPOSSIBLE = {("in_while", "reverse"), ("in_while", "reverse over reverse"), ("in_custom_vjp", "forward")}
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.parametrize(("inside", "mode"), [(i, m) for i in INSIDE for m in MODES if (i, m) not in IMPOSSIBLE])
+def test_inside(inside: str, mode: str, how: str) -> None:
+    order = MODES[mode]
+
+    def run(f: Any) -> Any:
+        g = INSIDE[inside](f)
+        loss = lambda x: sum(jnp.sum(jnp.cos(leaf)) for leaf in jax.tree.leaves(g(x)))  # noqa: E731
+        what = {
+            "value": g,
+            "reverse": jax.value_and_grad(loss),
+            "forward": lambda x: jax.jvp(g, (x,), (V,)),
+            "reverse over reverse": jax.grad(lambda x: jnp.vdot(jax.grad(loss)(x), V)),
+        }[mode]
+        return (jax.jit(what) if how == "jit" else what)(X)
+
+    assert_same_values(run(loaded(wave, VECTOR, vjp_order=order).call), run(wave), rtol=1e-3)
+
+
+def test_linear_transpose_is_refused() -> None:
+    """Nothing in an artifact says that its function is linear; VJPs do the same."""
+    matrix = arr(2, 3)
+    linear = loaded(lambda x: matrix @ x, VECTOR, vjp_order=1).call
+    with pytest.raises(jaxexp.ExportError, match=r"linear_transpose.*jax\.vjp") as error:
+        jax.linear_transpose(linear, X)(arr(2))
+    assert isinstance(error.value, NotImplementedError)
+    np.testing.assert_allclose(jax.vjp(linear, X)[1](arr(2))[0], matrix.T @ arr(2), rtol=1e-5)
+
+
+# --- arguments and results of every kind ----------------------------------------------------------------------------
+
+
+def mixed(tree: Any, n: Any, z: Any, unused: Any, *, scale: Any, flag: Any) -> Any:
+    x = tree["p"][0]
+    return {"y": jnp.where(flag, x * n * scale, tree["q"]), "z": (z * x, jnp.abs(z)), "n": n + 1, "none": None}
+
+
+MIXED = (
+    (
+        {"p": [arr(3), None], "q": arr(3, seed=1)},
+        np.arange(1, 4, dtype=np.int32),
+        (arr(3, seed=2) + 1j * arr(3, seed=3)).astype(np.complex64),
+        arr(5),
+    ),
+    {"scale": f32(2.5), "flag": np.array([True, False, True])},
+)
+
+
+@functools.cache
+def mixed_bytes() -> bytes:
+    args, kwargs = MIXED
+    return bytes(jaxexp.export(jax.jit(mixed))(*args, **kwargs).serialize(vjp_order=3))
+
+
+def mixed_call() -> Callable[..., Any]:
+    return jaxexp.deserialize(mixed_bytes()).call
+
+
+def test_every_kind_of_argument_in_reverse() -> None:
+    args, kwargs = MIXED
+    assert_same_values(pull_back(mixed_call(), args, kwargs), pull_back(mixed, args, kwargs))
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+def test_every_kind_of_argument_in_forward(how: str) -> None:
+    args, kwargs = MIXED
+    tangents = cotangents(MIXED)
+
+    def run(f: Any) -> Any:
+        push = lambda a, k: jax.jvp(lambda a, k: f(*a, **k), (a, k), tangents)  # noqa: E731
+        return (jax.jit(push) if how == "jit" else push)(args, kwargs)
+
+    assert_same_values(run(mixed_call()), run(mixed))
+
+
+@pytest.mark.parametrize("argnum", [0, 1, 2, 3])
+def test_gradient_with_respect_to_one_argument(argnum: int) -> None:
+    args, kwargs = MIXED
+    loss = lambda f: lambda *a: jnp.sum(f(*a, **kwargs)["y"] ** 2) + jnp.sum(f(*a, **kwargs)["z"][1])  # noqa: E731
+    found, expected = (jax.grad(loss(f), argnum, allow_int=True)(*args) for f in (mixed_call(), mixed))
+    assert_same_values(found, expected)
+
+
+def test_zero_cotangents_of_some_results() -> None:
+    args, kwargs = MIXED
+    for key in ("y", "z"):
+        found, expected = (
+            jax.vjp(lambda a, f=f, key=key: f(*a, **kwargs)[key], args)[1](cotangents(mixed(*args, **kwargs)[key]))
+            for f in (mixed_call(), mixed)
+        )
+        assert_same_values(found, expected)
+
+
+def test_forward_over_reverse_of_mixed_arguments() -> None:
+    args, kwargs = MIXED
+
+    def run(f: Any) -> Any:
+        loss = lambda x, s: jnp.sum(f({"p": [x, None], "q": x}, *args[1:], **{**kwargs, "scale": s})["y"] ** 3)  # noqa: E731
+        return jax.hessian(loss, (0, 1))(arr(3), f32(1.5))
+
+    assert_same_values(run(mixed_call()), run(mixed), rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["jacfwd", "grad", "hessian", "reverse over forward"])
+def test_symbolic_shapes(name: str, rows: int) -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    order, compose = COMPOSITIONS[name]
+    x = arr(rows)
+    assert_same_values(compose(loaded(wave, spec((b,)), vjp_order=order).call)(x), compose(wave)(x), rtol=1e-4)
+
+
+def test_derivative_at_a_symbolic_shape() -> None:
+    """A derivative of a loaded function may be exported for any size in its turn."""
+    (b,) = jaxexp.symbolic_shape("b")
+    call = loaded(wave, spec((b,)), vjp_order=3).call
+    for fun, live in (
+        (jax.grad(total(call)), jax.grad(total(wave))),
+        (lambda x: jax.jvp(call, (x,), (x,)), lambda x: jax.jvp(wave, (x,), (x,))),
+    ):
+        (c,) = jaxexp.symbolic_shape("c")
+        again = jaxexp.deserialize(jaxexp.export(jax.jit(fun))(spec((c,))).serialize())
+        assert_same_values(again.call(arr(4)), live(arr(4)), rtol=1e-4)
+
+
+def test_several_platforms() -> None:
+    by_platform = lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)  # noqa: E731
+    exported = jaxexp.export(jax.jit(by_platform), platforms=("tpu", "cpu"))(VECTOR)
+    call = jaxexp.deserialize(exported.serialize(vjp_order=3)).call
+    assert_same_values(jax.jvp(call, (X,), (V,)), jax.jvp(jnp.sin, (X,), (V,)))
+    assert_same_values(jax.hessian(total(call))(X), jax.hessian(total(jnp.sin))(X))
+
+
+@pytest.mark.parametrize("name", ["sharded_1d", "partly_sharded", "explicit_mesh", "shard_map_psum"])
+def test_sharded(name: str) -> None:
+    p = CASES[name].build()
+    call = jaxexp.deserialize(export_with(jaxexp, p).serialize(vjp_order=2)).call
+
+    def push(f: Any) -> Any:
+        return jax.jit(lambda *args: jax.jvp(f, args, cotangents(args)))(*p.args)
+
+    assert_same_values(push(call), push(p.live))
+    assert_same_values(pull_back(call, p.args, {}), pull_back(p.live, p.args, {}))
+
+
+# --- no more work than needed ---------------------------------------------------------------------------------------
+
+
+def calls(fun: Callable[..., Any], *args: Any) -> list[tuple[Any, ...]]:
+    """The calls of exported functions that `jax.jit` would compile: the function's name, what a pushforward moves."""
+    traced = jax.make_jaxpr(fun)(*args)
+    found: list[tuple[Any, ...]] = []
+
+    def walk(jaxpr: Any) -> None:
+        for eqn in jaxpr.eqns:
+            if eqn.primitive in (call_exported_p, pushforward_p):
+                found.append((eqn.params["exported"].fun_name, *[eqn.params[k] for k in ("wrt",) if k in eqn.params]))
+            for inner in core.jaxprs_in_params(eqn.params):
+                walk(inner)
+
+    walk(dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))[0])
+    return sorted(found)
+
+
+def compiled_calls(fun: Callable[..., Any], *args: Any) -> int:
+    return len(re.findall(r"call @call_exported_", jax.jit(fun).lower(*args).as_text()))
+
+
+def product(x: Any, y: Any, n: Any) -> Any:
+    return jnp.sin(x) * jnp.cos(y) * n, n + 1
+
+
+PRODUCT = X, V, np.int32(3)
+
+
+def product_call(vjp_order: int) -> Callable[..., Any]:
+    return loaded(product, VECTOR, VECTOR, spec((), np.int32), vjp_order=vjp_order).call
+
+
+def test_gradient_calls_the_vjp_alone() -> None:
+    f = loaded(wave, VECTOR, vjp_order=1).call
+    assert calls(jax.grad(lambda x: f(x).sum()), X) == [("fun_vjp_jax",)]
+    assert calls(jax.value_and_grad(lambda x: f(x).sum()), X) == [("fun_vjp_jax",), ("wave",)]
+    assert calls(lambda x: jax.vjp(f, x)[1](V), X) == [("fun_vjp_jax",)]
+    assert calls(f, X) == [("wave",)]
+
+
+def test_gradient_calls_only_what_it_differentiates() -> None:
+    f = product_call(1)
+    assert calls(jax.grad(lambda x: f(x, V, 3)[0].sum()), X) == [("fun_vjp_jax",)]
+    assert calls(jax.grad(lambda x: 1.0 * f(X, V, 3)[0].sum() * x), f32(1)) == [("product",)]
+    assert calls(jax.grad(lambda x: f(x, V, 3)[1].sum().astype(f32)), X) == []
+
+
+def test_forward_mode_calls_the_function_and_its_pushforward() -> None:
+    f = product_call(2)
+    everything = lambda x, y: jax.jvp(lambda x, y: f(x, y, 3)[0], (x, y), (x, y))  # noqa: E731
+    assert calls(everything, X, V) == [("product",), ("product", (0, 1))]
+    assert compiled_calls(everything, X, V) == 2
+    pushed = lambda x, y: jax.jvp(lambda x: f(x, y, 3)[0], (x,), (x,))[1]  # noqa: E731
+    assert calls(pushed, X, V) == [("product", (0,))]
+    assert compiled_calls(pushed, X, V) == 1
+
+
+def test_zero_tangents_stay_symbolic() -> None:
+    """What does not move is not pushed forward, in the first derivative and in the second."""
+    f = product_call(4)
+    by_y = lambda y: jax.jvp(lambda y: f(X, y, 3)[0], (y,), (V,))[1]  # noqa: E731
+    assert calls(by_y, V) == [("product", (1,))]
+    by_x_and_y = lambda x, y: jax.jvp(lambda y: f(x, y, 3)[0], (y,), (V,))[1]  # noqa: E731
+    only_x = lambda x: jax.jvp(lambda x: by_x_and_y(x, V), (x,), (V,))[1]  # noqa: E731
+    assert calls(only_x, X) == [("fun_vjp_jax", (0,))]
+    assert_same_values(
+        only_x(X), jax.jvp(lambda x: jax.jvp(lambda y: product(x, y, 3)[0], (V,), (V,))[1], (X,), (V,))[1]
+    )
+    direction = lambda v: jax.jvp(lambda x: f(x, V, 3)[0], (X,), (v,))[1]  # noqa: E731
+    assert calls(lambda v: jax.jvp(direction, (v,), (v,))[1], V) == [("product", (0,))]
+    # An integer result does not move either.
+    assert calls(lambda x: jax.jvp(lambda x: f(x, V, 3)[1] + 1, (x,), (V,))[0], X) == [("product",)]
+
+
+def test_no_pushforward_is_left_in_reverse_mode() -> None:
+    f = loaded(wave, VECTOR, vjp_order=3).call
+    for fun in (jax.jacrev(f), jax.grad(total(f)), jax.grad(lambda x: jnp.vdot(jax.grad(total(f))(x), V))):
+        assert calls(fun, X)
+        assert all(len(call) == 1 for call in calls(fun, X))
+
+
+def test_calls_are_compiled_once() -> None:
+    """Several calls of a function share one copy of it, derivatives too."""
+    f = loaded(wave, VECTOR, vjp_order=1).call
+    text = jax.jit(jax.grad(lambda x: (f(x) + f(2 * x) + f(3 * x)).sum())).lower(X).as_text()
+    assert len(re.findall(r"func\.func private @call_exported_fun_vjp_jax", text)) == 1
+    assert len(re.findall(r"call @call_exported_fun_vjp_jax", text)) == 3

@@ -1,0 +1,58 @@
+"""docs/cli.md shows what the program prints.
+
+The sessions are recorded anew. With the JAX of the page every character has to be the same, but for the times that
+`bench` measures. Another JAX writes other modules, so sizes, digests and versions differ: then each command has to
+print rows of the same names in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("there are no pseudo-terminals to record on", allow_module_level=True)
+
+from tools.record_cli import CONSOLE, PAGE, PROMPT, VERSIONS, recorded, versions
+
+
+def sessions(text: str) -> list[tuple[str, list[str]]]:
+    """Commands and their lines."""
+    found: list[tuple[str, list[str]]] = []
+    for block in CONSOLE.findall(text):
+        for line in block.splitlines():
+            if line.startswith(PROMPT):
+                found.append((line.removeprefix(PROMPT), []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def names(lines: list[str]) -> list[str]:
+    """The first cells of rows, with what differs between releases and runs left out."""
+    rows = [line for line in lines if line.strip() and not line.startswith(" " * 10)]  # others go on from above
+    return [re.sub(r"[0-9a-f]*\d[0-9a-f.,]*", "0", re.split(r"\s{2,}", row.strip())[0]) for row in rows]
+
+
+def test_sessions_are_those_of_today() -> None:
+    page = PAGE.read_text()
+    again = recorded(page)
+    shown, printed = sessions(page), sessions(again)
+    assert len(shown) > 20
+    assert [command for command, _ in shown] == [command for command, _ in printed]
+    same_jax = VERSIONS.search(page)[1] == versions()
+    for (command, before), (_, now) in zip(shown, printed, strict=True):
+        if same_jax and "jaxexp bench" not in command:
+            assert now == before, command
+        assert now if command.startswith("jaxexp") else not now, command
+        if "--mlir" not in command:
+            assert names(now) == names(before), command
+    for command, now in printed:
+        assert not any("Traceback" in line or "not expected here" in line for line in now), command
+
+
+def test_every_command_has_a_session() -> None:
+    ran = {command.split()[1] for command, _ in sessions(PAGE.read_text()) if command.startswith("jaxexp ")}
+    assert ran >= {"inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench"}

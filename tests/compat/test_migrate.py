@@ -1,0 +1,147 @@
+"""`migrate`: every old artifact as one that the installed jax.export loads."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+import jaxexp
+from jaxexp._compat import migrate as _migrate
+from jaxexp._releases import table
+from jaxexp._releases.table import number
+from kit import wire
+from kit.compare import assert_same_values
+from kit.corpus import CASES, export_with
+from kit.derivatives import pull_back
+from kit.goldens import ARTIFACTS, RELEASES, arguments, assert_runs, blob_of, every_artifact
+
+INSTALLED = table.release(jax.__version__)
+
+
+def parses_here(version: str, name: str) -> bool:
+    return jaxexp.compatibility(blob_of(version, name)).unreadable_here is None
+
+
+@every_artifact
+def test_jax_export_reads_what_was_migrated(version: str, name: str) -> None:
+    if not parses_here(version, name):
+        assert INSTALLED.number < number(version)
+        with pytest.raises(jaxexp.DeserializationError, match=r"newer read"):
+            jaxexp.migrate(blob_of(version, name))
+        return
+    old = jaxexp.deserialize(blob_of(version, name))
+    blob = jaxexp.migrate(blob_of(version, name), inputs=arguments(old, version, name))
+    report = jaxexp.compatibility(blob)
+    assert report.jax_export_refuses is None
+    assert report.jax_version == jax.__version__
+    assert number(report.stablehlo or "0.0.0") <= number(INSTALLED.stablehlo)
+    assert report.calling_convention_version >= jax_export.minimum_supported_calling_convention_version
+    assert_runs(jax_export.deserialize(blob), version, name)
+
+
+def test_nothing_is_refused_by_the_newest() -> None:
+    if table.RELEASES[-1] != INSTALLED:
+        pytest.skip("older releases cannot parse what newer ones wrote")
+    assert all(parses_here(*artifact) for artifact in ARTIFACTS)
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_derivatives_are_kept(version: str) -> None:
+    old = jaxexp.deserialize(blob_of(version, "mlp"))
+    migrated = jax_export.deserialize(jaxexp.migrate(blob_of(version, "mlp")))
+    assert migrated.has_vjp()
+    assert not migrated.vjp().has_vjp()
+    args, kwargs = arguments(old, version, "mlp")
+    assert_same_values(pull_back(migrated.call, args, kwargs), pull_back(old.call, args, kwargs))
+
+
+def test_all_orders_are_kept() -> None:
+    blob = export_with(jaxexp, CASES["sin"].build()).serialize(vjp_order=2)
+    migrated = jaxexp.deserialize(jaxexp.migrate(blob))
+    assert migrated.vjp().vjp().fun_name == jaxexp.deserialize(blob).vjp().vjp().fun_name
+    assert not migrated.vjp().vjp().has_vjp()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "symbolic_several", "multi_platform", "custom_node", "threefry_key", "several_effects", "sharded_2d",
+        "memory_kinds", "float8s", "cholesky", "custom_call_allowed",
+    ],
+)  # fmt: skip
+def test_today_s_artifacts_stay_what_they_are(name: str) -> None:
+    with CASES[name].context():
+        exported = export_with(jaxexp, CASES[name].build())
+        again = jaxexp.deserialize(jaxexp.migrate(exported.serialize()))
+        assert _migrate._signature(again) == _migrate._signature(jaxexp.deserialize(exported.serialize()))
+        assert again.calling_convention_version == exported.calling_convention_version
+        assert again.mlir_module() == jaxexp.deserialize(exported.serialize()).mlir_module()
+
+
+def ordered(convention: int) -> bytearray:
+    blob = bytearray(export_with(jaxexp, CASES["ordered_effect"].build()).serialize(trailer=False))
+    wire.write(blob, "calling_convention_version", convention)
+    return blob
+
+
+def test_an_old_calling_convention_with_tokens_is_refused() -> None:
+    assert jaxexp.migrate(ordered(9))
+    with pytest.raises(jaxexp.UnsupportedError, match=r"ordered effects .* calling convention 8.* export it again"):
+        jaxexp.migrate(ordered(8))
+
+
+def test_a_changed_signature_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = _migrate._up_to_date
+
+    def broken(old: Any) -> Any:
+        exported = current(old)
+        exported.__dict__["platforms"] = ("tpu",)
+        return exported
+
+    monkeypatch.setattr(_migrate, "_up_to_date", broken)
+    with pytest.raises(jaxexp.ExportError, match=r"sin would not be .* platforms was \('cpu',\), and is \('tpu',\)"):
+        jaxexp.migrate(blob_of("0.6.2", "sin"))
+
+
+def test_changed_results_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.float32([1, 2, 3])
+    sin = jaxexp.export(jax.jit(jnp.sin))(x)
+    other = jaxexp.export(jax.jit(lambda x: jnp.sin(x) * 1.001))(x)
+    monkeypatch.setattr(_migrate, "_module_up_to_date", lambda old: other.mlir_module_serialized)
+    assert jaxexp.migrate(sin.serialize())  # nobody has looked
+    with pytest.raises(jaxexp.ExportError, match="with the given inputs, result 0 was"):
+        jaxexp.migrate(sin.serialize(), inputs=((x,), {}))
+
+
+def test_rounding_is_no_difference() -> None:
+    x = np.float32([1, 2, np.nan, np.inf])
+    near = np.float32([*np.nextafter(x[:2], np.float32(3)), np.nan, np.inf])
+    assert _migrate._same(x, x)
+    assert _migrate._same(x[:2], near[:2])
+    assert _migrate._same(x, near)
+    assert not _migrate._same(x[:2], x[:2] * np.float32(1.0001))
+    assert not _migrate._same(x, np.float32([1, 2, 3, np.inf]))
+    assert not _migrate._same(np.int32([1]), np.int32([2]))
+    assert not _migrate._same(np.complex64([1j]), np.complex64([1]))
+
+
+def test_not_an_artifact() -> None:
+    with pytest.raises(jaxexp.DeserializationError):
+        jaxexp.migrate(b"nothing of the kind")
+
+
+@pytest.mark.skipif(
+    "compatibility" not in inspect.signature(jaxexp.Exported.serialize).parameters,
+    reason="this version of serialize writes one format",
+)
+@pytest.mark.parametrize("to", ["jax-0.6.2", "jax-0.9.2"])
+@pytest.mark.parametrize(("version", "name"), [("0.4.30", "mlp"), ("0.12.0.1", "tree"), ("0.9.2", "sharded")])
+def test_to_a_named_release(version: str, name: str, to: str) -> None:
+    report = jaxexp.compatibility(jaxexp.migrate(blob_of(version, name), to))
+    assert report.readable_by(to.removeprefix("jax-"))

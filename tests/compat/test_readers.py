@@ -1,0 +1,227 @@
+"""`compatibility`: what it says of artifacts, and its predictions against what 43 releases of JAX really read."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+import jaxexp
+from jaxexp._compat import compatibility as _compatibility
+from jaxexp._read.decode import verified
+from jaxexp._releases import table
+from kit import wire
+from kit.goldens import ARTIFACTS, blob_of, every_artifact
+from kit.places import GOLDEN, ROOT
+
+# What the `jax.export` of each release did with each golden artifact, recorded with its wheels by
+# tests/interop/record_reading.py; "0.12.0 expired" is that release with its flag for expired artifacts.
+RECORD = json.loads((GOLDEN / "readers.json").read_text())
+INSTALLED = jax.__version__
+
+
+def predicted(version: str, name: str, expired: bool = False) -> set[str]:
+    """The releases that are predicted to load an artifact."""
+    facts = _compatibility._Facts.of(verified(blob_of(version, name)))
+    return {r.version for r in table.RELEASES if _compatibility._why_not(r, facts, expired) is None}
+
+
+def test_the_record_is_complete() -> None:
+    assert RECORD["artifacts"] == sorted(f"jax-{version}/{name}" for version, name in ARTIFACTS)
+    assert {reader.split()[0] for reader in RECORD["readers"]} == {r.version for r in table.RELEASES}
+    assert INSTALLED in RECORD["readers"]
+
+
+@every_artifact
+def test_prediction_and_truth(version: str, name: str) -> None:
+    """Every release, every artifact."""
+    for flag in (False, True):
+        outcomes = {
+            reader.split()[0]: not any(f"jax-{version}/{name}" in failed for failed in failures.values())
+            for reader, failures in RECORD["readers"].items()
+            if reader.endswith("expired") == flag
+        }
+        found = predicted(version, name, flag) & outcomes.keys()
+        assert found == {release for release, loads in outcomes.items() if loads}
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("compat/jax-*/*.bin")), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_what_was_written_for_a_release(path: Path) -> None:
+    """That release has read it, when it was written."""
+    assert jaxexp.compatibility(path.read_bytes()).readable_by(path.parent.name.removeprefix("jax-"))
+
+
+@every_artifact
+def test_installed_jax_export(version: str, name: str) -> None:
+    """The same for the installed one, asked now."""
+    blob = blob_of(version, name)
+
+    def reads() -> bool:
+        try:
+            jax_export.deserialize(bytearray(blob)).mlir_module()
+            return True
+        except Exception:
+            return False
+
+    report = jaxexp.compatibility(blob)
+    assert (report.jax_export_refuses is None) == reads() == report.readable_by(INSTALLED)
+    assert report.jax_export_version == INSTALLED
+    if hasattr(jax.config, "jax_export_deserialize_expired_versions"):
+        before = jax.config.jax_export_deserialize_expired_versions
+        jax.config.update("jax_export_deserialize_expired_versions", True)
+        try:
+            with pytest.warns(DeprecationWarning) if report.expired_flag_helps else contextlib.nullcontext():
+                helped = reads()
+        finally:
+            jax.config.update("jax_export_deserialize_expired_versions", before)
+        assert report.expired_flag_helps == (helped and report.jax_export_refuses is not None)
+    else:
+        assert not report.expired_flag_helps
+
+
+@every_artifact
+def test_writer(version: str, name: str) -> None:
+    report = jaxexp.compatibility(blob_of(version, name))
+    first, last = map(table.number, report.writers)
+    assert first <= table.number(version) <= last
+    assert (report.jax_version == version) == (table.number(version) >= (0, 11, 1))
+    assert report.fun_name
+    assert report.vjp_order == json.loads((GOLDEN / f"jax-{version}" / "cases.json").read_text())[name]["vjp_order"]
+
+
+def test_all_of_it() -> None:
+    report = jaxexp.compatibility(blob_of("0.8.3", "sharded"))
+    assert dataclasses.replace(report, unreadable_here=None, jax_export_version="", jax_export_refuses=None) == (
+        jaxexp.Compatibility(
+            fun_name="<lambda>",
+            jax_version=None,
+            writers=("0.8.2", "0.9.0.1"),
+            layout="16-bit and 32-bit device count, HloShardings",
+            serialization_version=3,
+            stablehlo="1.13.1",
+            dialects=("builtin", "sdy", "vhlo"),
+            operations=(
+                "builtin.module", "sdy.mesh", "vhlo.add_v1", "vhlo.broadcast_in_dim_v1", "vhlo.constant_v1",
+                "vhlo.func_v1", "vhlo.multiply_v1", "vhlo.return_v1",
+            ),
+            custom_calls={},
+            dtypes=("float32",),
+            custom_nodes=(),
+            platforms=("cpu",),
+            nr_devices=8,
+            calling_convention_version=10,
+            vjp_order=0,
+            readers=(("0.7.0", "0.11.0"),),
+            refusals=(
+                _compatibility.Refusal("0.4.22", "0.4.23", "serialization version 3, where it accepts 1"),
+                _compatibility.Refusal("0.4.24", "0.4.34", "serialization version 3, where it accepts 2"),
+                _compatibility.Refusal(
+                    "0.4.35", "0.4.35", "the module contains ranges in source locations, the Shardy dialect"
+                ),
+                _compatibility.Refusal("0.4.36", "0.6.2", "the module contains the Shardy dialect"),
+                _compatibility.Refusal("0.11.1", "0.12.0.1", "HloShardings without NamedShardings"),
+            ),
+            unreadable_here=None,
+            jax_export_version="",
+            jax_export_refuses=None,
+            expired_flag_helps=False,
+            promised_until=datetime.date(2026, 6, 18),
+        )
+    )  # fmt: skip
+
+
+def test_text() -> None:
+    text = str(jaxexp.compatibility(blob_of("0.6.2", "mlp")))
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.splitlines()[0] == "mlp:"
+    for line in (
+        "  written by    JAX 0.6.1 to 0.8.1, version 2: 16-bit device count",
+        "  function      1 device, platforms cpu, VJPs up to order 1, calling convention 9",
+        "  loaded by     JAX 0.5.3 to 0.11.0",
+        "                JAX 0.5.1 to 0.5.2: the module contains vhlo.tanh_v2",
+    ):
+        assert line in text.splitlines()
+    assert "Its promise of 6 months ends on 2025-11-21" in " ".join(text.split())
+
+
+def test_custom_calls_and_nodes() -> None:
+    Point = collections.namedtuple("Point", "x y")
+    jaxexp.register_namedtuple_serialization(Point, serialized_name="test_readers.Point")
+
+    def fun(p: Any) -> Any:
+        return jnp.linalg.cholesky(p.x), jnp.linalg.cholesky(p.y), jnp.linalg.qr(p.x)[1]
+
+    point = Point(np.eye(3, dtype=np.float32), np.eye(2, dtype=np.float32))
+    report = jaxexp.compatibility(jaxexp.export(jax.jit(fun))(point).serialize())
+    assert report.custom_calls is not None
+    assert report.custom_calls["lapack_spotrf_ffi"] == 2
+    assert report.custom_calls["lapack_sgeqrf_ffi"] == 1
+    assert "lapack_spotrf_ffi (2, since JAX 0.4.31)" in " ".join(str(report).split())
+    assert report.custom_nodes == ("test_readers.Point",)
+    assert not report.readable_by("0.4.34")
+    assert report.jax_version == INSTALLED
+    assert report.writers == (INSTALLED, INSTALLED)
+    assert report.vjp_order == 0
+
+
+def test_without_the_node_type() -> None:
+    exported = jaxexp.export(jax.jit(lambda d: d["a"] + 1))({"a": np.float32(1)})
+    blob = bytearray(exported.serialize(vjp_order=2, trailer=False))
+    report = jaxexp.compatibility(blob)
+    assert report.unreadable_here is None
+    assert report.vjp_order == 2
+    wire.write(blob, "in_tree.children.0.children.0.kind", 5)  # a custom node called "nobody"
+    with pytest.raises(jaxexp.DeserializationError, match="custom_name"):
+        jaxexp.compatibility(blob)
+
+
+def test_what_is_unreadable_here_is_described_all_the_same() -> None:
+    old = blob_of("0.12.0.1", "namedtuple_tree")
+    name = wire.read(old, "in_tree.children.0.children.0.custom_name")
+    blob = bytearray(old)
+    wire.write(blob, "in_tree.children.0.children.0.custom_name", "x" * len(name))
+    report = jaxexp.compatibility(blob)
+    assert report.unreadable_here is not None
+    assert "x" * len(name) in report.unreadable_here
+    assert report.custom_calls is None
+    assert "x" * len(name) in report.custom_nodes
+    assert "cannot load it here" in str(report)
+
+
+def test_unknown_release() -> None:
+    with pytest.raises(jaxexp.ExportError, match=r"'0\.3\.0' is no release"):
+        jaxexp.compatibility(blob_of("0.6.2", "sin")).readable_by("0.3.0")
+
+
+def test_not_an_artifact() -> None:
+    with pytest.raises(jaxexp.DeserializationError):
+        jaxexp.compatibility(b"nothing of the kind")
+    with pytest.raises(TypeError):
+        jaxexp.compatibility("text")
+
+
+def test_a_module_that_is_no_bytecode() -> None:
+    exported = jaxexp.export(jax.jit(jnp.sin))(np.float32(1))
+    blob = bytearray(exported.serialize(trailer=False))
+    at = bytes(blob).index(b"ML\xefR")
+    blob[at] = 0
+    with pytest.raises(jaxexp.DeserializationError, match="expected a StableHLO portable artifact"):
+        jaxexp.compatibility(blob)
+
+
+@pytest.mark.skipif(table.RELEASES[-1].version != INSTALLED, reason="the page shows what the newest JAX says")
+def test_the_page_shows_what_is_said() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    old = blob_of("0.8.3", "sharded")
+    for blob in (old, jaxexp.migrate(old)):
+        assert f"```text\n{jaxexp.compatibility(blob)}\n```" in page

@@ -1,0 +1,95 @@
+"""Damage to artifacts, and what becomes of it: flipped bits and changed bytes, counted by how reading ends."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxexp
+from jaxexp._read.decode import verified
+
+from .corpus import CASES, export_with
+
+
+def _tiny() -> tuple[Any, int]:
+    return jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((), jnp.float32)), 0
+
+
+def _dicts_with_vjp() -> tuple[Any, int]:
+    return export_with(jaxexp, CASES["nested_containers"].build()), 1
+
+
+def _symbolic_sharded() -> tuple[Any, int]:
+    mesh = AbstractMesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
+    (batch,) = jaxexp.symbolic_shape("b", constraints=["mod(b, 4) == 0", "b >= 4"])
+    shape = jax.ShapeDtypeStruct((batch, 6), jnp.float32, sharding=NamedSharding(mesh, P("x", "y")))
+    return jaxexp.export(jax.jit(lambda x: jnp.sin(x) * 2))(shape), 0
+
+
+MAKERS = {"tiny": _tiny, "dicts_with_vjp": _dicts_with_vjp, "symbolic_sharded": _symbolic_sharded}
+
+
+@functools.cache
+def artifact(name: str) -> bytes:
+    exported, order = MAKERS[name]()
+    return bytes(exported.serialize(vjp_order=order, metadata={"made": "for the census"}))
+
+
+def read_everything(blob: bytes) -> jaxexp.Exported:
+    """Reads an artifact and each module in it, which is when the modules' digests are looked at."""
+    exported = function = jaxexp.deserialize(blob)
+    while True:
+        assert isinstance(function.mlir_module_serialized, bytes)
+        if not function.has_vjp():
+            return exported
+        function = function.vjp()
+
+
+def read_bytes(blob: bytes) -> None:
+    """What reading does before it makes anything of the bytes: a hundred times as quick, so there can be all flips."""
+    part: Any = verified(blob)
+    while part is not None:
+        part.module()
+        part = part.vjp()
+
+
+def census(blobs: Iterable[bytes], look: Callable[[bytes], Any] = read_bytes) -> dict[str, int]:
+    """How many are refused, how many are not; and any exception that is no DeserializationError, by its type."""
+    found: collections.Counter[str] = collections.Counter()
+    for blob in blobs:
+        try:
+            look(blob)
+            found["silent"] += 1
+        except jaxexp.DeserializationError:
+            found["refused"] += 1
+        except Exception as error:
+            found[type(error).__name__] += 1
+    return dict(found)
+
+
+def flipped(blob: bytes, bits: Iterable[int]) -> Iterable[bytes]:
+    for bit in bits:
+        changed = bytearray(blob)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bytes(changed)
+
+
+def with_two(blob: bytes, places: Iterable[tuple[int, int]], source: random.Random) -> Iterable[bytes]:
+    """Two bytes, each changed to any of its other values."""
+    for i, j in places:
+        changed = bytearray(blob)
+        for at in (i, j):
+            changed[at] ^= source.randrange(1, 256)
+        yield bytes(changed)
+
+
+every_artifact = pytest.mark.parametrize("name", MAKERS)

@@ -1,0 +1,16 @@
+"""Sets JAX up, so import this before JAX: CPU only, eight devices, quick compilation."""
+
+import os
+
+DEVICES = 8
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        f"--xla_force_host_platform_device_count={DEVICES}",
+        # Most tests run what they compile once.
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    ]
+).strip()

@@ -1,0 +1,131 @@
+"""Changes an archive again and again in child processes that are killed: test_archive_kill.py starts this.
+
+archive_kill.py ARCHIVE FOLDER-OF-ARTIFACTS create|append|compact bytes|moments COUNT SEED
+
+A child dies when the file that it writes has a size by chance (bytes), or is killed at a random moment (moments).
+"""
+
+import collections
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+from jaxexp import Archive
+from kit.dying import assert_died, die_at, forked, kill_after
+
+ROUNDS = 3  # what a child may complete before it dies, and the round in which it does
+
+
+class Worker:
+    def __init__(self, archive: Path, folder: Path, how: str) -> None:
+        self.path, self.how = archive, how
+        self.artifacts = {file.name: file.read_bytes() for file in folder.iterdir()}
+        self.old = {f"old/{name}": artifact for name, artifact in self.artifacts.items()}
+        with Archive.create(self.path) as writer:
+            for name, artifact in self.old.items():
+                writer.add(name, artifact)
+
+    def round(self, number: int) -> None:
+        """What a child does again and again."""
+        if self.how == "compact":
+            Archive.compact(self.path)
+        elif self.how == "create":
+            with Archive.create(self.path) as writer:
+                for name, artifact in self.old.items():
+                    writer.add(name, artifact)
+        else:
+            with Archive.append(self.path) as writer:
+                for name, artifact in self.artifacts.items():
+                    writer.add(f"{number}/{name}", artifact)
+                if number:
+                    for name in self.artifacts:
+                        writer.remove(f"{number - 1}/{name}")
+
+    def restore(self) -> None:
+        """Takes out what was added, as the next child begins with the same numbers."""
+        with Archive.open(self.path) as archive:
+            added = [name for name in archive if name not in self.old]
+        if added:
+            with Archive.append(self.path) as writer:
+                for name in added:
+                    writer.remove(name)
+            Archive.compact(self.path)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """For each round, from which size to which one the file grows that it writes."""
+        found = []
+        for number in range(ROUNDS):
+            before = self.path.stat().st_size if self.how == "append" else 0
+            self.round(number)
+            found.append((before, self.path.stat().st_size))
+        self.restore()
+        return found
+
+    def look(self) -> tuple[bool, int]:
+        """Whether there is what a child added; and how many bytes there are of what it did not complete."""
+        with Archive.open(self.path) as left:
+            assert left.verify() == {}
+            read = {name: bytes(handle.read()) for name, handle in left.items()}
+            unfinished = left.unfinished_bytes
+        assert {name: artifact for name, artifact in read.items() if name.startswith("old/")} == self.old
+        added = [name for name in read if not name.startswith("old/")]
+        assert len(added) in (0, len(self.artifacts)), "all that was added at once is there, or nothing"
+        assert all(read[name] == self.artifacts[name.split("/")[1]] for name in added)
+        for file in self.path.parent.iterdir():
+            if file != self.path:
+                unfinished += file.stat().st_size
+                file.unlink()
+        return bool(added), unfinished
+
+    def die_at_bytes(self, count: int, source: random.Random) -> dict[str, int]:
+        Archive.compact(self.path)
+        sizes = self.sizes()
+        found: collections.Counter[str] = collections.Counter()
+
+        def run(complete: int, size: int) -> None:
+            for number in range(complete):
+                self.round(number)
+            die_at(size)
+            self.round(complete)
+
+        for number in range(count):
+            complete = source.randrange(ROUNDS)
+            first, end = sizes[complete]
+            # The first two die at the first byte and at the last one.
+            size = (first, end - 1, source.randrange(first, end))[min(number, 2)]
+            child, ended = forked(lambda complete=complete, size=size: run(complete, size))
+            assert_died(child, signal.SIGXFSZ)
+            os.close(ended)
+            assert self.look() == (self.how == "append" and complete > 0, size - first)
+            found["died"] += 1
+            found["unfinished"] += size > first
+            self.restore()
+        return found
+
+    def kill_at_moments(self, count: int, source: random.Random) -> dict[str, int]:
+        def run() -> None:
+            for number in range(1 << 30):
+                self.round(number)
+
+        for _ in range(count):
+            child, ended = forked(run)
+            kill_after(child, ended, source.uniform(0, 0.05))
+            assert_died(child, signal.SIGKILL)
+            os.close(ended)
+            self.look()
+            self.restore()
+        return {"died": count}
+
+
+def main() -> None:
+    archive, folder, how, where, count, seed = sys.argv[1:]
+    worker = Worker(Path(archive), Path(folder), how)
+    kill = {"bytes": worker.die_at_bytes, "moments": worker.kill_at_moments}[where]
+    for name, times in kill(int(count), random.Random(int(seed))).items():
+        print(name, times)
+
+
+if __name__ == "__main__":
+    main()

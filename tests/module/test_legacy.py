@@ -1,0 +1,460 @@
+"""What old releases wrote and today's JAX has in another form: custom calls of linear algebra, calling conventions.
+
+And custom calls that nothing implements here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+import jaxexp
+from kit.corpus import FirstOrderedEffect
+from kit.derivatives import pull_back
+from kit.places import GOLDEN
+
+LAPACK = GOLDEN / "lapack"
+ARTIFACTS = {
+    f"{folder.name}/{name}": entry["custom_calls"]
+    for folder in sorted(LAPACK.glob("jax-*"))
+    for name, entry in json.loads((folder / "cases.json").read_text()).items()
+}
+DERIVATIVES = [name for name in ARTIFACTS if "_vjp_" in name]
+
+
+def load(name: str) -> jaxexp.Exported:
+    return jaxexp.deserialize((LAPACK / f"{name}.bin").read_bytes())
+
+
+def stored(name: str) -> tuple[dict[str, Any], list[Any]]:
+    """The arguments, and the results of the release that wrote the artifact."""
+    with np.load(LAPACK / f"{name}.npz") as file:
+        values = dict(file)
+    tree = load(name).in_tree
+    leaves = [values[f"in_{i}"] for i in range(tree.num_leaves)]
+    results = [values[f"out_{i}"] for i in range(len(values) - len(leaves))]
+    return tree.unflatten(leaves)[0][0], results
+
+
+def is_lapack(target: str) -> bool:
+    return target.startswith(("lapack_", "blas_"))
+
+
+def family_of(name: str) -> str:
+    family = name.partition("/")[2].rpartition("_")[0]
+    for variant in ("_platforms", "_poly", "_vjp", "_sizes"):
+        family = family.removesuffix(variant)
+    return family
+
+
+def precision(name: str) -> Any:
+    return jax.enable_x64(True) if name.endswith("_64") else contextlib.nullcontext()
+
+
+def close(found: Any, expected: Any) -> None:
+    tolerance = 1e-4 if np.asarray(found).dtype in (np.float32, np.complex64) else 1e-11
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# The equations that define each family's results, for one argument of the function
+
+
+def adjoint(x: Any) -> Any:
+    return np.conj(np.swapaxes(x, -1, -2))
+
+
+def ordered(values: Any, like: Any) -> Any:
+    """Eigenvalues in the order of their real parts, in the precision of what they belong to."""
+    return np.sort_complex(values).astype(np.result_type(like, np.complex64))
+
+
+def unitary(q: Any) -> None:
+    close(adjoint(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), (*q.shape[:-2], q.shape[-1], q.shape[-1])))
+
+
+def square(x: Any) -> Any:
+    return x[..., :3, :]
+
+
+def cholesky(x: Any, lower: Any) -> None:
+    close(np.triu(lower, 1), 0 * lower)
+    close(lower @ adjoint(lower), square(x) @ adjoint(square(x)) + 4 * np.eye(3))
+
+
+def eigh(x: Any, *results: Any) -> None:
+    a = square(x) + adjoint(square(x))
+    for vectors, values in (results[:2], results[2:]):
+        unitary(vectors)
+        close(a @ vectors, vectors * values[..., None, :])
+
+
+def eig(x: Any, values: Any, left: Any = None, right: Any = None) -> None:
+    a = square(x)
+    if left is not None:
+        close(adjoint(left) @ a, values[..., :, None] * adjoint(left))
+    if right is not None:
+        close(a @ right, right * values[..., None, :])
+    close(ordered(values, x), ordered(np.linalg.eigvals(a), x))
+
+
+def eig_right(x: Any, values: Any, right: Any) -> None:
+    eig(x, values, right=right)
+
+
+def qr(x: Any, *results: Any) -> None:
+    for q, r in zip(results[::2], results[1::2], strict=True):
+        unitary(q)
+        close(np.tril(r, -1), 0 * r)
+        close(q @ r, x)
+
+
+def reflected(vectors: Any, taus: Any, below: int = 0) -> Any:
+    """The product of Householder reflectors whose vectors are columns, each a one with what lies below it."""
+    size = vectors.shape[-2]
+    product = np.broadcast_to(np.eye(size, dtype=vectors.dtype), (*vectors.shape[:-2], size, size))
+    for i in range(taus.shape[-1]):
+        one = i + below
+        v = np.where(np.arange(size) > one, vectors[..., :, i], np.arange(size) == one)[..., :, None]
+        product = product @ (np.eye(size, dtype=vectors.dtype) - taus[..., i, None, None] * v @ adjoint(v))
+    return product
+
+
+def householder(x: Any, q: Any) -> None:
+    close(q, reflected(x, x[..., 0, :] / 7)[..., :, :3])
+
+
+def svd(x: Any, *results: Any) -> None:
+    for u, s, vt in (results[:3], results[3:]):
+        unitary(u)
+        unitary(adjoint(vt))
+        close(u[..., :, :3] * s[..., None, :] @ vt[..., :3, :], x)
+        assert (s[..., :-1] >= s[..., 1:]).all()
+
+
+def svd_wide(x: Any, u: Any, s: Any, vt: Any, values: Any) -> None:
+    close(u * s[..., None, :] @ vt, np.swapaxes(x, -1, -2))
+    close(values, s)
+
+
+def lu(x: Any, factors: Any, pivots: Any, permutation: Any) -> None:
+    k = min(factors.shape[-2:])
+    lower = np.tril(factors, -1)[..., :, :k] + np.eye(factors.shape[-2], k, dtype=x.dtype)
+    close(lower @ np.triu(factors)[..., :k, :], np.take_along_axis(x, permutation[..., None], -2))
+    assert pivots.shape == (*x.shape[:-2], k)
+
+
+def triangular_solve(x: Any, *results: Any) -> None:
+    a, b = square(x) + 4 * np.eye(3, dtype=x.dtype), x
+    unit = np.triu(a, 1) + np.eye(3, dtype=x.dtype)
+    close(np.tril(a) @ results[0], np.swapaxes(b, -1, -2))
+    close(np.swapaxes(np.triu(a), -1, -2) @ results[1], np.swapaxes(b, -1, -2))
+    close(results[2] @ adjoint(np.tril(a)), b)
+    close(results[3] @ unit, b)
+
+
+def schur(x: Any, form: Any, vectors: Any) -> None:
+    unitary(vectors)
+    close(vectors @ form @ adjoint(vectors), square(x))
+
+
+def schur_form(x: Any, form: Any) -> None:
+    close(np.trace(form, axis1=-2, axis2=-1), np.trace(square(x), axis1=-2, axis2=-1))
+
+
+def wider(x: Any) -> Any:
+    return np.concatenate([x, x * 2], axis=-1)[..., :5, :5]
+
+
+def hessenberg(x: Any, packed: Any, taus: Any) -> None:
+    form, q = np.triu(packed, -1), reflected(packed, taus, below=1)
+    unitary(q)
+    close(q @ form @ adjoint(q), wider(x))
+    close(ordered(np.linalg.eigvals(form), x), ordered(np.linalg.eigvals(wider(x)), x))
+
+
+def tridiagonal(x: Any, *results: Any) -> None:
+    values = np.linalg.eigvalsh(wider(x) + adjoint(wider(x)))
+    for _, d, e, _ in (results[:4], results[4:]):
+        form = d[..., None, :] * np.eye(5, dtype=d.dtype)
+        form[..., np.arange(4), np.arange(1, 5)] = form[..., np.arange(1, 5), np.arange(4)] = e
+        close(np.linalg.eigvalsh(form), values)
+
+
+def approx_top_k(x: Any, values: Any, indices: Any) -> None:
+    close(values, np.sort(np.real(x), axis=-1)[..., ::-1][..., :2])
+    close(np.take_along_axis(np.real(x), indices, -1), values)
+
+
+EQUATIONS = {
+    "eigvals": eig,
+    "top_k": approx_top_k,
+    "qr_reduced": qr,
+    **{
+        f.__name__: f
+        for f in (cholesky, eigh, eig, eig_right, qr, householder, svd, svd_wide, lu, triangular_solve, schur)
+    },
+    **{f.__name__: f for f in (schur_form, hessenberg, tridiagonal, approx_top_k)},
+}
+
+
+def check(name: str, results: Any, args: dict[str, Any], expected: list[Any]) -> None:
+    """The equations hold, and magnitudes are as they were: signs and phases of vectors are LAPACK's to choose."""
+    for found, then in zip(jax.tree.leaves(results), expected, strict=True):
+        assert (found.dtype, found.shape) == (then.dtype, then.shape)
+        if family_of(name) == "hessenberg" and found.shape[-2:] != (5, 5):
+            # `wider` has rank 3, so the last reflector turns the phase of rounding noise, which each processor rounds
+            # its own way. The equations hold for any phase.
+            found, then = found[..., :-1], then[..., :-1]
+        close(np.abs(found), np.abs(then))
+    for key, x in args.items():
+        EQUATIONS[family_of(name)](x, *map(np.asarray, jax.tree.leaves(results[key])))
+
+
+@pytest.mark.parametrize("name", ARTIFACTS)
+def test_linear_algebra(name: str) -> None:
+    with precision(name):
+        args, expected = stored(name)
+        check(name, load(name).call(args), args, expected)
+
+
+@pytest.mark.parametrize("name", [name for name in ARTIFACTS if name.startswith("jax-0.4.38/")])
+def test_under_jit(name: str) -> None:
+    with precision(name):
+        args, expected = stored(name)
+        exported = load(name)
+        results = jax.jit(lambda args: jax.tree.map(lambda r: -r, exported.call(jax.tree.map(lambda x: x, args))))(args)
+        check(name, jax.tree.map(lambda r: -r, results), args, expected)
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives(name: str) -> None:
+    def live(args: dict[str, Any]) -> Any:
+        def positive(x: Any) -> Any:
+            return x @ jnp.conj(jnp.swapaxes(x, -1, -2)) + 4 * jnp.eye(x.shape[-1], dtype=x.dtype)
+
+        if family_of(name) == "qr_reduced":
+            return {key: tuple(jax.lax.linalg.qr(x, full_matrices=False)) for key, x in args.items()}
+        return {key: jnp.linalg.cholesky(positive(square(x))) for key, x in args.items()}
+
+    with precision(name):
+        args, _ = stored(name)
+        exported = load(name)
+        assert exported.has_vjp()
+        assert not exported.vjp().has_vjp()
+        found, expected = (pull_back(function, (args,), {}) for function in (exported.call, live))
+        jax.tree.map(close, jax.tree.leaves(found), jax.tree.leaves(expected))
+
+
+def test_any_batch_size() -> None:
+    """The module was written for a symbolic batch; it was run with two matrices where it was written."""
+    x = np.random.default_rng(0).standard_normal((7, 5, 3)).astype(np.float32)
+    args = {"real_batch": x, "complex_batch": (x + 2j * x[::-1]).astype(np.complex64)}
+    for family in ("eigh", "svd", "hessenberg"):
+        results = load(f"jax-0.4.23/{family}_poly_32").call(args)
+        for key, value in args.items():
+            EQUATIONS[family](value, *map(np.asarray, results[key]))
+
+
+def test_specialized_artifact_has_the_calls_of_today() -> None:
+    """`specialize` keeps what was rewritten: stock jax.export runs the result."""
+    exported = load("jax-0.4.23/eigh_poly_32")
+    args, expected = stored("jax-0.4.23/eigh_poly_32")
+    specialized = exported.specialize(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args))
+    assert b"lapack_ssyevd_ffi" in specialized.mlir_module_serialized
+    theirs = jax_export.deserialize(specialized.serialize())
+    check("jax-0.4.23/eigh_poly_32", theirs.call(args), args, expected)
+
+
+def test_untyped_targets_are_covered() -> None:
+    """Each routine that the releases called untyped, in all of its precisions."""
+    seen = {call for calls in ARTIFACTS.values() for call in calls if not call.endswith("_ffi")}
+    routines = "potrf syevd geev geqrf orgqr gesdd getrf gees gehrd sytrd".split()
+    complex_names = {"syevd": "heevd", "orgqr": "ungqr", "sytrd": "hetrd"}
+    for routine in routines:
+        assert {f"lapack_{p}{routine}" for p in "sd"} <= seen
+        assert {f"lapack_{p}{complex_names.get(routine, routine)}" for p in "cz"} <= seen
+    assert {f"blas_{p}trsm" for p in "sdcz"} <= seen
+
+
+# Calling conventions before 9
+
+CONVENTIONS = GOLDEN / "conventions" / "jax-0.4.23"
+
+
+@pytest.mark.parametrize("convention", [6, 7, 8])
+@pytest.mark.parametrize("name", ["constant", "symbolic", "platforms", "symbolic_platforms", "dropped"])
+def test_calling_conventions_before_9(name: str, convention: int) -> None:
+    exported = jaxexp.deserialize((CONVENTIONS / f"{name}_{convention}.bin").read_bytes())
+    assert exported.calling_convention_version == convention
+    with np.load(CONVENTIONS / f"{name}.npz") as file:
+        values = dict(file)
+    args = values["in_0"], values["in_1"]
+    results = jax.tree.leaves(exported.call(*args))
+    assert len(values) == len(args) + len(results)
+    for i, result in enumerate(results):
+        close(result, values[f"out_{i}"])
+    if name == "constant":
+        grad = jax.grad(lambda x: exported.call(x, args[1])["product"].sum())(args[0])
+        close(grad, (1 - np.tanh(args[0]) ** 2) * args[1].sum(axis=1))
+    if name == "symbolic":
+        # Below 7 the module does not assert that its first dimension is even: the call does.
+        with pytest.raises(jaxexp.ExportError, match=r"Division had remainder 1 .* 'b'"):
+            exported.call(args[0][:3], args[1])
+
+
+def test_specialized_artifact_has_a_convention_of_today() -> None:
+    exported = jaxexp.deserialize((CONVENTIONS / "symbolic_6.bin").read_bytes())
+    with np.load(CONVENTIONS / "symbolic.npz") as file:
+        values = dict(file)
+    specialized = exported.specialize(values["in_0"], values["in_1"])
+    assert specialized.calling_convention_version == 9
+    for library in (jaxexp, jax_export):
+        results = library.deserialize(specialized.serialize()).call(values["in_0"], values["in_1"])
+        for i, result in enumerate(results):
+            close(result, values[f"out_{i}"])
+
+
+def test_ordered_effects_need_tokens() -> None:
+    exported = jaxexp.deserialize((CONVENTIONS / "dropped_8.bin").read_bytes())
+    effectful = dataclasses.replace(exported, ordered_effects=(FirstOrderedEffect(),))
+    with pytest.raises(jaxexp.ExportError, match=r"calling dropped: .* convention 8, in which no tokens are passed"):
+        jax.jit(effectful.call).lower(*exported.in_tree.unflatten(exported.in_avals)[0])
+
+
+def test_conventions_of_the_future_are_refused() -> None:
+    exported = jaxexp.deserialize((CONVENTIONS / "dropped_8.bin").read_bytes())
+    args = exported.in_tree.unflatten(exported.in_avals)[0]
+    with pytest.raises(jaxexp.ExportError, match="calling convention 11, and this jaxexp knows those up to 10"):
+        jax.jit(dataclasses.replace(exported, calling_convention_version=11).call).lower(*args)
+
+
+# Custom calls that nothing implements
+
+
+X = np.arange(1.0, 5.0, dtype=np.float32)
+
+
+def calling(target: str, *, api_version: int = 4, **options: Any) -> jaxexp.Exported:
+    """A function that calls a custom target, and adds one; written and read."""
+
+    def function(x: Any) -> Any:
+        result = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.ffi.ffi_call(target, result, custom_call_api_version=api_version)(x) + 1
+
+    return reread(function, target, **options)
+
+
+def reread(function: Any, target: str, **options: Any) -> jaxexp.Exported:
+    checks = [jaxexp.DisabledSafetyCheck.custom_call(target)]
+    exported = jaxexp.export(jax.jit(function), disabled_checks=checks, **options)(X)
+    return jaxexp.deserialize(exported.serialize())
+
+
+@pytest.mark.parametrize("api_version", [2, 4])
+def test_unknown_targets_are_named(api_version: int) -> None:
+    exported = calling("jaxexp_nowhere", api_version=api_version)
+    message = r"calling function: .* on cpu: jaxexp_nowhere\. Register each with jax\.ffi\.register_ffi_target"
+    for call in (exported.call, jax.jit(exported.call), lambda x: jax.vmap(exported.call)(x[None])):
+        with pytest.raises(jaxexp.ExportError, match=message):
+            call(X)
+    # Another process may have it.
+    again = jaxexp.export(
+        jax.jit(exported.call), disabled_checks=[jaxexp.DisabledSafetyCheck.custom_call("jaxexp_nowhere")]
+    )(X)
+    assert b"jaxexp_nowhere" in again.mlir_module_serialized
+
+
+def test_dropped_linear_algebra_says_which_jax() -> None:
+    with pytest.raises(jaxexp.ExportError, match=r"lapack_sgone\. .* need the JAX release that exported the function"):
+        calling("lapack_sgone").call(X)
+
+
+def test_registered_targets_are_called() -> None:
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
+    def double(out: int, operands: Any, status: int) -> None:
+        for i in range(4):
+            value = ctypes.c_float.from_address(operands[0] + 4 * i).value
+            ctypes.c_float.from_address(out + 4 * i).value = 2 * value
+
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    untyped = capsule(ctypes.cast(double, ctypes.c_void_p), b"xla._CUSTOM_CALL_TARGET", None)
+    exported = calling("jaxexp_double", api_version=2)
+    with pytest.raises(jaxexp.ExportError, match="jaxexp_double"):
+        exported.call(X)
+    jax.ffi.register_ffi_target("jaxexp_double", untyped, platform="cpu", api_version=0)
+    KEPT.append(double)
+    close(exported.call(X), 2 * X + 1)
+
+
+KEPT: list[Any] = []  # what is registered stays so
+
+
+def test_registered_typed_targets_are_called() -> None:
+    from jaxlib.cpu import _lapack
+
+    _lapack.initialize()
+
+    def factor(x: Any) -> Any:
+        shapes = jax.ShapeDtypeStruct((2, 2), np.float32), jax.ShapeDtypeStruct((), np.int32)
+        a = x.reshape(2, 2)
+        a = a @ a.T
+        return a, jax.ffi.ffi_call("jaxexp_potrf", shapes)(a, uplo=np.uint8(ord("L")))[0]
+
+    exported = reread(factor, "jaxexp_potrf")
+    with pytest.raises(jaxexp.ExportError, match="jaxexp_potrf"):
+        exported.call(X)
+    jax.ffi.register_ffi_target("jaxexp_potrf", _lapack.registrations()["lapack_spotrf_ffi"], platform="cpu")
+    _, found = exported.call(X)
+    assert np.isfinite(found).all()
+
+
+def test_calls_of_other_platforms_do_not_matter() -> None:
+    """A function for several platforms holds the custom calls of all of them."""
+
+    def elsewhere(x: Any) -> Any:
+        return jax.ffi.ffi_call("jaxexp_elsewhere", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    def function(x: Any) -> Any:
+        return jax.lax.platform_dependent(x, cpu=lambda x: x * 2, default=elsewhere)
+
+    exported = reread(function, "jaxexp_elsewhere", platforms=("cpu", "tpu"))
+    close(exported.call(X), 2 * X)
+
+
+def test_callbacks_to_python_are_named() -> None:
+    with pytest.raises(jaxexp.ExportError, match=r"calls back to Python \(xla_python_cpu_callback\)"):
+        calling("xla_python_cpu_callback", api_version=2).call(X)
+
+
+def test_what_the_compiler_takes_apart_is_no_custom_call() -> None:
+    def function(x: Any) -> Any:
+        return jax.lax.approx_max_k(x, 2), jax.lax.top_k(x, 2), jax.lax.erf_inv(x / 5)
+
+    exported = jaxexp.export(jax.jit(function))(X)
+    assert b"custom_call" in exported.mlir_module_serialized
+    jax.tree.map(close, exported.call(X), function(X))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, calls in ARTIFACTS.items() if "_vjp_" not in name and any(map(is_lapack, calls))]
+)
+def test_migrated_linear_algebra_runs_in_jax_export(name: str) -> None:
+    """What `migrate` writes has the calls of today, which jax.export's own reader runs."""
+    with precision(name):
+        x, _ = stored(name)
+        blob = jaxexp.migrate((LAPACK / f"{name}.bin").read_bytes(), inputs=((x,), {}))
+        of_lapack = list(filter(is_lapack, jaxexp.compatibility(blob).custom_calls or ()))
+        assert of_lapack
+        assert all(target.endswith("_ffi") for target in of_lapack)
+        found, expected = (exported.call(x) for exported in (jax_export.deserialize(blob), load(name)))
+        jax.tree.map(close, found, expected)

@@ -1,0 +1,84 @@
+"""Records the terminal sessions in docs/cli.md from the real program: ``python tests/tools/record_cli.py``.
+
+The page says what to run: the block of Python makes the artifacts, and each line of a console block that begins with
+``$`` is a command, whose output replaces what stands below it. Commands run one after the other in one empty folder,
+on a terminal of 100 columns without colours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kit.places import GOLDEN, ROOT
+from kit.terminal import on_terminal
+
+PAGE = ROOT / "docs" / "cli.md"
+OLD = GOLDEN / "jax-0.4.30" / "poly.bin"
+COLUMNS = 100
+PROMPT = "$ "
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"<!-- artifacts -->\n```python\n(.*?)```", re.DOTALL)
+VERSIONS = re.compile(r"<!-- recorded with -->\n(.*)\n")
+
+
+def recorded(text: str) -> str:
+    """The page with what its commands print today."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, bin_ = Path(place) / "here", Path(place) / "bin"
+        folder.mkdir()
+        bin_.mkdir()
+        program = bin_ / "jaxexp"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jaxexp "$@"\n')
+        program.chmod(0o755)
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "XLA_FLAGS")}
+        env |= {
+            "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
+            "NO_COLOR": "1",
+            "TERM": "xterm",
+            "LC_ALL": "C.UTF-8",
+            "JAX_PLATFORMS": "cpu",
+            # Modules remember which files they were traced from; so their sizes would tell where jaxexp is installed.
+            "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
+        }
+        (folder / "old.bin").write_bytes(OLD.read_bytes())
+        code = PYTHON.search(text)
+        assert code is not None, "the page has no block of Python that makes artifacts"
+        subprocess.run([sys.executable, "-c", code[1]], cwd=folder, env=env, check=True)
+        text = CONSOLE.sub(lambda block: "```console\n" + session(block[1], folder, env) + "```", text)
+    return VERSIONS.sub(f"<!-- recorded with -->\n{versions()}\n", text)
+
+
+def session(block: str, folder: Path, env: dict[str, str]) -> str:
+    commands = [line for line in block.splitlines() if line.startswith(PROMPT)]
+    return "".join(f"{command}\n{output(command.removeprefix(PROMPT), folder, env)}" for command in commands)
+
+
+def output(command: str, folder: Path, env: dict[str, str]) -> str:
+    """What a command of a shell leaves on a terminal."""
+    _, seen = on_terminal(["sh", "-c", command], 50, COLUMNS, cwd=folder, env=env)
+    return settled(seen)
+
+
+def settled(seen: str) -> str:
+    """Without progress bars, which take themselves back."""
+    text = seen.replace("\r\n", "\n")
+    return re.sub(r"\x1b\[\?25l.*?\x1b\[\?25h(\r?\x1b\[1A)?\r?(\x1b\[2K)?", "", text, flags=re.DOTALL)
+
+
+def versions() -> str:
+    import jax
+
+    import jaxexp
+
+    return f"Recorded with jaxexp {jaxexp.__version__} and JAX {jax.__version__}, at {COLUMNS} columns."
+
+
+if __name__ == "__main__":
+    PAGE.write_text(recorded(PAGE.read_text()))

@@ -1,0 +1,154 @@
+"""The codec under sanitizers: builds it with them, then runs the tests that use it. What `make sanitize` does.
+
+python tests/tools/sanitize.py [build] [asan] [leaks] [threads]
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kit import native
+from kit.places import GOLDEN, ROOT, TESTS
+
+FOLDER = ROOT / "build" / "sanitize"
+SITE = FOLDER / "site"
+FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1 -DNDEBUG"
+
+# What exercises the native module; compiling with XLA is slow here, so what mostly does that is left out.
+SUITE = [
+    "artifact/test_attacks.py",
+    "artifact/test_census.py",
+    "artifact/test_own_golden.py",
+    "artifact/test_trailer.py",
+    "call/test_threads.py",
+    "codec/test_codec.py",
+    "codec/test_newer_writers.py",
+    "codec/test_pytrees.py",
+    "codec/test_registry.py",
+    "export/test_errors.py",
+    "io/test_kill.py",
+    "read/test_golden.py",
+    "wire/test_fuzz.py",
+]
+
+# Everything that a round made is gone or reachable when the check runs; the interpreter is still up. With an argument
+# it loses something on purpose.
+LEAKS = """
+import ctypes, gc, sys
+lost = ctypes.CDLL(None).malloc(12345) if len(sys.argv) > 1 else 0
+del lost
+import jax
+import jaxexp
+from kit.corpus import CASES, export_with
+
+blobs = []
+for name in ("sin", "nested_containers", "custom_node", "symbolic_batch", "sharded_2d"):
+    order = CASES[name].vjp_order
+    blobs.append((order, bytes(export_with(jaxexp, CASES[name].build()).serialize(vjp_order=order))))
+for _ in range(300):
+    for order, blob in blobs:
+        loaded = jaxexp.deserialize(blob)
+        assert bytes(loaded.serialize(vjp_order=order)) == blob
+        loaded.mlir_module_serialized
+        for damaged in (blob[:-8], blob[: len(blob) // 2], blob[:40] + b"!" + blob[41:]):
+            try:
+                jaxexp.deserialize(damaged)
+            except jaxexp.DeserializationError:
+                pass
+del loaded
+gc.collect()
+sys.exit(1 if ctypes.CDLL(None).__lsan_do_recoverable_leak_check() else 0)
+"""
+
+
+def build(compiler: str) -> None:
+    """The package with an instrumented native module, in a folder of its own."""
+    command = [
+        sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--upgrade",
+        "--target", str(SITE), str(ROOT), "-C", f"build-dir={FOLDER / 'cmake'}", "-C", "cmake.build-type=Sanitize",
+        "-C", f"cmake.define.CMAKE_CXX_COMPILER={compiler}", "-C", f"cmake.define.CMAKE_CXX_FLAGS={FLAGS}",
+    ]  # fmt: skip
+    if importlib.util.find_spec("scikit_build_core") and importlib.util.find_spec("nanobind"):
+        command.append("--no-build-isolation")
+    # CMake makes the stub by importing the module, into a Python that knows nothing of AddressSanitizer.
+    subprocess.run(command, check=True, env={**os.environ, **preloaded(compiler)})
+
+
+def preloaded(compiler: str) -> dict[str, str]:
+    """The environment of a Python that loads the instrumented module: the runtime has to come first."""
+
+    def library(name: str) -> str:
+        return subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
+
+    return {
+        "LD_PRELOAD": f"{library('libasan.so')} {library('libstdc++.so.6')}",
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:malloc_context_size=12",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+
+
+def environment(compiler: str, **extra: str) -> dict[str, str]:
+    path = os.pathsep.join([str(SITE), str(TESTS)])
+    # Python's own allocator would hide where a small object ends.
+    return {**os.environ, **preloaded(compiler), "PYTHONPATH": path, "PYTHONMALLOC": "malloc", **extra}
+
+
+def asan(compiler: str) -> int:
+    files = [str(TESTS / name) for name in SUITE if (TESTS / name).exists()]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", *files]
+    where = "import jaxexp._native as n; print(n.__file__)"
+    found = subprocess.check_output([sys.executable, "-c", where], env=environment(compiler), text=True).strip()
+    assert Path(found).is_relative_to(SITE), f"{found} is not the instrumented module"
+    return subprocess.run(command, env=environment(compiler), cwd=ROOT).returncode
+
+
+def leaks(compiler: str) -> int:
+    options = preloaded(compiler)["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1:leak_check_at_exit=0")
+    suppressions = f"suppressions={TESTS / 'cpp' / 'lsan.supp'}:print_suppressions=0"
+    devices = "--xla_force_host_platform_device_count=8"
+    extra = {"ASAN_OPTIONS": options, "LSAN_OPTIONS": suppressions, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices}
+    command = [sys.executable, "-c", LEAKS]
+    control = subprocess.run([*command, "lose"], env=environment(compiler, **extra), capture_output=True, text=True)
+    if control.returncode != 1 or "12345 byte" not in control.stderr:
+        print(f"LeakSanitizer does not notice what is lost on purpose:\n{control.stderr[-3000:]}")
+        return 1
+    return subprocess.run(command, env=environment(compiler, **extra)).returncode
+
+
+def threads() -> int:
+    programs = native.build("thread")
+    files = sorted(str(path) for folder in GOLDEN.glob("*_jaxexp-*") for path in folder.glob("*.bin"))
+    return subprocess.run([str(programs / "threads"), *files]).returncode
+
+
+def main() -> int:
+    wanted = sys.argv[1:] or ["build", "asan", "leaks", "threads"]
+    compiler = native.compiler("address,undefined")
+    if "clang" in compiler:
+        print(f"{compiler} keeps its sanitizers' runtime to itself: this needs g++", file=sys.stderr)
+        return 1
+    steps = {
+        "build": lambda: build(compiler) or 0,
+        "asan": lambda: asan(compiler),
+        "leaks": lambda: leaks(compiler),
+        "threads": threads,
+    }
+    failed = []
+    for name in wanted:
+        start = time.monotonic()
+        print(f"== {name}", flush=True)
+        if steps[name]() != 0:
+            failed.append(name)
+        print(f"== {name}: {'failed' if name in failed else 'passed'} in {time.monotonic() - start:.0f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

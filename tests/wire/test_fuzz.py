@@ -1,0 +1,110 @@
+"""A short run of every fuzz target: `make fuzz` runs them for as long as one likes.
+
+The numbers of runs and the seeds are fixed, so a failure here is one everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import jaxexp
+from kit import native
+from kit.parts import Part, put_together, take_apart, walk
+from kit.places import TESTS
+from tools import decoder_fuzz, fuzz
+
+NATIVE_RUNS = 20_000
+DECODER_RUNS = int(os.environ.get("JAXEXP_DECODER_FUZZ_RUNS", "1500"))
+TARGETS = sorted(path.stem for path in (TESTS / "cpp").glob("fuzz_*.cpp"))
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    try:
+        return native.build()
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def seeds(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("seeds")
+    assert fuzz.make_seeds(programs, folder) > 200
+    return folder
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path) -> None:
+    command = [programs / target, f"-runs={NATIVE_RUNS}", "-max_len=2048", f"-artifact_prefix={tmp_path}/"]
+    command.append(fuzz.seeds_of(target, seeds))
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-5000:]
+    runs, edges, corpus = map(int, re.search(r"Done (\d+) runs.*cov: (\d+), corpus: (\d+)", done.stdout).groups())
+    assert runs == NATIVE_RUNS
+    assert edges > 300, "the codec is compiled with the tracing of its edges"
+    assert corpus > 100, "inputs that reach something new are kept"
+
+
+def test_native_driver_notices(programs: Path, tmp_path: Path) -> None:
+    """What a target makes of bytes that are no artifact, and of an option that does not exist."""
+    (tmp_path / "no_artifact").write_bytes(b"\xff" * 64)
+    replayed = subprocess.run([programs / TARGETS[0], tmp_path / "no_artifact"], capture_output=True, text=True)
+    assert replayed.returncode == 0
+    assert "Done 1 runs" in replayed.stdout
+    assert subprocess.run([programs / TARGETS[0], "-nothing=1"], capture_output=True).returncode == 2
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_python_decoder(part: int) -> None:
+    """Fields changed one by one: a consistent function or a DeserializationError, and both of them often."""
+    count = DECODER_RUNS // 4
+    outcomes = decoder_fuzz.run(decoder_fuzz.sources(), seed=part * count, count=count)
+    assert outcomes["read"] > count // 10
+    assert outcomes["refused"] > count // 10
+
+
+def test_parts_of_an_artifact() -> None:
+    """Taking apart and putting together loses nothing: what the decoder is given is what was meant."""
+    for blob in decoder_fuzz.sources():
+        root = take_apart(blob)
+        again = put_together(root)
+        assert put_together(take_apart(again)) == again
+        assert decoder_fuzz.look_at(again) == "read"
+        ours, theirs = jaxexp.deserialize(again), jaxexp.deserialize(blob)
+        assert str(ours.in_tree) == str(theirs.in_tree)
+        # Weak types are in the trailer, which stays behind.
+        assert [str(aval) for aval in ours.in_avals] == [str(aval).lstrip("~") for aval in theirs.in_avals]
+        assert ours.mlir_module_serialized == theirs.mlir_module_serialized
+
+
+def test_shared_parts_stay_shared() -> None:
+    """A tree of 2**20 leaves in a few hundred bytes is refused at once, whoever made it."""
+    root = take_apart(decoder_fuzz.sources()[0])
+    node = next(part for part in walk(root) if part.kind == "PyTreeDef")
+    for _ in range(20):
+        parent = Part("PyTreeDef")
+        parent["kind"], parent["children"] = 2, [node, node]
+        node = parent
+    root["in_tree"] = node
+    blob = put_together(root)
+    assert len(blob) < 10_000
+    with pytest.raises(jaxexp.DeserializationError):
+        jaxexp.deserialize(blob)
+
+
+def test_changes_reach_every_field() -> None:
+    """A field that is never changed would be a hole in the test above."""
+    changed = set()
+    blobs = decoder_fuzz.sources()
+    for seed in range(3000):
+        source = random.Random(seed)
+        changer = decoder_fuzz.Changer(take_apart(source.choice(blobs)), source)
+        changed.add(changer.change())
+    everything = {f"{kind}.{field}" for kind, fields in decoder_fuzz.LAYOUT.items() for field in fields}
+    assert everything == changed
