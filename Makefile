@@ -76,7 +76,7 @@ format: $(INSTALLED)  ## let ruff and clang-format put the files in order, and m
 	@$(BIN)/clang-format -i $(CPP)
 
 clean:  ## remove all that these targets made, environments included
-	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache python/jaxexp/_native.pyi
+	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache python/jaxexp/_native*
 	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
 
 $(CREATED):
@@ -87,8 +87,8 @@ $(CREATED):
 $(INSTALLED): $(CREATED) $(SOURCES)
 	@echo "building and installing jaxexp into $(VENV) (the first time takes a few minutes)"
 	@$(PIP) install '.[dev]'
-# The build makes the native module's types; type checkers and editors look for them beside the sources.
-	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native.pyi python/jaxexp/
+# Beside the sources: its types for type checkers and editors, itself for PYTHONPATH=python. git ignores both.
+	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* python/jaxexp/
 	@touch $@
 
 $(NOX): $(CREATED)
