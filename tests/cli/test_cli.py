@@ -20,8 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from jaxexp import _cli
-from jaxexp._cli import inputs, page, progress
+from jaxexp._cli import inputs, page, progress, start
 from jaxexp._cli.commands import bench, unpack
 from kit.corpus import arr, mesh, spec
 from kit.places import GOLDEN, ROOT
@@ -74,7 +73,7 @@ def run(capsys):
     """Runs a command in this process: its status, stdout and stderr."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        status = _cli.main([str(argument) for argument in arguments])
+        status = start.main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return status, out, err
 
@@ -149,7 +148,7 @@ def test_without_the_extra(subprocess_env, absent: list[str], named: str) -> Non
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({absent}))
-from jaxexp._cli import main
+from jaxexp._cli.start import main
 sys.exit(main())
 """
     done = started(code, "--version", env=subprocess_env())
@@ -163,7 +162,7 @@ def imported(env: dict[str, str], *arguments: object) -> tuple[int, set[str]]:
     """The status of a command, and what it imported."""
     code = """
 import sys
-from jaxexp._cli import main
+from jaxexp._cli.start import main
 status = main(sys.argv[1:])
 print("\\n" + " ".join({name.partition(".")[0] for name in sys.modules}))
 sys.exit(status)
@@ -484,7 +483,9 @@ def fleet(folder, tmp_path_factory) -> Path:
     for name, source in {"b8": "scores", "inner/b16": "sharded", "inner/again": "scores", "h": "hostile"}.items():
         (place / "models" / f"{name}.jaxexp").write_bytes((folder / f"{source}.jaxexp").read_bytes())
     (place / "models" / ".hidden").write_text("not packed")
-    assert _cli.main(["pack", str(place / "fleet.zip"), str(place / "models"), "-m", 'commit="0e3c"', "-m", "v=3"]) == 0
+    assert (
+        start.main(["pack", str(place / "fleet.zip"), str(place / "models"), "-m", 'commit="0e3c"', "-m", "v=3"]) == 0
+    )
     return place / "fleet.zip"
 
 
@@ -851,8 +852,8 @@ def terminal(env: dict[str, str], columns: int, *arguments: object, delay: float
 
     # As if it took long, and the files were many.
     code = (
-        "import sys; from jaxexp._cli import main, progress; from jaxexp._cli.commands import verify; "
-        "progress.DELAY = {}; verify._FILES = 1; sys.exit(main())"
+        "import sys; from jaxexp._cli import progress, start; from jaxexp._cli.commands import verify; "
+        "progress.DELAY = {}; verify._FILES = 1; sys.exit(start.main())"
     )
     env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")} | {
         "TERM": "xterm-256color",
@@ -918,7 +919,7 @@ def test_long_tables_are_cut_on_a_terminal_alone(tmp_path, subprocess_env) -> No
 
 
 def test_no_colours_and_no_progress_in_a_pipe(folder, subprocess_env) -> None:
-    code = "import sys; from jaxexp._cli import main, progress; progress.DELAY = 0; sys.exit(main())"
+    code = "import sys; from jaxexp._cli import progress, start; progress.DELAY = 0; sys.exit(start.main())"
     done = started(code, "verify", folder, env=subprocess_env(FORCE_COLOR="1", TERM="xterm-256color"))
     assert done.returncode == 0
     assert done.stderr == ""
@@ -948,7 +949,7 @@ def test_one_long_cell_does_not_lengthen_every_row(capsys) -> None:
 
 def test_output_in_another_encoding(folder, subprocess_env, tmp_path) -> None:
     jaxexp.export(jax.jit(lambda tree: tree["漢"]))({"漢": 1.0}).save(tmp_path / "f")
-    code = "import sys; from jaxexp._cli import main; sys.exit(main())"
+    code = "import sys; from jaxexp._cli.start import main; sys.exit(main())"
     done = started(code, "inspect", tmp_path / "f", env=subprocess_env(PYTHONIOENCODING="latin-1", PYTHONUTF8="0"))
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\u6f22" in done.stdout
@@ -962,7 +963,7 @@ def test_progress_counts(monkeypatch, capsys) -> None:
 
 
 def test_shell_completion(subprocess_env) -> None:
-    code = "import sys; from jaxexp._cli import main; sys.exit(main())"
+    code = "import sys; from jaxexp._cli.start import main; sys.exit(main())"
     done = started(code, env=subprocess_env(_JAXEXP_COMPLETE="bash_source"))
     assert "_JAXEXP_COMPLETE=bash_complete" in done.stdout
     env = subprocess_env(_JAXEXP_COMPLETE="bash_complete", COMP_WORDS="jaxexp in", COMP_CWORD="1")

@@ -1,1 +1,4 @@
-"""What an artifact says of itself, read from its bytes. No JAX is imported here."""
+"""What an artifact says of itself, read from its bytes.
+
+May import: _io. No JAX is imported here.
+"""

@@ -1,1 +1,4 @@
-"""Calls of an exported function: the primitive with its rules, eager calls, `specialize`, `prefetch`."""
+"""Calls: the primitive and its rules, eager calls, `specialize`, `prefetch`.
+
+May import: _module _function _artifact _io.
+"""

@@ -1,29 +1,5 @@
-"""The command line `jaxexp`. A command a file; `app` starts them and turns errors into one line and a status."""
+"""The command line: a command a file in `commands/`, and what they share.
 
-from __future__ import annotations
-
-import importlib.util
-import sys
-from collections.abc import Sequence
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command.
-
-    Args:
-        arguments: those of the command line, without the program's name; None for this process's own.
-
-    Returns:
-        The exit status.
-    """
-    missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(
-            f"jaxexp: the command line needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not "
-            "installed: pip install 'jaxexp[cli]'",
-            file=sys.stderr,
-        )
-        return 1
-    from .app import run
-
-    return run(sys.argv[1:] if arguments is None else list(arguments))
+May import: _archive _compat _export _read _module _releases _artifact _io.
+JAX is imported only inside functions, if at all.
+"""

@@ -1,1 +1,4 @@
-"""How single values cross into bytes: pytree nodes, dtypes, dict keys, and what the native codec is given."""
+"""How single values cross into bytes: tree nodes, dtypes, dict keys.
+
+May import: _function.
+"""

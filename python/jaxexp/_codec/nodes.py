@@ -92,16 +92,6 @@ def register_pytree_node_serialization(
     return nodetype
 
 
-def _registered_unflatten(nodetype: type) -> Callable[[Any, Sequence[Any]], Any]:
-    if (node := _jax.registered_pytree_nodes.get(nodetype)) is None:
-        raise ExportError(
-            f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
-            "call jax.tree_util.register_pytree_node first, or pass from_children"
-        )
-    unflatten: Callable[[Any, Sequence[Any]], Any] = node.from_iter
-    return unflatten
-
-
 @public
 def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T:
     """Lets trees that contain a namedtuple class be serialized; its field names are stored with it.
@@ -141,6 +131,16 @@ def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T
         deserialize_auxdata=json.loads,
         from_children=from_children,
     )
+
+
+def _registered_unflatten(nodetype: type) -> Callable[[Any, Sequence[Any]], Any]:
+    if (node := _jax.registered_pytree_nodes.get(nodetype)) is None:
+        raise ExportError(
+            f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
+            "call jax.tree_util.register_pytree_node first, or pass from_children"
+        )
+    unflatten: Callable[[Any, Sequence[Any]], Any] = node.from_iter
+    return unflatten
 
 
 def _jax_owner(serialized_name: str) -> type | None:

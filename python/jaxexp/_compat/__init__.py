@@ -1,1 +1,4 @@
-"""Other releases of JAX, and jaxexp beside `jax.export`: who reads an artifact, migration, `install`."""
+"""Jaxexp beside other releases: who reads an artifact, migration, `install`.
+
+May import: jaxexp _read _exported _module _codec _function _releases _artifact.
+"""

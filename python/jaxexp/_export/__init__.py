@@ -1,1 +1,4 @@
-"""From a jitted function to an `Exported`: lowering, the VJP as a function, and `export` itself."""
+"""From a jitted function to an `Exported`.
+
+May import: _exported _write _module _function _artifact.
+"""

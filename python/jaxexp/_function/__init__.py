@@ -1,1 +1,4 @@
-"""What an exported function is, as data: its fields, calling convention and shardings."""
+"""An exported function as data: fields, calling convention, shardings.
+
+May import: _artifact.
+"""

@@ -1,1 +1,4 @@
-"""Files, sources of bytes, locks and threads. No JAX is imported here."""
+"""Files, sources of bytes, locks, threads.
+
+May import: nothing. No JAX is imported here.
+"""

@@ -1,1 +1,4 @@
-"""The StableHLO module of a function: parsed, checked, wrapped, and brought up to date."""
+"""The StableHLO module: parsed, checked, wrapped, brought up to date.
+
+May import: _function _releases _artifact.
+"""

@@ -1,1 +1,4 @@
-"""From bytes to an `Exported`: one or many, from files or buffers, under a policy."""
+"""From bytes to an `Exported`: one or many, under a policy.
+
+May import: _exported _codec _module _function _artifact _io.
+"""

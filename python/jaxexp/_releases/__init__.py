@@ -1,1 +1,4 @@
-"""What each release of JAX knows. No JAX is imported here."""
+"""What each release of JAX knows.
+
+May import: _artifact. No JAX is imported here.
+"""
