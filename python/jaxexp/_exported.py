@@ -9,13 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._call import call, specialize
 from jaxexp._errors import ExportTypeError
 from jaxexp._function import data, sharding
 from jaxexp._function.data import ExportedData
-from jaxexp._module import batch_dim, mlir
 from jaxexp._public import public
-from jaxexp._write import serialize
+
+# The verbs are imported when they are first used: who only loads a function does not wait for them.
+
+
+def _call(exported: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from jaxexp._call.call import call_exported
+
+    globals()["_call"] = call_exported  # from now on, without this detour
+    return call_exported(exported, args, kwargs)
+
+
+def _serialize(exported: Any, *how: Any) -> bytearray:
+    from jaxexp._write.serialize import serialize
+
+    globals()["_serialize"] = serialize
+    return serialize(exported, *how)
 
 
 @public
@@ -64,6 +77,8 @@ class Exported(ExportedData):
 
         A VJP has it too if every differentiable argument of the function has that dimension.
         """
+        from jaxexp._module import batch_dim
+
         declared = batch_dim.of(self)
         return None if declared is None else declared.name
 
@@ -92,6 +107,8 @@ class Exported(ExportedData):
         Args:
             serialized: True for the text of the module; False for the MLIR module itself, in the current MLIR context.
         """
+        from jaxexp._module import mlir
+
         if not serialized:
             return mlir.parse(self.mlir_module_serialized, None)
         with _jax.make_ir_context() as context:
@@ -137,7 +154,9 @@ class Exported(ExportedData):
             >>> batched = load("model.jaxexp")  # takes float32[b, 784]
             >>> batched.specialize(jax.ShapeDtypeStruct((32, 784), np.float32)).save("model_32.jaxexp")
         """
-        return specialize.specialize(self, args_specs, kwargs_specs)
+        from jaxexp._call.specialize import specialize
+
+        return specialize(self, args_specs, kwargs_specs)
 
     def serialize(
         self,
@@ -170,7 +189,7 @@ class Exported(ExportedData):
                 `metadata` is not JSON, or is given with ``trailer=False``.
             DeserializationError: the function was loaded, and its module is damaged.
         """
-        return serialize.serialize(self, vjp_order, compatibility, trailer, metadata)
+        return _serialize(self, vjp_order, compatibility, trailer, metadata)
 
     def save(
         self,
@@ -197,7 +216,9 @@ class Exported(ExportedData):
             ExportError: as in `serialize`.
             OSError: the file cannot be written; one that was there before is untouched.
         """
-        serialize.save(self, path, vjp_order, compatibility, trailer, metadata)
+        from jaxexp._write.serialize import save
+
+        save(self, path, vjp_order, compatibility, trailer, metadata)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.
@@ -219,7 +240,7 @@ class Exported(ExportedData):
             ExportError: an argument does not match, the platform or the number of devices is not what the function was
                 exported for, or a derivative is needed that was not serialized.
         """
-        return call.call_exported(self, args, kwargs)
+        return _call(self, args, kwargs)
 
     @classmethod
     def from_jax(cls, exported: Any) -> Exported:

@@ -15,10 +15,11 @@ from jaxexp._io import files
 from jaxexp._public import public
 
 from .decode import read
-from .policy import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from .policy import Policy
 
 # The pages of a large file may be mapped as huge pages, of which metadata and trailer need a few kB. The module,
 # between this many bytes at either end, may lie in huge pages: a call reads all of it.

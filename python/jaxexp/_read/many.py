@@ -16,12 +16,13 @@ from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
 from .decode import reader_of_many
-from .policy import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from jaxexp._exported import Exported
+
+    from .policy import Policy
 
 OnError = Literal["raise", "return"]
 
