@@ -22,6 +22,7 @@ NOX := $(VENV)/.nox-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
 CHECKED := python tests bench demo noxfile.py
+SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 
 .DEFAULT_GOAL := help
@@ -58,23 +59,24 @@ matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=..
 interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
 
-# mypy looks at the installed package, where the native module's generated stub lies beside the code.
-lint: $(INSTALLED)  ## ruff, mypy, pyright, codespell and clang-format
+lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright
 	@$(BIN)/python tests/tools/public_names.py --check
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
-	@$(BIN)/mypy -p jaxexp
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
+	@$(BIN)/codespell $(SPELT)
+	@$(BIN)/mypy python/jaxexp
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "lint: clean"
 
-format: $(INSTALLED)  ## format the files with ruff and clang-format
+format: $(INSTALLED)  ## format the files with ruff and clang-format, and make what is made from tables
 	@$(BIN)/python tests/tools/public_names.py
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
 	@$(BIN)/clang-format -i $(CPP)
 
 clean:  ## remove everything that these targets made, environments included
-	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache python/jaxexp/_native*
 	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
 
 $(CREATED):
@@ -85,6 +87,8 @@ $(CREATED):
 $(INSTALLED): $(CREATED) $(SOURCES)
 	@echo "building and installing jaxexp into $(VENV) (the first time takes a few minutes)"
 	@$(PIP) install '.[dev]'
+# Beside the sources: its types for type checkers and editors, itself for PYTHONPATH=python. git ignores both.
+	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* python/jaxexp/
 	@touch $@
 
 $(NOX): $(CREATED)

@@ -8,7 +8,7 @@ from ._public import public
 
 @public
 class ExportError(ValueError):
-    """What every error that jaxexp raises on purpose is an instance of."""
+    """The base class of all errors that jaxexp raises on purpose."""
 
 
 class ExportTypeError(ExportError, TypeError):
@@ -26,7 +26,7 @@ class SerializationError(ExportError):
 
 
 class SerializationTypeError(SerializationError, TypeError):
-    """A value inside an `Exported` whose type the format has no place for."""
+    """A value inside an `Exported` whose type the format cannot store."""
 
 
 class UnsupportedSerializationError(SerializationError, NotImplementedError):
@@ -38,8 +38,8 @@ class DeserializationError(ExportError):
     """Bytes that are not a serialized `Exported`, or not one that can be read here.
 
     Attributes:
-        path: where in the artifact, for example ``in_avals[3].dtype`` or ``vjp.in_tree.children[1]``;
-            empty when it is the buffer as a whole.
+        path: where in the artifact, for example ``in_avals[3].dtype`` or ``vjp.in_tree.children[1]``; empty for the
+            whole buffer.
         expected: what a reader needs to find there.
         found: what is there.
         file: the file that was read, the member of an archive, or ``item 17`` where `load_many` was given a buffer;

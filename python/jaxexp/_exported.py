@@ -34,11 +34,12 @@ def _serialize(exported: Any, *how: Any) -> bytearray:
 @public
 @dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False, kw_only=True)
 class Exported(ExportedData):
-    """A JAX function, lowered to StableHLO for good: its module, its signature, and the way to its VJP.
+    """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
 
     It has the fields, constructor keywords and methods of `jax.export.Exported`. Objects come from `export`,
-    `deserialize`, `load` or `from_jax`. Two of them are equal when signature, module and way to the VJP are: so are two
-    that were loaded from equal bytes, unless their shapes are symbolic (JAX compares dimensions within one scope only).
+    `deserialize`, `load` or `from_jax`. Two objects are equal if their signatures, their modules and the sources of
+    their VJPs are equal. So two functions that were loaded from equal bytes are equal, unless their shapes are
+    symbolic: JAX compares dimensions only within one scope.
 
     Attributes:
         fun_name: the name of the function that was exported.
@@ -48,13 +49,14 @@ class Exported(ExportedData):
         out_tree: the tree structure of the result.
         out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of those in
             `in_avals`.
-        in_shardings_hlo: per argument the HLO form of its sharding, None where it is unspecified; it follows from the
-            NamedSharding, so what the constructor is given is ignored.
-        out_shardings_hlo: the same per result.
+        in_shardings_hlo: the HLO form of each argument's sharding, None where it is unspecified. It follows from the
+            NamedShardings, so the constructor ignores what it is given.
+        out_shardings_hlo: the same for the results.
         nr_devices: how many devices the module was lowered for.
         platforms: the platforms it was lowered for, such as ``("cpu", "cuda")``.
-        ordered_effects: effects that take part in the calling convention, each by a token in and a token out.
-        unordered_effects: effects that do not.
+        ordered_effects: effects whose order is kept. Each one adds a token to the module's arguments and one to its
+            results.
+        unordered_effects: the other effects.
         disabled_safety_checks: the checks that `export` was told to leave out.
         mlir_module_serialized: the module, as a StableHLO portable artifact.
         calling_convention_version: how the module's main function takes its arguments
@@ -71,7 +73,7 @@ class Exported(ExportedData):
 
     @property
     def batch_dim(self) -> str | None:
-        """The dimension variable that `export` was told is a batch, None where there is none.
+        """The dimension variable that `export` was given as `batch_dim`, or None.
 
         A VJP has it too if every differentiable argument of the function has that dimension.
         """
@@ -82,9 +84,9 @@ class Exported(ExportedData):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the user said of the artifact that this was loaded from: the `metadata` that `serialize` was given.
+        """The `metadata` of the artifact that this function was loaded from; empty if there is none.
 
-        `serialize` and `save` write it again unless they are given another.
+        `serialize` and `save` write it again, unless they are given other metadata.
         """
         return types.MappingProxyType(data.metadata_of(self))
 
@@ -103,8 +105,7 @@ class Exported(ExportedData):
         """The StableHLO module.
 
         Args:
-            serialized: whether to return its text; otherwise the MLIR module itself, in the MLIR context that is
-                entered at the moment.
+            serialized: True for the text of the module; False for the MLIR module itself, in the current MLIR context.
         """
         from jaxexp._module import mlir
 
@@ -117,16 +118,16 @@ class Exported(ExportedData):
         """The shardings of the arguments, for `jax.device_put` and `jax.jit`.
 
         Args:
-            mesh: a Mesh or AbstractMesh of the axis sizes, names and types of the mesh that the function was
-                exported with; None leaves the shardings on the abstract mesh that they are stored with.
-            axis_names: what the axes are called in `mesh`, where its names are others: a mapping with the exported
-                name of every axis as key. The axes of `mesh` are in the exported order all the same.
+            mesh: a Mesh or AbstractMesh with the same axis sizes, names and types as the mesh that the function was
+                exported with. None leaves the shardings on the abstract mesh that they are stored with.
+            axis_names: for a `mesh` whose axes have other names: a mapping from the exported name of every axis to its
+                name in `mesh`. The order of the axes must be the exported one.
 
         Returns:
             One NamedSharding per argument, None where it is unspecified.
 
         Raises:
-            ExportError: the mesh is another one, or `axis_names` does not map its axes one to one.
+            ExportError: the mesh does not match, or `axis_names` does not map the axes one to one.
         """
         return tuple(sharding.on_mesh(stored, mesh, axis_names) for stored in self._in_named_shardings)
 
@@ -137,14 +138,14 @@ class Exported(ExportedData):
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> Exported:
         """The same function with symbolic dimensions fixed, as a new Exported.
 
-        Where all dimensions are fixed, the module holds no dynamic shapes any more. They may also be replaced by other
+        If all dimensions are fixed, the new module has no dynamic shapes. Dimensions can also be replaced by other
         symbolic dimensions. Everything else stays: name, trees, dtypes, shardings, platforms, donation, effects, and
-        the VJPs, which are specialized when they are asked for.
+        the VJPs, which are specialized when they are first used.
 
         Args:
-            args_specs: for each argument something with a shape and a dtype, as in `export`; of the tree structure
-                that the function was exported with.
-            kwargs_specs: the keyword arguments likewise.
+            args_specs: for each argument something with a shape and a dtype, as in `export`, in the tree structure that
+                the function was exported with.
+            kwargs_specs: the same for keyword arguments.
 
         Raises:
             ExportError: a spec does not fit the function's signature or its constraints.
@@ -170,23 +171,23 @@ class Exported(ExportedData):
         Args:
             vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of
                 that, and so on. `call` says what each derivative takes.
-            compatibility: the oldest JAX whose `jax.export` is to read the bytes: a release such as ``"jax-0.6.2"``,
-                weeks back from the installed release such as ``"12w"``, or ``"max"`` for the oldest release that can
-                be told of this function. By default what the function was exported with; and where that is nothing,
-                today's layout and the StableHLO of four weeks ago, as with `jax.export`.
-            trailer: whether to put behind what `jax.export` reads what it has no place for: digests, by which any
-                damage is noticed when the function is loaded, or its module first used; the constraints of symbolic
-                dimensions; weak types; `metadata`.
-            metadata: what else is to be known of the artifact: strings and what JSON can say. It is the `metadata` of
-                the loaded function, and in `inspect`. By default what the function was loaded with, if it was.
+            compatibility: the oldest JAX whose `jax.export` must be able to read the bytes: a release such as
+                ``"jax-0.6.2"``; weeks before the installed release, such as ``"12w"``; or ``"max"`` for the oldest
+                release that can read this function. The default is the `compatibility` that `export` was given. If it
+                was given none, the default is today's layout and the StableHLO of four weeks ago, as in `jax.export`.
+            trailer: whether to append a trailer, which `jax.export` ignores. It holds digests, so that any damage is
+                noticed when the function is loaded or its module is first used; the constraints of symbolic dimensions;
+                weak types; and `metadata`.
+            metadata: your own notes on the artifact, a mapping of strings to JSON values. The loaded function and
+                `inspect` return it as `metadata`. The default is the metadata that this function was loaded with.
 
         Raises:
-            ExportError: `vjp_order` is no count of VJPs, no VJP of that order is available, or something in the
-                signature has no serialized form, such as a pytree node type that is not registered; `compatibility`
-                is no release and no span, or names a release that knows nothing of something in the function, such as
-                a dtype, an operation or a custom call: the message says of what, and which release is the first to;
-                `metadata` is not JSON, or given without a trailer.
-            DeserializationError: the function was loaded, and its module is not what was written.
+            ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
+                signature has no serialized form, such as a pytree node type that is not registered; `compatibility` is
+                neither a release nor a number of weeks, or its release does not support a dtype, an operation, a custom
+                call or something else in the function (the message names it, and the first release that supports it);
+                `metadata` is not JSON, or is given with ``trailer=False``.
+            DeserializationError: the function was loaded, and its module is damaged.
         """
         return _serialize(self, vjp_order, compatibility, trailer, metadata)
 
@@ -220,24 +221,24 @@ class Exported(ExportedData):
         save(self, path, vjp_order, compatibility, trailer, metadata)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and what is built on them.
+        """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.
 
-        Each derivative in reverse mode (`jax.grad`, `jax.vjp`, `jax.jacrev`) takes one serialized VJP order, each in
-        forward mode (`jax.jvp`, `jax.jacfwd`) takes two: `jax.hessian`, which is forward over reverse, takes three.
-        `jax.vmap` is one call if all mapped arguments have the `batch_dim` that the function was exported with;
-        otherwise it runs one call after the other. It refuses functions with ordered effects.
+        Each reverse-mode derivative (`jax.grad`, `jax.vjp`, `jax.jacrev`) needs one serialized VJP order. Each
+        forward-mode derivative (`jax.jvp`, `jax.jacfwd`) needs two. So `jax.hessian`, which is forward over reverse,
+        needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`; otherwise it
+        makes one call for each element. It refuses functions with ordered effects.
 
         Args:
-            args: positional arguments of the tree structure, shapes and dtypes that the function was exported with;
-                symbolic dimensions take any size that fits.
-            kwargs: keyword arguments likewise.
+            args: positional arguments with the tree structure, shapes and dtypes that the function was exported with. A
+                symbolic dimension accepts any size that satisfies its constraints.
+            kwargs: the same for keyword arguments.
 
         Returns:
-            The result, of the tree structure `out_tree`.
+            The result, with the tree structure `out_tree`.
 
         Raises:
-            ExportError: an argument does not match, the platform or the number of devices is not what the function
-                was exported for, or a derivative is asked for that was not serialized.
+            ExportError: an argument does not match, the platform or the number of devices is not what the function was
+                exported for, or a derivative is needed that was not serialized.
         """
         return _call(self, args, kwargs)
 

@@ -359,7 +359,9 @@ class TestTools:
     def test_a_zip_file_of_others_is_no_archive(self, path: Path) -> None:
         with zipfile.ZipFile(path, "w") as zipped:
             zipped.writestr("a", blob())
-        with pytest.raises(DeserializationError, match=r"fleet.zip.*a ZIP file without, which `jaxexp pack` makes"):
+        with pytest.raises(
+            DeserializationError, match=r"fleet.zip.*a ZIP file without one: `jaxexp pack` makes an archive"
+        ):
             Archive.open(path)
 
     def test_changed_by_a_zip_tool_it_is_refused(self, path: Path) -> None:

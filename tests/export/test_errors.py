@@ -620,7 +620,7 @@ def test_unknown_pytree_type() -> None:
 
     error = raises_alike(provoke, match=r"corpus\.Nobody")
     assert isinstance(error, jaxexp.DeserializationError)
-    assert "regist" in str(error)
+    assert "register" in str(error)
 
 
 def test_unknown_effect() -> None:

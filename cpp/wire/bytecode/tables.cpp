@@ -21,8 +21,8 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 /// the same as a tensor's shape (x); an attribute that may be missing (O); a (v)arint, the (W)idth of an integer; a
 /// string's number (S), (B)ytes.
 ///
-/// Others say what this is: a (L)ocation; a type of (I)ntegers, (F)loating-point or (C)omplex numbers, truth values
-/// (N); the boun(D)s of dynamic dimensions. Or what is referred to first has to be: the type of an integer (n), of a
+/// Others say what this is: a (L)ocation; a type of integers (I), (F)loating-point or (C)omplex numbers, truth values
+/// (N); the bounds of dynamic dimensions (D). Or what is referred to first has to be: the type of an integer (n), of a
 /// float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of
 /// these four, or behind a (*), is not read.
 using Layout = const char*;

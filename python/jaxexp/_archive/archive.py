@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 class Archive(Mapping[str, "Handle"]):
     """The artifacts in one file: a read-only mapping of their names to handles, in the order of the names.
 
-    The file is a ZIP file of stored members, each an artifact that any `unzip` takes out and any `jax.export` reads,
-    with an index as last member. Opening reads the index's root alone, whatever the number of members; what is asked
-    for is checked when it is asked for. A file in the file system is mapped into memory, so many threads and processes
-    share its pages, and a module's bytes are read when the function is called.
+    The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts them, and any
+    `jax.export` reads them. The last member is an index. Opening an archive reads only the root of the index, however
+    many members there are. Everything else is read and checked when you ask for it. A local file is mapped into memory:
+    threads and processes share its pages, and the bytes of a module are read when the function is called.
 
-    An archive stays open as long as something loaded from it is in use. It sees the file as it was when it was opened:
-    who appends to it overwrites nothing, who compacts it makes a new file.
+    The file stays open as long as something loaded from it is in use. An archive shows the file as it was when it was
+    opened: appending overwrites nothing, and compacting makes a new file.
 
     Attributes:
         name: the path or URL.
-        unfinished_bytes: how many bytes behind the archive were left by somebody who was interrupted while he appended
-            to it, or is still at it; 0 nearly always.
+        unfinished_bytes: how many bytes follow the end of the archive, because an append was interrupted or is still
+            running; nearly always 0.
 
     Example:
         >>> with jaxexp.Archive.create("fleet.zip") as archive:
@@ -59,22 +59,23 @@ class Archive(Mapping[str, "Handle"]):
         """Opens an archive for reading.
 
         Args:
-            source: a path; a binary file object that can be read and sought, which has to stay open; or a URL that
-                fsspec knows, such as ``"s3://bucket/fleet.zip"`` (extra ``jaxexp[remote]``). What is behind a URL or a
-                file object is read by ranges: the end with the index, then the members that are asked for.
+            source: a path; a binary file object with `read` and `seek`, which must stay open; or a URL that fsspec
+                supports, such as ``"s3://bucket/fleet.zip"`` (extra ``jaxexp[remote]``). URLs and file objects are read
+                in ranges: first the end with the index, then the members that you ask for.
             storage_options: for fsspec, such as credentials.
 
         Raises:
             DeserializationError: it is no archive, or its index is damaged.
             OSError: it cannot be opened.
-            ImportError: it is a URL, and fsspec or what it takes for such URLs is not installed.
+            ImportError: it is a URL, and fsspec or the package that fsspec needs for it is not installed.
             TypeError: `source` is something else.
         """
         return Archive(Opened(open_source(source, storage_options), Archive.open))
 
     @staticmethod
     def create(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
-        """A new archive, as a context manager: `path` appears, or is replaced, when its block ends without exception.
+        """A writer for a new archive, to be used in a `with` block. At its end the file appears, or replaces an old
+        one.
 
         Args:
             path: the file.
@@ -89,10 +90,11 @@ class Archive(Mapping[str, "Handle"]):
 
     @staticmethod
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
-        """An archive to add members to, or to remove some from, as a context manager.
+        """A writer that adds members to an archive, or removes some, to be used in a `with` block.
 
-        Nothing in the file is overwritten: new members go behind the old end, and then a new index. Whoever reads it
-        meanwhile, or after this was interrupted, sees the archive as it was. One process at a time can do this.
+        Nothing in the file is overwritten: new members, then a new index, are written after the old end. Readers see
+        the archive as it was until the block ends, and also if it is interrupted. Only one process at a time can do
+        this.
 
         Args:
             path: the file.
@@ -109,10 +111,10 @@ class Archive(Mapping[str, "Handle"]):
 
     @staticmethod
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
-        """Writes an archive anew, without what was removed, and with every index but the last left out.
+        """Rewrites an archive without the members that were removed and without old indices.
 
-        The new file takes the old one's place at the end; who has the old one open keeps it. Every artifact is
-        verified on the way, so a damaged one ends this, and leaves everything as it was.
+        At the end, the new file replaces the old one; programs that have the old file open keep it. Every artifact is
+        verified first: if one is damaged, nothing changes.
 
         Args:
             path: the file.
@@ -158,7 +160,7 @@ class Archive(Mapping[str, "Handle"]):
 
         Args:
             pattern: as in `fnmatch.fnmatchcase`: ``*`` matches anything, slashes included, ``?`` one character, and
-                ``[ab]`` one of some.
+                ``[ab]`` one of the characters in brackets.
         """
         names = self._listed()
         matching = fnmatch.filter(names, pattern) if os.sep == "/" else [n for n in names if _matches(n, pattern)]
@@ -190,10 +192,10 @@ class Archive(Mapping[str, "Handle"]):
         on_error: OnError = "raise",
         policy: Policy | None = None,
     ) -> list[Exported] | list[Exported | Exception]:
-        """Loads many members at once: verified in threads, decoded with what they have in common made once.
+        """Loads many members at once, as `load_many` does for files.
 
         Args:
-            names: which ones, in this order; None for all, in the order of the archive.
+            names: the members, in this order; None for all, in the order of the archive.
             workers: as in `load_many`.
             on_error: as in `load_many`.
             policy: as in `load_many`.
@@ -202,17 +204,17 @@ class Archive(Mapping[str, "Handle"]):
             One Exported for each name, as in `load_many`.
 
         Raises:
-            KeyError: there is no member of such a name.
-            DeserializationError: a member, or the index, is damaged; it names the archive and the member.
+            KeyError: there is no member with such a name.
+            DeserializationError: a member, or the index, is damaged. The error names the archive and the member.
             PolicyError: likewise.
         """
         return load.load(self._opened, self._names if names is None else names, workers, on_error, policy)
 
     def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
-        """Reads every byte of the archive and compares it with what it has to be.
+        """Checks every byte of the archive, without JAX.
 
-        Checked are the index, each artifact (its digest over all bytes, its structure and what it means, as in
-        `deserialize`), and what `unzip` goes by. Of a slice, its members alone. No JAX is imported.
+        This checks the index, each artifact (the digest of all its bytes, then everything that `deserialize` checks),
+        and the directory that `unzip` uses. For an archive from `glob`, only its members are checked.
 
         Args:
             workers: how many threads; None for as many as there are CPUs.
@@ -226,7 +228,7 @@ class Archive(Mapping[str, "Handle"]):
         return dict(error for _, errors in verify_in_steps(self, workers) for error in errors)
 
     def close(self) -> None:
-        """Lets go of the file. What was loaded from it stays usable, and holds it as long as it needs it."""
+        """Closes the archive. What was loaded from it stays usable, and keeps the file open as long as necessary."""
         self._opened.close()
 
     def __enter__(self) -> Archive:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @public
 @dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Handle:
-    """A member of an archive that has not been read yet.
+    """A member of an archive. Its artifact is read when you ask for it.
 
     Attributes:
         name: its name in the archive.
@@ -35,7 +35,7 @@ class Handle:
 
     @property
     def summary(self) -> Summary:
-        """What the index says of the function; the artifact is not read."""
+        """What the index says about the function; the artifact is not read."""
         return of_member(self._member)
 
     @property
@@ -52,28 +52,28 @@ class Handle:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the user said of it, to the archive or else to the artifact."""
+        """The metadata that `ArchiveWriter.add` was given, otherwise that of the artifact."""
         with self._placed():
             return self._opened.metadata(self._number)
 
     @property
     def shares_modules(self) -> bool:
-        """Whether its modules are stored with another member, so that what `unzip` takes out is not an artifact."""
+        """Whether its modules are stored with another member. Then `unzip` does not extract a complete artifact."""
         apart: bool = self._member["apart"]
         return apart
 
     def load(self, *, policy: Policy | None = None) -> Exported:
-        """The function, as from `jaxexp.load`; from a mapped file, its module is read when it is called.
+        """The function, as from `jaxexp.load`. If the file is mapped, the module is read when the function is called.
 
-        As long as somebody keeps it, and without a policy, the same function is returned again, with the code that was
-        compiled for it.
+        Without a policy, the same object is returned again as long as it is in use, with the code that was compiled for
+        it.
 
         Args:
             policy: what the artifact may contain, as in `deserialize`.
 
         Raises:
-            DeserializationError: the artifact is damaged; it names the archive and the member.
-            PolicyError: it contains what the policy does not allow.
+            DeserializationError: the artifact is damaged. The error names the archive and the member.
+            PolicyError: the artifact contains something that the policy does not allow.
             OSError: a remote file cannot be read.
         """
         exported = self._opened.loaded.get(self._number) if policy is None else None
@@ -84,7 +84,7 @@ class Handle:
         return exported
 
     def load_and_keep(self) -> Exported:
-        """As `load`; the archive keeps the function until it is closed."""
+        """Like `load`, but the archive keeps the function until the archive is closed."""
         exported = self._opened.kept[self._number] = self.load()
         return exported
 
@@ -94,14 +94,14 @@ class Handle:
         They are not verified.
 
         Raises:
-            DeserializationError: its modules are stored with another member, and are not there.
+            DeserializationError: its modules are stored with another member, but are not found there.
         """
         with self._placed():
             data: bytes | memoryview = self._opened.artifact_bytes(self._number)
             return data
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
-        """What the artifact says of itself, as from `jaxexp.inspect`."""
+        """What the artifact says about itself, as from `jaxexp.inspect`."""
         with self._placed():
             image, modules = self._opened.parts(self._number)
             return described(image, check_modules, modules)

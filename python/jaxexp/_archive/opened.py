@@ -185,5 +185,5 @@ def _earlier_end(source: Source) -> tuple[int, _native.ArchiveEnd]:
     raise DeserializationError(
         "",
         "an archive of artifacts, with an index that its end points to",
-        "a ZIP file without, which `jaxexp pack` makes from its members" if is_zip else "something else",
+        "a ZIP file without one: `jaxexp pack` makes an archive from its members" if is_zip else "something else",
     )

@@ -17,17 +17,17 @@ _LISTED, _LIST_SIZE = 32, 1 << 12
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What the index of an archive says of a member; what it leaves out is in `Handle.inspect`.
+    """What the index of an archive says about a member. `Handle.inspect` says more.
 
     Attributes:
         fun_name: the name of the function.
-        jax_version: the JAX that wrote it, where the artifact says so (since JAX 0.11.1).
+        jax_version: the release of JAX that wrote it; None if the artifact does not say so (before JAX 0.11.1).
         writer: the releases of JAX that write such an artifact.
-        platforms: what the module was lowered for.
+        platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         arguments: the first arguments, such as ``"float32[b,128]"``: at most 32, and 4 kB of text.
         argument_count: how many there are.
-        results: the first results likewise.
+        results: the first results, in the same form.
         result_count: how many there are.
         module_bytes: the size of its module, then of those of its VJPs.
     """
@@ -55,7 +55,7 @@ class Summary:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dict of strings, numbers and tuples, which `json.dumps` takes."""
+        """The same as a dict of strings, numbers and tuples, which `json.dumps` accepts."""
         return {**dataclasses.asdict(self), "vjp_order": self.vjp_order}
 
 

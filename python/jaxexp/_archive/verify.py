@@ -72,7 +72,7 @@ def _check_directory(opened: Opened) -> None:
                 if behind == opened.index.last_bytes(place, start, pointer.comment()):
                     return
         raise DeserializationError(
-            "", "the directory of a ZIP file with these members", "another; get another copy of the archive"
+            "", "the directory of a ZIP file with these members", "a different one; get another copy of the archive"
         )
 
 

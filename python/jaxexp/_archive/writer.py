@@ -30,15 +30,15 @@ _WRITER = f"jaxexp {__version__}"
 
 @public
 class ArchiveWriter:
-    """An archive that is being written, as `Archive.create` and `Archive.append` return it, for a `with` block.
+    """Writes an archive in a `with` block. `Archive.create` and `Archive.append` return one.
 
-    What is added is there for readers when the block ends; an exception that leaves it undoes everything.
+    Readers see the changes when the block ends. An exception in the block undoes all of them.
 
-    An artifact that equals one in the archive is not stored again: the index gives it the same place. Nor are modules
-    that another member has, if `share_modules` is true: then only the rest is stored, as a member of the folder
-    ``.jaxexp/apart``, and `Handle.load` and `Handle.read` put it together. So functions that were exported for several
-    platforms, or with several trees, and have one module, take its space once. What is stored under its own name is
-    always an artifact that `jax.export` reads.
+    An artifact that is in the archive already is not stored again: both names refer to the same bytes. If
+    `share_modules` is true, modules that another member has are not stored again either. Then only the rest of the
+    artifact is stored, in the folder ``.jaxexp/apart``, and `Handle.load` and `Handle.read` join the parts. So
+    functions with the same module, for example exported with different trees, need its space only once. A member that
+    is stored under its own name is always an artifact that `jax.export` reads.
 
     Args:
         share_modules: whether modules are shared between different artifacts.
@@ -82,18 +82,18 @@ class ArchiveWriter:
         """Adds a function under a name.
 
         Args:
-            name: a relative path with ``/`` between its parts. It may not be there already, nor be a folder of other
-                names; ``..``, backslashes and control characters are refused.
+            name: a relative path with ``/`` between its parts. It must not exist already, and must not be a folder of
+                other names. ``..``, backslashes and control characters are refused.
             exported_or_bytes: a `jaxexp.Exported`, or a buffer with any artifact, which is stored as it is.
             vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
-            metadata: what else is to be known of it: strings and what JSON can say, at most 64 kB. It is kept in the
-                index, where `Handle.metadata` finds it, and is the `metadata` of the loaded function. By default what
-                the artifact says.
+            metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The index keeps it.
+                `Handle.metadata` and the loaded function's `metadata` return it. The default is the metadata of the
+                artifact.
 
         Raises:
             ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
                 serialized.
-            DeserializationError: the buffer is no artifact, or damaged.
+            DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
         own = None if metadata is None else _metadata_text(metadata)
@@ -126,7 +126,7 @@ class ArchiveWriter:
         return digest
 
     def remove(self, name: str) -> None:
-        """Takes a member out of the index. `Archive.compact` frees its bytes.
+        """Removes a member from the index. `Archive.compact` frees its bytes.
 
         Raises:
             KeyError: there is no such member.
@@ -150,7 +150,7 @@ class ArchiveWriter:
         return len(self._records)
 
     def names(self) -> list[str]:
-        """The names of the members, ascending."""
+        """The names of the members, in ascending order."""
         return self._records.names()
 
     def __enter__(self) -> ArchiveWriter:

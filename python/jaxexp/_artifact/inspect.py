@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @public
 def inspect(path_or_buffer: str | os.PathLike[str] | Buffer, *, check_modules: bool = False) -> Inspection:
-    """Says what is in an artifact without loading it, and without JAX: its signature, its age, its modules' sizes.
+    """Says what is in an artifact, without loading it and without JAX: signature, age, sizes of the modules.
 
-    The bytes are verified as in `deserialize`. What takes JAX to find out is left open: whether symbolic shapes parse,
-    whether pytree nodes and effects are known, and what is in the module beside the names in its head.
+    The bytes are verified as in `deserialize`. Checks that need JAX are left out: whether symbolic shapes parse,
+    whether pytree nodes and effects are known, and whether the module is what its first bytes say.
 
     Args:
         path_or_buffer: a path as a str or an object such as `pathlib.Path`; or a buffer, as for `deserialize`.
-        check_modules: whether to read the modules, too, and to compare them with their digests. Otherwise a large
-            file is not read beyond its ends.
+        check_modules: whether to read the modules, too, and to compare them with their digests. Otherwise only both
+            ends of a large file are read.
 
     Raises:
-        DeserializationError: the bytes are no artifact, or damaged; it names the file, if there is one.
+        DeserializationError: the bytes are not an artifact, or are damaged. The error names the file, if there is one.
         OSError: the file cannot be opened.
         TypeError: it is neither a path nor a buffer.
 

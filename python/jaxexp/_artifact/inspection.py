@@ -14,13 +14,13 @@ class Value:
 
     Attributes:
         dtype: the name of its dtype.
-        weak_type: whether its type gives way to others in JAX's type promotion; None where that is not known, because
-            the artifact has no trailer.
+        weak_type: whether its type is weak in JAX's type promotion; None if that is not known, because the artifact has
+            no trailer.
         shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
-        memory_space: where it lies: "device", "host" or "any".
-        sharding: how it is divided among devices; None where that is left open.
-        kept: whether the module takes it. Arguments that the function does not use may be left out; results are in
-            the module always.
+        memory_space: where it is stored: "device", "host" or "any".
+        sharding: how it is divided among devices; None if that is not specified.
+        kept: whether the module has it. Arguments that the function does not use may be missing there; results never
+            are.
         path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1]"``. Children
             of custom nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
     """
@@ -47,17 +47,17 @@ class Value:
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What an artifact says of itself; its text fits a terminal.
+    """What an artifact says about itself. `print` shows it for a terminal.
 
-    Nothing of this is checked against the modules: that takes JAX, and is what `Policy` is for.
+    These facts are not compared with the modules, which would need JAX. A `Policy` checks the modules.
 
     Attributes:
         fun_name: the name of the function.
-        jax_version: the JAX that wrote it, where the artifact says so (since JAX 0.11.1).
+        jax_version: the release of JAX that wrote it; None if the artifact does not say so (before JAX 0.11.1).
         writer: the releases of JAX that write such an artifact.
         serialization_version: the version number in its first slot.
         calling_convention_version: the version of the calling convention.
-        platforms: what the module was lowered for.
+        platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         arguments: the arguments, in the order of the leaves of `in_tree`.
         results: the results, in the order of the leaves of `out_tree`.
@@ -69,18 +69,19 @@ class Inspection:
         vjp_order: how many VJPs it holds.
         total_bytes: the size of the buffer or file.
         module_bytes: the size of its module, then of those of its VJPs.
-        producer: what wrote the module, such as ``"StableHLO_v1.13.0"``; None if the module is no MLIR bytecode.
-        stablehlo: the version of StableHLO that the module was written for; None where the producer names none.
+        producer: what wrote the module, such as ``"StableHLO_v1.13.0"``; None if the module is not MLIR bytecode.
+        stablehlo: the version of StableHLO that the module was written for; None if the producer does not say.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
         operation_counts: how many operations of each kind there are in each of the modules, in the order of
             `module_bytes`; None for a module that is damaged, or newer than what can be read here.
-        custom_calls: likewise how many operations call each target of custom calls.
-        trailer: who wrote the trailer, which is where all that follows comes from; None where there is none.
+        custom_calls: how many operations call each custom call target, in the same form.
+        trailer: who wrote the trailer; None if there is none. The attributes below come from the trailer.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
-        modules_checked: whether `inspect` was told to compare them. The digest of everything else always is.
+        modules_checked: whether `inspect` compared the modules with their digests. It always does so for everything
+            else.
         constraints: the constraints on dimension variables.
-        metadata: what the user had to say of the artifact; None for nothing.
+        metadata: the `metadata` that the artifact was written with; None if there is none.
     """
 
     fun_name: str
@@ -113,7 +114,7 @@ class Inspection:
     metadata: dict[str, Any] | None = dataclasses.field(hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` takes."""
+        """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` accepts."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:

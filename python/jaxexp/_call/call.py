@@ -119,8 +119,8 @@ def tree_mismatch(exported: ExportedData, in_tree: Any) -> str:
     ]
     return "\n".join(
         [
-            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass by position "
-            "and by keyword what was passed so in export; what jit took as static is part of the function now",
+            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
+            "position or by keyword as in export, without those that jit took as static: they are part of the function",
             *differences,
         ]
     )

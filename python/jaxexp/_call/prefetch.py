@@ -55,42 +55,41 @@ def prefetch(
     workers: int | None = None,
     on_error: Literal["raise", "return"] = "raise",
 ) -> list[jax.stages.Compiled] | list[jax.stages.Compiled | Exception]:
-    """Compiles functions ahead of time, so that the first `Exported.call` of each runs what is there.
+    """Compiles functions ahead of time, so that the first `Exported.call` of each does not wait for the compiler.
 
-    Modules are lowered in the caller's thread, and compiled by XLA in several threads meanwhile. Nothing is executed.
-    Where JAX's persistent compilation cache is configured (`jax.config.jax_compilation_cache_dir`), compiled code comes
-    from there, and goes there.
+    The caller's thread lowers the modules. Meanwhile XLA compiles them in several threads. Nothing is executed. If
+    JAX's persistent compilation cache is configured (`jax.config.jax_compilation_cache_dir`), it is used.
 
-    Code is made for arguments of the shapes and dtypes in a function's signature, as a call outside of `jax.jit` takes
-    them, and for where they lie:
+    The code is for calls outside of `jax.jit`, with the shapes and dtypes of the signature and with arguments in these
+    places:
 
-    - without `mesh_or_device`, for arrays that were not placed, such as NumPy arrays and results of `jax.numpy`;
-    - with a device, for arrays on that device that `jax.device_put` placed there;
-    - with a mesh, for arrays with the shardings of `Exported.in_shardings_jax(mesh)`; those of arguments
-      that the function was exported without are for arrays that were not placed.
+    - without `mesh_or_device`: arrays that were not placed, such as NumPy arrays and results of `jax.numpy`;
+    - with a device: arrays that `jax.device_put` placed on it;
+    - with a mesh: arrays with the shardings of `Exported.in_shardings_jax(mesh)`; for arguments that have none there,
+      arrays that were not placed.
 
-    A call with arguments of another kind compiles again, as always in JAX. What was prefetched is kept as long as the
-    function, unless JAX is asked to forget it (`jax.clear_caches`).
+    A call with other arguments compiles again, as always in JAX. Compiled code is kept as long as the function, unless
+    you call `jax.clear_caches`.
 
     Args:
-        handles: functions, as `Exported`, as handles of an archive (which then keeps the functions until it is closed,
-            so that `Handle.load` returns them), or as anything else whose method `load` returns one. A function with
-            symbolic dimensions is compiled for the shapes that come with it, in a tuple: ``(function, args)`` or
-            ``(function, args, kwargs)``, where `args` is the tuple of positional arguments, arrays or
-            `jax.ShapeDtypeStruct`. Other functions may come with arguments, too; then `mesh_or_device` says nothing
-            about them.
+        handles: the functions: `Exported` objects, handles of an archive, or other objects whose method `load` returns
+            an `Exported`. An archive keeps the functions of its handles until it is closed, so that `Handle.load`
+            returns them. A function with symbolic dimensions needs arguments to be compiled for. Give them in a tuple:
+            ``(function, args)`` or ``(function, args, kwargs)``, where `args` is a tuple of arrays or
+            `jax.ShapeDtypeStruct`. You may give arguments for other functions, too; then `mesh_or_device` does not
+            apply to these.
         mesh_or_device: a `jax.sharding.Mesh` or a device, as above.
         workers: how many threads compile; by default one for each CPU that the process may use.
-        on_error: ``"raise"`` raises the error of the first function, in their order, that cannot be compiled;
-            ``"return"`` puts the exception in its place, and goes on with the others.
+        on_error: ``"raise"`` raises the error of the first function that cannot be compiled. ``"return"`` puts the
+            exception in its place and compiles the others.
 
     Returns:
-        For each function what JAX compiled, a `jax.stages.Compiled`: its `memory_analysis` and `cost_analysis` say what
-        it will take. With ``on_error="return"``, of these or exceptions.
+        A `jax.stages.Compiled` for each function. Its `memory_analysis` and `cost_analysis` estimate what a call needs.
+        With ``on_error="return"``, an exception for each function that failed.
 
     Raises:
-        ExportError: a function has symbolic dimensions and comes without arguments; it is for other platforms or for
-            another number of devices; there are more than 2,048 functions, of which JAX would forget some.
+        ExportError: a function has symbolic dimensions and no arguments; it is for other platforms or another number of
+            devices; or there are more than 2,048 functions, because JAX would forget some of them.
 
     Example:
         >>> functions = load_many(paths)

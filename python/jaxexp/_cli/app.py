@@ -61,7 +61,7 @@ class _Commands(click.Group):
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Wherever a FILE is read, fleet.zip::resnet/b8 is a member of an archive, and 'fleet.zip::resnet/*' are "
+    epilog="A FILE may be a member of an archive: fleet.zip::resnet/b8 is one, and 'fleet.zip::resnet/*' stands for "
     "several. 'jaxexp COMMAND --help' has examples.",
 )
 @click.version_option(__version__, prog_name="jaxexp", message="%(prog)s %(version)s")

@@ -53,22 +53,21 @@ def register_pytree_node_serialization(
 ) -> T:
     """Lets trees that contain `nodetype` be serialized, under a name of your choice.
 
-    The type has to be a pytree node already (`jax.tree_util.register_pytree_node` and its relatives). What is
-    registered here is known to `jax.export` too, and the other way round; registering a type with both is allowed,
-    in either order.
+    The type has to be a pytree node already (`jax.tree_util.register_pytree_node` and its relatives). jaxexp and
+    `jax.export` share registrations, in both directions. You may also register a type with both, in either order.
 
     Args:
         nodetype: the class of the nodes.
-        serialized_name: what stands for the class in the bytes. Reader and writer must agree on it, so choose
-            something that will not change when code moves, such as ``"mypackage.State"``.
+        serialized_name: the name of the class in the bytes. Reader and writer must use the same name, so choose one
+            that does not change when code moves, such as ``"mypackage.State"``.
         serialize_auxdata: called with a node's auxiliary data (what its flatten function returned second); returns
             bytes.
         deserialize_auxdata: the inverse: called with those bytes; what it returns goes to `from_children`.
-        from_children: called with (auxiliary data, children); returns an instance of `nodetype`, which is used for
-            its tree structure only. Left out, it is the unflatten function that the type was registered with.
+        from_children: called with (auxiliary data, children); returns an instance of `nodetype`, of which only the tree
+            structure is used. The default is the unflatten function that the type was registered with in JAX.
 
     Returns:
-        `nodetype`, so that a partial application serves as class decorator.
+        `nodetype`, so that you can use a `functools.partial` of this function as a class decorator.
 
     Raises:
         ExportError: the type or the name was registered before, or `from_children` is left out for a type that is
@@ -101,7 +100,7 @@ def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T
     Args:
         nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. A reader's class of that name may
             list its fields in another order, but must have the same fields.
-        serialized_name: what stands for the class in the bytes, as in `register_pytree_node_serialization`.
+        serialized_name: the name of the class in the bytes, as in `register_pytree_node_serialization`.
 
     Returns:
         `nodetype`.

@@ -35,7 +35,7 @@ PROMISED_MONTHS = 6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """Neighbouring releases of JAX whose `jax.export` cannot load an artifact, for one reason.
+    """A range of JAX releases whose `jax.export` cannot load an artifact, all for the same reason.
 
     Attributes:
         first: the oldest of them.
@@ -54,36 +54,36 @@ class Refusal:
 @public
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What an artifact is and who can load it; its text fits a terminal.
+    """What an artifact is and who can load it. `print` shows it for a terminal.
 
-    To load means that the signature is decoded and the module is parsed. Whether it also runs depends on the custom
-    calls, devices and pytree node types of that place.
+    Loading means decoding the signature and parsing the module. Whether the function also runs depends on the custom
+    calls, devices and pytree node types of the process that loads it.
 
     Attributes:
         fun_name: the name of the function.
-        jax_version: the JAX that wrote it, where the artifact says so (since JAX 0.11.1).
+        jax_version: the release of JAX that wrote it; None if the artifact does not say so (before JAX 0.11.1).
         writers: the oldest and the newest release of JAX that write such an artifact.
-        layout: what tells its generation of the format.
+        layout: its generation of the format, in words.
         serialization_version: the version number in its first slot; several layouts share one.
-        stablehlo: the version of StableHLO that the module was written for; None if it is no portable artifact.
+        stablehlo: the version of StableHLO that the module was written for; None if it is not a portable artifact.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
-        custom_calls: how many operations call each custom call target; None where the module cannot be parsed here.
+        custom_calls: how many operations call each custom call target; None if the module cannot be parsed here.
         dtypes: the dtypes of the arguments and results.
         custom_nodes: the serialized names of its custom pytree nodes.
-        platforms: what the module was lowered for.
+        platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         calling_convention_version: the version of the calling convention.
         vjp_order: how many VJPs it holds.
-        readers: spans of JAX releases whose `jax.export` loads it: the oldest and the newest of each.
-        refusals: why the others do not.
+        readers: ranges of JAX releases whose `jax.export` loads it, each as (oldest, newest).
+        refusals: why the other releases cannot load it.
         unreadable_here: why jaxexp cannot load it in this process; None if it can.
         jax_export_version: the installed JAX.
         jax_export_refuses: why the installed `jax.export` cannot load it; None if it can.
-        expired_flag_helps: whether the installed `jax.export` refuses it only as long as the flag
-            ``jax_export_deserialize_expired_versions`` is off.
-        promised_until: until when new releases of `jax.export` promise to load it, at least; None if its writer is
-            not known.
+        expired_flag_helps: whether the installed `jax.export` refuses it now, but loads it if the flag
+            ``jax_export_deserialize_expired_versions`` is on.
+        promised_until: the day until which new releases of `jax.export` promise to load it; None if its writer is not
+            known.
     """
 
     fun_name: str
@@ -164,8 +164,8 @@ def compatibility(buffer: Buffer) -> Compatibility:
         buffer: an artifact, as for `deserialize`.
 
     Raises:
-        DeserializationError: the bytes are no artifact, or contain a number that is not known here.
-        TypeError: `buffer` has no buffer.
+        DeserializationError: the bytes are not an artifact, or contain a number that this jaxexp does not know.
+        TypeError: `buffer` is not a buffer.
     """
     artifact = verified(buffer)
     facts = _Facts.of(artifact)

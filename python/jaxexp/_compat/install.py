@@ -30,15 +30,15 @@ class _Installation:
 def install() -> _Installation:
     """Makes the names in `jax.export` refer to jaxexp, for all code in this process.
 
-    That reaches code which uses the module, as in ``from jax import export``, whenever it imported it. Names that are
-    taken out of the module, as in ``from jax.export import deserialize``, keep the meaning that they had then: those
-    from before stay `jax.export`'s, those from between `install` and `uninstall` stay jaxexp's. An `Exported` is an
-    instance of the class that made it, whichever of the two `jax.export.Exported` is at the moment. JAX's own private
-    modules, and code that imports them (``jax.experimental.jax2tf``), are not reached.
+    This affects all code that uses the module, as in ``from jax import export``, no matter when it imported the module.
+    A name that was imported from the module, as in ``from jax.export import deserialize``, does not change later: it is
+    jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. Objects keep their class,
+    although the name `jax.export.Exported` changes its meaning. JAX's private modules, and code that imports them
+    (``jax.experimental.jax2tf``), are not affected.
 
     Returns:
-        A context manager: ``with jaxexp.install(): ...`` undoes it at the end. Installations nest; `jax.export` is
-        itself again after as many calls of `uninstall`.
+        A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`
+        is restored when `uninstall` was called as often as `install`.
     """
     import jaxexp
 
@@ -56,7 +56,7 @@ def install() -> _Installation:
 
 @public
 def uninstall() -> None:
-    """Undoes one `install`; does nothing where there is none."""
+    """Undoes one `install`; does nothing if there is none."""
     global _installations
     with _lock:
         if _installations == 1:

@@ -29,26 +29,27 @@ _ULPS = 64
 def migrate(
     buffer: Buffer, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
 ) -> bytearray:
-    """An artifact of any age as a new one that `jax.export` loads, with all VJPs that it has.
+    """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
 
-    HloShardings become NamedShardings, expired layouts today's, and the modules are written for the StableHLO that
-    `Exported.serialize` writes. The new artifact is read again, and its signature compared with the old one's. What
-    is left as it was is the meaning of the function: the same name, trees, types, platforms, devices and effects.
+    HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
+    StableHLO version that `Exported.serialize` writes. The function does not change: name, trees, types, platforms,
+    devices and effects stay the same. To make sure, the new artifact is read again and its signature is compared with
+    the old one.
 
     Args:
         buffer: an artifact, as for `deserialize`.
-        to: which format to write, as `compatibility` of `Exported.serialize`, for example ``"jax-0.6.2"``; None for
-            that of the installed `jax.export`.
-        inputs: sample inputs as a pair (args, kwargs). Where they are given, the old and the new function are called
-            with them and have to return the same, up to rounding.
+        to: for which release to write, like `compatibility` in `Exported.serialize`, for example ``"jax-0.6.2"``; None
+            for the installed `jax.export`.
+        inputs: sample inputs as a pair (args, kwargs). With them, the old and the new function are called, and must
+            return the same results up to rounding.
 
     Returns:
         The new artifact.
 
     Raises:
-        DeserializationError: the bytes are no artifact that can be read here.
-        UnsupportedError: it has a calling convention that no reader of today knows.
-        ExportError: the function does not fit into the format, or the new function is not the old one.
+        DeserializationError: the bytes are not an artifact that can be read here.
+        UnsupportedError: no reader of today knows its calling convention.
+        ExportError: the function does not fit into the format, or the new function is not the same as the old one.
     """
     old = read(buffer)
     order = sum(1 for _ in data.stored_chain(old)) - 1

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @public
 def default_export_platform() -> str:
-    """The platform that `export` lowers for unless told otherwise: that of JAX's default backend.
+    """The platform that `export` lowers for by default: that of JAX's default backend.
 
     One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
     """
@@ -51,31 +51,31 @@ def export(
 
     Args:
         fun_jit: the result of `jax.jit`.
-        platforms: the platforms to lower for, such as ``("cpu", "cuda", "tpu")``; with several, the module takes
-            the platform that it runs on as an argument. By default `default_export_platform`.
+        platforms: the platforms to lower for, such as ``("cpu", "cuda", "tpu")``; with several, the module gets an
+            argument that says on which platform it runs. The default is `default_export_platform()`.
         disabled_checks: safety checks to leave out.
         _override_lowering_rules: pairs (primitive, lowering rule) to lower with in place of JAX's rules.
-        batch_dim: the name of a dimension variable that is a batch. It is the leading dimension of some arguments and
-            of every result, and appears nowhere else in their shapes; that is checked. You declare that element i of
-            every result, and of its derivatives, depends on element i of those arguments and on the other arguments
-            alone; that is not checked. `jax.vmap` over such arguments is then one call of a longer batch. The artifact
-            keeps the declaration, and other readers of it take no notice.
-        compatibility: the oldest JAX that is to read the artifact: a release such as ``"jax-0.6.2"``, weeks back from
-            the installed release such as ``"12w"``, or ``"max"`` for the oldest release that can be told of this
-            function. The function is lowered for it, and `Exported.serialize` and `Exported.save`, of the function
-            and of its VJPs, write for it unless told otherwise. By default today's layout and the StableHLO of four
-            weeks ago, as with `jax.export`.
+        batch_dim: the name of a dimension variable that is a batch. It must be the leading dimension of some arguments
+            and of every result, and must not appear elsewhere in their shapes. This is checked. You also promise that
+            element i of every result, and of its derivatives, depends only on element i of these arguments and on the
+            other arguments. This is not checked. `jax.vmap` over these arguments is then one call with a longer batch.
+            The artifact keeps `batch_dim`; `jax.export` ignores it.
+        compatibility: the oldest JAX that must be able to read the artifact: a release such as ``"jax-0.6.2"``; weeks
+            before the installed release, such as ``"12w"``; or ``"max"`` for the oldest release that can read this
+            function. The function is lowered for that release, and `serialize` and `save` of the function and of its
+            VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago, as in
+            `jax.export`.
 
     Returns:
-        A function that takes the arguments' specs, positional and by keyword, and returns the `Exported`. A spec is a
-        `jax.ShapeDtypeStruct`, an array, or anything else with a shape and a dtype; shapes may contain symbolic
+        A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec
+        is a `jax.ShapeDtypeStruct`, an array, or anything else with a shape and a dtype; shapes may contain symbolic
         dimensions (`symbolic_shape`, `symbolic_args_specs`) of one scope. Static arguments of `fun_jit` are passed as
         they are.
 
     Raises:
-        ExportError: at once, when `fun_jit` is not jitted; when the returned function is called, for symbolic
-            dimensions of several scopes, for custom calls that are not known to be stable, for a `batch_dim` that
-            the shapes contradict, and for what the release that `compatibility` names knows nothing of.
+        ExportError: `fun_jit` is not jitted. The returned function raises it for symbolic dimensions of several scopes,
+            for custom calls that are not known to be stable, for a `batch_dim` that contradicts the shapes, and for
+            anything that the release in `compatibility` does not support.
         NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
 
     Example:

@@ -130,7 +130,7 @@ class ExportedData:
         return self
 
     def vjp(self) -> Self:
-        """The VJP, itself an Exported; it is exported, or decoded, on the first call and kept.
+        """The VJP, which is itself an `Exported`. The first call exports or decodes it, and keeps it for the next ones.
 
         It takes the flat primal arguments, then one cotangent per result, and returns one cotangent per argument.
         Where a primal value has an integer or boolean dtype, the cotangent has dtype float0.
@@ -147,7 +147,7 @@ class ExportedData:
         return kept(self, "_vjp", _vjp)
 
     def has_vjp(self) -> bool:
-        """Whether `vjp` can be called: always after `export`, after loading if a VJP was serialized."""
+        """Whether there is a VJP: always after `export`; after loading, only if one was serialized."""
         return self._get_vjp is not None
 
 

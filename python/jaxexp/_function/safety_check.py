@@ -19,12 +19,12 @@ class DisabledSafetyCheck:
 
     @classmethod
     def platform(cls) -> DisabledSafetyCheck:
-        """Lets a loaded function be called on a platform that it was not exported for."""
+        """Allows calls of the loaded function on platforms that it was not exported for."""
         return cls("platform")
 
     @classmethod
     def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
-        """Lets a function be exported that contains a custom call of no guaranteed stability.
+        """Allows the export of a function with a custom call that is not guaranteed to stay stable.
 
         Args:
             target_name: the target of the custom call, as it appears in the module.

@@ -138,7 +138,7 @@ class _OldCall:
     def _error(self, problem: str) -> ExportError:
         return ExportError(
             f"the custom call {self._target} has another form in today's jaxlib. The one in this module cannot be "
-            f"brought into that form, since it {problem} as no release of JAX had it do: {self._operation}"
+            f"brought into that form, because it {problem}, unlike those that releases of JAX wrote: {self._operation}"
         )
 
 

@@ -28,29 +28,31 @@ _END = 1 << 18
 
 @public
 def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
-    """The function that `Exported.serialize` of jaxexp, or of any `jax.export` since JAX 0.4.22, turned into bytes.
+    """Reads a function from the bytes that `Exported.serialize` returned, in jaxexp or in any `jax.export` since JAX
+    0.4.22.
 
-    The whole buffer is verified, then the signature is decoded; the module and the VJPs are read from the buffer when
-    they are needed, so a read-only buffer stays in use as long as the function. A writable one (a bytearray) is copied
-    first and may be used again at once.
+    The whole buffer is verified, then the signature is decoded. The module and the VJPs are read from the buffer when
+    they are needed, so a read-only buffer stays in use as long as the function. A writable buffer, such as a bytearray,
+    is copied first; you may change it afterwards.
 
-    Verification covers the structure, not the module inside: a loaded function is a program, which may run any custom
-    call that is registered in the process. Load what you trust, or give a policy, which is checked before the function
-    is returned.
+    Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
+    call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the
+    function is returned.
 
     Args:
-        blob: an object with a contiguous buffer: bytes, bytearray, memoryview, mmap or an array of bytes. What follows
-            the artifact in the buffer is ignored.
-        policy: what the artifact may contain; None for anything. It is checked here alone: what is made of the
-            function later (its VJPs, `Exported.specialize`) is not checked again, and what it is written to has no
-            policy. With one, the buffer must not change while this runs.
+        blob: an object with a contiguous buffer: bytes, bytearray, memoryview, mmap or an array of bytes. Bytes after
+            the artifact are ignored.
+        policy: what the artifact may contain; None allows anything. It is checked only here, and not again for what you
+            make of the function later: VJPs, specialized functions, new artifacts. With a policy, the buffer must not
+            change during the call.
 
     Raises:
-        DeserializationError: the bytes are not an artifact that can be read here. It says where, what was expected,
-            and what was found.
-        PolicyError: it contains what the policy does not allow. It says what, where, and which field would allow it.
-        ExportError: a function that was registered for a pytree node type refuses what it is given.
-        TypeError: `blob` has no buffer.
+        DeserializationError: the bytes are not an artifact that can be read here. The error says where, what was
+            expected, and what was found.
+        PolicyError: the artifact contains something that the policy does not allow. The error says what, where, and
+            which field would allow it.
+        ExportError: a function that was registered for a pytree node type rejects its data.
+        TypeError: `blob` is not a buffer.
     """
     if policy is None:
         return read(blob)
@@ -63,12 +65,13 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
 
 @public
 def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Exported:
-    """The function in a file that `Exported.save` wrote, or that holds what `serialize` returned.
+    """Reads a function from a file that `Exported.save` wrote, or that holds the bytes of `Exported.serialize`.
 
-    The file is mapped into memory and read on demand, so a signature is known before a large module is touched.
-    `Exported.save` replaces files, which leaves loaded functions alone. Another program that changes the file in place
-    changes the function, and one that shortens it may end this process with SIGBUS: pass the bytes to `deserialize`
-    where that can happen. With a policy the file is read as a whole, so that what runs is what was checked.
+    The file is mapped into memory and read when needed: the signature is known before a large module is read.
+    `Exported.save` replaces files, which does not affect loaded functions. If another program changes the file in
+    place, it changes the function; if it shortens the file, this process may end with SIGBUS. Where that can happen,
+    read the file yourself and pass the bytes to `deserialize`. With a policy, the whole file is read at once, so that
+    what runs is what was checked.
 
     Args:
         path: the file.

@@ -75,32 +75,31 @@ def load_many(
     on_error: OnError = "raise",
     policy: Policy | None = None,
 ) -> list[Exported] | list[Exported | Exception]:
-    """The functions in many files or buffers: what `load` and `deserialize` return for each, sooner.
+    """Reads functions from many files or buffers at once, faster than `load` or `deserialize` for each.
 
-    Files are read, and all bytes verified, in several threads, without Python's global lock; the functions are made in
-    the caller's thread meanwhile. Artifacts whose metadata are equal, as those of one model with other weights inside,
-    are decoded once and share what nobody can change: abstract values, tree structures and shardings.
+    Several threads read the files and verify all bytes, without Python's global lock. Meanwhile the caller's thread
+    makes the functions. Artifacts with equal metadata, such as versions of one model with different weights, are
+    decoded once. They share what cannot change: abstract values, tree structures and shardings.
 
     Python's cyclic garbage collector pauses while this runs.
 
     Args:
         artifacts: paths (str or os.PathLike) and buffers, in any mixture. Small files are read as a whole; large ones
-            are mapped, and what `load` says of other programs that change a file is true of them.
+            are mapped, and must not be changed by other programs, as `load` explains.
         workers: how many threads may work, this one included; by default one for each CPU that the process may use.
-        on_error: what happens when an item fails. ``"raise"`` raises the error of the first one that does, in the
-            order of `artifacts`; nothing is returned. ``"return"`` puts the exception in the place of its function, and
-            reads the others.
+        on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
+            of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.
         policy: what the artifacts may contain, as in `deserialize`.
 
     Returns:
-        A list of `Exported`, in the order of `artifacts`; with ``on_error="return"``, of `Exported` or exceptions.
+        The functions, in the order of `artifacts`; with ``on_error="return"``, an exception for each item that failed.
 
     Raises:
-        DeserializationError: as in `deserialize`. Its `file` is the path, or ``item 17`` for a buffer. So it is for
-        PolicyError: likewise.
+        DeserializationError: as in `deserialize`. Its `file` is the path, or ``item 17`` for a buffer.
+        PolicyError: as in `deserialize`, with `file` as above.
         OSError: a file cannot be read.
         ExportTypeError: an item is neither a path nor a buffer.
-        ExportError: `workers` or `on_error` is not one of the above.
+        ExportError: `workers` or `on_error` has another value.
 
     Example:
         >>> functions = load_many(sorted(pathlib.Path("models").glob("*.jaxexp")))

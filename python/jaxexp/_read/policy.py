@@ -20,39 +20,39 @@ from jaxexp._public import public
 @public
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What `load` and `deserialize` let an artifact contain. They check the function and all VJPs in the artifact.
+    """What an artifact may contain. `load` and `deserialize` check the function and all VJPs in the artifact.
 
-    The default allows what `export` allows without `disabled_checks`: custom calls with a promise of stability, no
-    callbacks and no effects. It limits no sizes. In every field, None allows anything.
+    The default allows what `export` allows without `disabled_checks`: custom calls that JAX promises to keep stable, no
+    callbacks and no effects. It does not limit sizes. In every field, None allows anything.
 
     A module that passes is still a program: docs/guide/policy.md says what is promised and what is not.
 
     Attributes:
-        custom_calls: targets of custom calls that may be called beside those whose meaning JAX promises to keep.
-            ``*``, ``?`` and ``[...]`` match as in file names: ``"my_library.*"``.
+        custom_calls: targets of custom calls that are allowed in addition to those that JAX promises to keep stable.
+            ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``.
         callbacks: whether the module may call back to Python.
-        effects: what a module may do beside computing its results: types of JAX's effects, by their qualified names or
-            the last part of those; targets of custom calls (beside the stable ones) that say that they have side
-            effects; and ``"infeed"``, ``"outfeed"``, ``"send"`` and ``"recv"``, operations that exchange data with the
-            host or with other programs. Wildcards match here, too.
-        platforms: all platforms of the artifact have to be among these, such as ``("cpu", "cuda")``. With it, an
-            artifact whose check for platforms was disabled when it was exported is refused.
-        max_devices: the number of devices that the artifact, its meshes and its collective operations may speak of.
+        effects: what a module may do in addition to computing its results. These are types of JAX's effects, by their
+            qualified names or the last part of these; targets of custom calls that declare side effects, except the
+            stable ones, which are allowed; and ``"infeed"``, ``"outfeed"``, ``"send"`` and ``"recv"``, operations that
+            exchange data with the host or with other programs. Wildcards work here, too.
+        platforms: all platforms of the artifact must be among these, such as ``("cpu", "cuda")``. Then an artifact that
+            was exported with `DisabledSafetyCheck.platform` is refused.
+        max_devices: how many devices the artifact, its meshes and its collective operations may use.
         max_vjp_order: how many VJPs there may be.
-        max_artifact_bytes: the size of the whole artifact, or of the file, which is then not read.
-        max_module_bytes: the size of each module.
-        max_operations: the number of operations in each module.
-        max_arguments: the number of arrays that each function takes.
-        max_results: the number of arrays that each function returns.
-        max_array_bytes: the size of the largest array inside, as far as the types tell it: dimensions that are
-            not constant count as 1.
+        max_artifact_bytes: the largest size of an artifact. A larger file is not read.
+        max_module_bytes: the largest size of a module.
+        max_operations: how many operations a module may have.
+        max_arguments: how many arrays a function may take.
+        max_results: how many arrays a function may return.
+        max_array_bytes: the largest size of an array in a module, as far as its type says: dimensions that are not
+            constant count as 1.
 
     Example:
         >>> policy = Policy(custom_calls=("my_kernel",), platforms=("cpu",), max_devices=1)
         >>> exported = load("uploaded.jaxexp", policy=policy)
 
     Raises:
-        ExportError: a field is no collection of names, or no number.
+        ExportError: the value of a field is not a collection of names, or not a number.
     """
 
     custom_calls: Collection[str] | None = ()
@@ -84,23 +84,23 @@ class Policy:
                     raise ExportError(f"Policy({field.name}={limit!r}): expected no negative number")
 
     def check(self, exported: ExportedData) -> None:
-        """Refuses a function that contains what is not allowed; its VJPs likewise, as far as an artifact holds them.
+        """Raises an error if a function, or a VJP in its artifact, contains something that is not allowed.
 
         `load` and `deserialize` call this.
 
         Args:
-            exported: a function that was loaded. The VJPs of one that was exported in this process are not checked.
+            exported: a loaded function. If it was exported in this process instead, its VJPs are not checked.
 
         Raises:
             PolicyError: says what was found, where, and which field would allow it.
-            DeserializationError: a module is damaged, or is not one of a function with this signature.
+            DeserializationError: a module is damaged, or does not fit the signature.
         """
         for order, link in enumerate(data.stored_chain(exported)):
             self._limit("max_vjp_order", order, "a VJP", f"the artifact of {exported.fun_name}", "of order")
             _Check(self, link, data.described(link)).run()
 
     def check_size(self, size: int) -> None:
-        """Refuses an artifact of too many bytes.
+        """Raises an error if an artifact has too many bytes.
 
         Raises:
             PolicyError: names both sizes.

@@ -143,8 +143,8 @@ def _weeks_back(weeks: int) -> Reader:
     release = table.newest_before(then)
     if release is None:
         raise ExportError(
-            f'compatibility="{weeks}w" goes back to before {first.date}, when the first release that can be written '
-            f"for came out, JAX {first.version}; the installed one, JAX {installed.version}, is of {installed.date}"
+            f'compatibility="{weeks}w" goes back to before {first.date}, the date of JAX {first.version}, which is the '
+            f"oldest release to write for; the installed JAX {installed.version} is of {installed.date}"
         )
     return _reader(release)
 

@@ -10,7 +10,7 @@ import jaxexp
 
 
 def mistakes(path: Path, exported: jaxexp.Exported) -> None:
-    jaxexp.exprot(jnp.sin)  # mistake
+    jaxexp.exprot(jnp.sin)  # mistake  # codespell:ignore exprot
     jaxexp.load(3)  # mistake
     exported.sarve(path)  # mistake
     jaxexp.Archive.create(path, share_modules="all")  # mistake

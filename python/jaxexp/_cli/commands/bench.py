@@ -24,14 +24,15 @@ _SAMPLE = 0.005  # seconds that a sample takes at least: the clock is good for l
 
 @click.command(epilog=_EXAMPLE, short_help="Time jaxexp and jax.export on artifacts.")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path())
-@click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="How many samples of each.")
+@click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="How many times to measure each.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each row.")
 def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
-    """Time the loading of artifacts with jaxexp and with jax.export, in turns, and check that both load the same.
+    """Time how long jaxexp and jax.export take to load artifacts, and check that both load the same.
 
-    "signature" is from bytes in memory to an Exported with all its fields decoded; "all" reads the modules, too, VJPs
-    included, which jaxexp otherwise leaves for later. Medians of several rounds in one process; behind them, half of
-    the distance between the quartiles. Without FILE, small functions are exported on the spot.
+    "signature" is the time from bytes in memory to an Exported with all its fields. "all" includes the modules and the
+    VJPs, which jaxexp otherwise reads later. The times are medians of several rounds in one process, in which the two
+    take turns; the percentage is half of the distance between the quartiles. Without FILE, the command exports two
+    small functions and loads these.
     """
     _need_flatbuffers()
     rows: list[dict[str, Any]] = []

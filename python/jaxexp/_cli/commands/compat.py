@@ -24,12 +24,16 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="Say which releases of JAX load an artifact.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
-@click.option("--reader", metavar="RELEASE", help="Ask whether this release of JAX loads all of them: status 0 or 1.")
+@click.option(
+    "--reader",
+    metavar="RELEASE",
+    help="Ask only about this release of JAX. The exit status is 0 if it loads all artifacts, else 1.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 def command(files: tuple[str, ...], reader: str | None, as_json: bool) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
-    Nothing is run; modules are parsed, for which JAX is imported.
+    Nothing is run. JAX is imported, to parse the modules.
     """
     found = [source for text in files for source in inputs.artifacts(text)]
     described: list[tuple[str, Compatibility]] = []

@@ -26,14 +26,13 @@ SECTIONS = ("signature", "operations", "sizes", "origin", "members")
 @click.command(epilog=_EXAMPLE, short_help="Compare two artifacts.")
 @click.argument("old", metavar="A", type=click.Path())
 @click.argument("new", metavar="B", type=click.Path())
-@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare this alone; may be given again.")
+@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     """Compare two artifacts: signature, operations by kind, sizes, and where they come from.
 
-    Of two archives, the names and digests of their members are compared. What is the same is not shown. JAX is not
-    imported. The exit status is that of diff(1): 0 if nothing differs, 1 if something does, 2 if they cannot be
-    compared.
+    For two archives, compare the names and digests of their members. Only differences are shown. JAX is not imported.
+    The exit status is that of diff(1): 0 if nothing differs, 1 if something differs, 2 if the comparison failed.
     """
     if all(inputs.split(text)[1] is None and inputs.is_archive(text) for text in (old, new)):
         differing = {"members": _compared_members(old, new)}

@@ -25,19 +25,21 @@ Example:
 @click.command(epilog=_EXAMPLE, short_help="Say what is in artifacts.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
-@click.option("--mlir", is_flag=True, help="Print the module as MLIR text instead. This takes JAX.")
-@click.option("--vjp", "order", default=0, metavar="ORDER", help="With --mlir, the module of this VJP.")
-@click.option("--check", is_flag=True, help="Compare the modules with their digests, too.")
+@click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
+@click.option(
+    "--vjp", "order", default=0, metavar="ORDER", help="With --mlir, print the module of the VJP of this order."
+)
+@click.option("--check", is_flag=True, help="Also compare the modules with their digests.")
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Show what is too long for a terminal, too.",
+    help="Also show what is too long for a terminal.",
 )
 def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check: bool, everything: bool) -> int:
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls.
 
-    Nothing is run, and JAX is not imported. What a file says of itself is shown; 'verify' checks the bytes.
+    Nothing is run, and JAX is not imported. This shows what a file says about itself; 'verify' checks its bytes.
     """
     if mlir and as_json:
         raise click.UsageError("--mlir and --json exclude each other")

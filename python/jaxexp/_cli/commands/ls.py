@@ -22,10 +22,10 @@ Example:
 @click.command(epilog=_EXAMPLE, short_help="List the members of an archive.")
 @click.argument("archive", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False)
-@click.option("-l", "--long", is_flag=True, help="Show devices, VJPs, writer, digest and metadata, too.")
+@click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> None:
-    """List the members of an archive with their signatures, from its index alone. JAX is not imported."""
+    """List the members of an archive with their signatures. Only its index is read, and JAX is not imported."""
     with inputs.part(archive, pattern) as opened:
         handles = list(opened.values())
         if as_json:

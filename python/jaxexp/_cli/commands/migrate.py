@@ -19,7 +19,7 @@ Example:
   jaxexp migrate --inputs samples.npz old.bin new.jaxexp"""
 
 
-@click.command(epilog=_EXAMPLE, short_help="Write an old artifact anew.")
+@click.command(epilog=_EXAMPLE, short_help="Rewrite an old artifact.")
 @click.argument("old", metavar="IN", type=click.Path())
 @click.argument("new", metavar="OUT", type=click.Path())
 @click.option("--to", metavar="READER", help="For whom to write: jax-0.6.2, 12w or max; the installed JAX by default.")
@@ -27,14 +27,14 @@ Example:
     "--inputs",
     metavar="NPZ",
     type=click.Path(exists=True, dir_okay=False),
-    help="Call both functions with these arrays, arr_0, arr_1, ... as numpy.savez names them, one for each argument, "
-    "and compare what they return.",
+    help="Call both functions with the arrays in this file and compare the results. numpy.savez(NPZ, *arrays) writes "
+    "such a file, with one array for each argument.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def command(old: str, new: str, to: str | None, inputs: str | None, force: bool) -> None:
-    """Write an artifact of any age anew, so that the JAX of today, or another release, loads it.
+    """Rewrite an artifact of any age, so that the installed JAX, or another release, can load it.
 
-    The new artifact is read again and compared with the old one before OUT appears. This takes JAX.
+    Before OUT appears, the new artifact is read again and compared with the old one. This imports JAX.
     """
     if not force:
         outputs.refuse_existing(new)

@@ -24,16 +24,16 @@ Example:
 @click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
-@click.option("--include", multiple=True, metavar="GLOB", help="Of folders, take the files with such names alone.")
-@click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="What to say of each member.")
+@click.option("--include", multiple=True, metavar="GLOB", help="From folders, take only files with such names.")
+@click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
 def command(
     archive: str, paths: tuple[str, ...], append: bool, force: bool, include: tuple[str, ...], metadata: tuple[str, ...]
 ) -> None:
-    """Pack artifacts into an archive: a ZIP file whose members are found and loaded without reading the others.
+    """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
-    A member's name is its path without the suffix: of a file as it is given, of what is in a folder from there. The
-    archive appears, or changes, when all is written; artifacts that are damaged are refused. Metadata is kept beside
-    the members, which stay as they are. JAX is not imported.
+    The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
+    that folder. Damaged artifacts are refused. The archive appears, or changes, when everything is written. Metadata
+    goes into the index of the archive; the artifacts stay as they are. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)

@@ -20,13 +20,13 @@ Example:
 @click.argument("archive", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False)
 @click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="Where to put the files.")
-@click.option("--suffix", default=".jaxexp", show_default=True, help="What to put behind the names.")
+@click.option("--suffix", default=".jaxexp", show_default=True, help="The suffix of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def command(archive: str, pattern: str | None, directory: str, suffix: str, force: bool) -> None:
     """Write members of an archive as files, each a plain artifact.
 
-    Each is verified first, and appears whole or not at all. Nothing is written outside of the directory. JAX is not
-    imported.
+    Each artifact is verified first. Its file appears complete or not at all. Nothing is written outside of the
+    directory. JAX is not imported.
     """
     with inputs.part(archive, pattern) as opened:
         targets = {name: _inside(directory, name, suffix) for name in opened}

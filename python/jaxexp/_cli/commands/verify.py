@@ -54,18 +54,20 @@ class Verdict:
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
-@click.option("-r", "--recursive", is_flag=True, help="Look into folders inside of folders.")
-@click.option("--include", multiple=True, metavar="GLOB", help="Of folders, take the files with such names alone.")
-@click.option("-q", "--quiet", is_flag=True, help="Name those that are not whole alone.")
+@click.option("-r", "--recursive", is_flag=True, help="Also look into the folders inside of folders.")
+@click.option("--include", multiple=True, metavar="GLOB", help="From folders, take only files with such names.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only the artifacts that are not whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
-@click.option("-j", "--workers", type=click.IntRange(1), help="How many threads; as many as processors by default.")
+@click.option(
+    "-j", "--workers", type=click.IntRange(1), help="How many threads work; by default one for each processor."
+)
 def command(
     paths: tuple[str, ...], recursive: bool, include: tuple[str, ...], quiet: bool, as_json: bool, workers: int | None
 ) -> int:
-    """Check that artifacts are whole: their structure, all digests, and the bytecode of modules in files.
+    """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
     FILE is an artifact, an archive (index, directory and all members), or a folder. JAX is not imported. The exit
-    status is 0 if all is well, and 1 if something is damaged, or cannot be read.
+    status is 0 if everything is whole, and 1 if something is damaged or cannot be read.
     """
     found = list(_found(paths, recursive, include))
     if not found:
