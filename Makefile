@@ -22,12 +22,14 @@ NOX := $(VENV)/.nox-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
 CHECKED := python tests bench demo noxfile.py
+# Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
+REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
+.PHONY: help demo check test test-all fuzz sanitize bench matrix interop lint format clean
 
 help:  ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: $(INSTALLED)  ## train, export, save; load in a new process and compare with the live model
 	@mkdir -p $(DEMO_DIR)
@@ -35,7 +37,14 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 	@$(BIN)/python demo/check.py $(DEMO_DIR)
 
 # The pytest script, not `python -m pytest`: the checkout stays off sys.path and the installed package is what is tested.
+check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="codec read" to choose)
+	@$(BIN)/python tests/tools/check.py $(ROOMS) -- -n $(JOBS) $(PYTEST_ARGS)
+
 test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
+	@$(BIN)/pytest -n $(JOBS) -m "not slow" --junitxml=build/junit/test.xml $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory lint
+
+test-all: $(INSTALLED)  ## the test suite with what only guards rare things, then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
@@ -50,7 +59,7 @@ sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer an
 bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute, docs/ stays; BENCH_ARGS=... likewise)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
-matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=... is passed on)
+matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
@@ -79,7 +88,10 @@ $(CREATED):
 
 $(INSTALLED): $(CREATED) $(SOURCES)
 	@echo "building and installing jaxexp into $(VENV) (the first time takes a few minutes)"
-	@$(PIP) install '.[dev]'
+	@mkdir -p build
+	@$(BIN)/python -c '$(REQUIRED)' > build/requirements.txt
+	@$(PIP) install -r build/requirements.txt
+	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) '.[dev]'
 	@touch $@
 
 $(NOX): $(CREATED)
