@@ -24,12 +24,14 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __
 CHECKED := python tests bench demo noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
+# Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
+REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
+.PHONY: help demo check test test-all fuzz sanitize bench matrix interop lint format clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: $(INSTALLED)  ## train, export, save; load in a new process and compare with the live model
 	@mkdir -p $(DEMO_DIR)
@@ -37,7 +39,14 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 	@$(BIN)/python demo/check.py $(DEMO_DIR)
 
 # The pytest script, not `python -m pytest`: the checkout stays off sys.path and the installed package is what is tested.
+check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="codec read" to choose)
+	@$(BIN)/python tests/tools/check.py $(ROOMS) -- -n $(JOBS) $(PYTEST_ARGS)
+
 test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
+	@$(BIN)/pytest -n $(JOBS) -m "not slow" --junitxml=build/junit/test.xml $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory lint
+
+test-all: $(INSTALLED)  ## the test suite with what only guards rare things, then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
@@ -52,7 +61,7 @@ sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer an
 bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
-matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=... is passed on)
+matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
@@ -86,7 +95,10 @@ $(CREATED):
 
 $(INSTALLED): $(CREATED) $(SOURCES)
 	@echo "building and installing jaxexp into $(VENV) (the first time takes a few minutes)"
-	@$(PIP) install '.[dev]'
+	@mkdir -p build
+	@$(BIN)/python -c '$(REQUIRED)' > build/requirements.txt
+	@$(PIP) install -r build/requirements.txt
+	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) '.[dev]'
 # Beside the sources: its types for type checkers and editors, itself for PYTHONPATH=python. git ignores both.
 	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* python/jaxexp/
 	@touch $@

@@ -295,7 +295,17 @@ def test_growth_of_resident_memory():
     assert 0.9 * 2**26 < found["RssAnon"] < 1.5 * 2**26
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
+IN_PROCESSES = {
+    "load, new memory", "import", "import names", "open archive", "cold signature", "load all", "load all, first",
+    "verify", "memory of handles", "memory of all",
+}  # fmt: skip
+in_processes = pytest.mark.slow(reason="starts up to five processes")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [pytest.param(q, marks=[in_processes] if q.name in IN_PROCESSES else [], id=q.name) for q in QUESTIONS],
+)
 def test_questions_run(question):
     case = next(case for case in sorted(CASES, key=lambda case: not case.quick) if question.applies(case))
     results = Results(ABOUT)
