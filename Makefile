@@ -24,12 +24,14 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __
 CHECKED := python tests bench demo noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
+# Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
+REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz sanitize bench matrix interop lint format clean
+.PHONY: help demo check test test-all fuzz sanitize bench matrix interop lint format clean
 
-help:  ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: $(INSTALLED)  ## train, export, save; load in a new process and compare with the live model
 	@mkdir -p $(DEMO_DIR)
@@ -37,26 +39,33 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 	@$(BIN)/python demo/check.py $(DEMO_DIR)
 
 # The pytest script, not `python -m pytest`: the checkout stays off sys.path and the installed package is what is tested.
+check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="codec read" to choose)
+	@$(BIN)/python tests/tools/check.py $(ROOMS) -- -n $(JOBS) $(PYTEST_ARGS)
+
 test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
+	@$(BIN)/pytest -n $(JOBS) -m "not slow" --junitxml=build/junit/test.xml $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory lint
+
+test-all: $(INSTALLED)  ## the test suite with what only guards rare things, then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
 # With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
-fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, SECONDS=n over all targets (TARGETS="verify decoder" for some)
+fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, for SECONDS=n in total (TARGETS="verify decoder" for some targets)
 	@$(BIN)/python tests/tools/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
 
-sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some)
+sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some steps)
 	@$(BIN)/python tests/tools/sanitize.py $(STEPS)
 
 # A partial run is not for docs/benchmarks.md.
-bench: $(INSTALLED)  ## jaxexp beside jax.export, into docs/ (QUICK=1: a minute, docs/ stays; BENCH_ARGS=... likewise)
+bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
-matrix: $(NOX)  ## the test suite on every supported Python and JAX (NOX_ARGS=... is passed on)
+matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
-interop:  ## what old releases of JAX read of what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
+interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
 
 lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright
@@ -69,13 +78,13 @@ lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "lint: clean"
 
-format: $(INSTALLED)  ## let ruff and clang-format put the files in order, and make what is made from tables
+format: $(INSTALLED)  ## format the files with ruff and clang-format, and make what is made from tables
 	@$(BIN)/python tests/tools/public_names.py
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
 	@$(BIN)/clang-format -i $(CPP)
 
-clean:  ## remove all that these targets made, environments included
+clean:  ## remove everything that these targets made, environments included
 	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache python/jaxexp/_native*
 	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
 
@@ -86,7 +95,10 @@ $(CREATED):
 
 $(INSTALLED): $(CREATED) $(SOURCES)
 	@echo "building and installing jaxexp into $(VENV) (the first time takes a few minutes)"
-	@$(PIP) install '.[dev]'
+	@mkdir -p build
+	@$(BIN)/python -c '$(REQUIRED)' > build/requirements.txt
+	@$(PIP) install -r build/requirements.txt
+	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) '.[dev]'
 # Beside the sources: its types for type checkers and editors, itself for PYTHONPATH=python. git ignores both.
 	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* python/jaxexp/
 	@touch $@

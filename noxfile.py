@@ -1,4 +1,4 @@
-"""The test matrix: jaxexp built and tested on each supported pair of Python and JAX."""
+"""The test matrix: jaxexp built on each supported pair of Python and JAX, and tested in what depends on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder_of(python: str) -> Path | None:
     return None
 
 
-# .ci/run names here what `make test` has covered already, as in "3.11+0.10.2".
+# .ci/run names here what `make test-all` has covered already, as in "3.11+0.10.2".
 done = os.environ.get("MATRIX_DONE", "").split()
 wanted = [python for python, jax in COMBINATIONS.items() if f"{python}+{jax}" not in done]
 present = [python for python in wanted if folder_of(python)]
@@ -53,13 +53,14 @@ nox.options.report = str(RESULTS / "matrix.json")
 
 @nox.session(python=present)
 def matrix(session: nox.Session) -> None:
-    """The whole test suite against an installed jaxexp."""
+    """The test suite against an installed jaxexp, without what one pair is enough for."""
     jax = COMBINATIONS[str(session.python)]
     constraints = Path(session.create_tmp()) / "constraints.txt"
     constraints.write_text(f"jax=={jax}\njaxlib=={jax}\n")
     session.log(f"Python {session.python} with JAX {jax}")
     session.install("-qq", "-c", str(constraints), ".[test]")
-    session.run("pytest", "-n", "2", f"--junitxml={RESULTS / f'{session.name}.xml'}", *session.posargs)
+    report = f"--junitxml={RESULTS / f'{session.name}.xml'}"
+    session.run("pytest", "-n", "2", "-m", "not slow and not once", report, *session.posargs)
 
 
 def skip(session: nox.Session) -> None:

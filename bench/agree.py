@@ -24,7 +24,7 @@ FIELDS = (
 
 
 def _aval(aval: Any) -> tuple[Any, ...]:
-    # Symbolic dimensions of two artifacts live in two scopes and never compare equal, but print alike.
+    # Symbolic dimensions of two artifacts have two scopes, so they are never equal, but they print the same.
     return str(aval.shape), aval.dtype, aval.sharding if aval.sharding.mesh.shape else None, aval.memory_space
 
 

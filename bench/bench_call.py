@@ -43,14 +43,14 @@ def _trial(
 QUESTIONS = (
     Question(
         "call",
-        "An eager `Exported.call` of a loaded function that has been called before, until its results are ready.",
+        "An eager `Exported.call` of a loaded function, from its second call on, until the results are ready.",
         partial(_trial, prepared=lambda call: call),
         beside=_BESIDE,
         applies=runnable,
     ),
     Question(
         "jit call",
-        "`jax.jit(exported.call)` of a loaded function, compiled before, until its results are ready.",
+        "`jax.jit(exported.call)` of a loaded function, compiled before, until the results are ready.",
         partial(_trial, prepared=jax.jit),
         beside=_BESIDE,
         applies=runnable,

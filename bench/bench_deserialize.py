@@ -54,17 +54,17 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
 
 _BESIDE = {
     "memcpy": "one copy of the module into new memory",
-    "objects": "building the same Python objects from parts that are in memory, equal ones once, without any parsing",
-    "verify": "jaxexp's verification and checks alone",
-    "with module": "the subject, and then the module's bytes, which `jax.export` always copies and jaxexp when asked",
-    "bytearray": "the subject, given a writable buffer, of which jaxexp makes a copy",
+    "objects": "building the same Python objects, equal ones once, from parts in memory, without any parsing",
+    "verify": "only jaxexp's verification and checks",
+    "with module": "the subject, and the module's bytes, which `jax.export` always copies and jaxexp only on request",
+    "bytearray": "the subject, with a writable buffer, which jaxexp copies",
 }
 QUESTIONS = (
     Question(
         "deserialize",
-        "`deserialize` of what `jax.export` wrote, given as `bytes`, all metadata decoded. The same bytes are read "
-        "over and over, so jaxexp has their avals and trees in its caches, which is how it can be below the floor of "
-        "building them; the first artifact of its kind takes longer. Shardings and symbolic dimensions are made anew "
+        "`deserialize` of `bytes` that `jax.export` wrote, with all metadata decoded. The same bytes are read again "
+        "and again, so jaxexp has their avals and trees in its caches. This is how it can be faster than the floor of "
+        "building them. The first artifact of its kind takes longer. Shardings and symbolic dimensions are built "
         "each time.",
         partial(_trial, own=False),
         beside=_BESIDE,
@@ -72,7 +72,7 @@ QUESTIONS = (
     ),
     Question(
         "deserialize own",
-        "The same of what the subject wrote: jaxexp stores equal parts once. `jax.export` reads these bytes too.",
+        "The same, of bytes that the subject wrote: jaxexp stores equal parts once. `jax.export` also reads them.",
         partial(_trial, own=True),
         beside=_BESIDE,
     ),

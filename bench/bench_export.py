@@ -33,7 +33,7 @@ QUESTION = Question(
     "export",
     "`export` of a function that JAX has never traced.",
     _trial,
-    beside={"jit": "tracing and lowering the function by `jax.jit`, without an export"},
+    beside={"jit": "tracing and lowering the function with `jax.jit`, without an export"},
     # 20,000 sharded parameters would add minutes, and little to what 20,000 unsharded ones say.
     applies=lambda case: single(case) and not (case.family == "sharded" and case.large),
     peak=True,

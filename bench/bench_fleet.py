@@ -1,4 +1,4 @@
-"""Thousands of artifacts: an archive opened, one signature of it, all loaded, all verified; and the memory it takes."""
+"""Thousands of artifacts: opening an archive, one signature, loading all, verifying all, and the memory for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bench.measure import Reading, Rival
 from bench.program import Program
 from bench.question import Question, Trial
 
-_SAMPLE = 100  # so many functions are compared where not all are
+_SAMPLE = 100  # how many functions are compared when not all are
 _THREADS = os.cpu_count() or 1
 
 
@@ -42,7 +42,7 @@ def _fleet(program: Program) -> Fleet:
     return program
 
 
-# The ways to all functions of a fleet. All take a library and a path, so that a new process can be told which one.
+# Ways to load all functions of a fleet. Each takes a library and a path, so that a new process can run it by name.
 
 
 def _from_archive(library: ModuleType, path: Path) -> list[Any]:
@@ -101,7 +101,7 @@ def _seconds_of(way: Callable[..., Any], library: ModuleType, path: str) -> floa
 
 
 def _growth_of(way: Callable[..., Any], library: ModuleType, path: str) -> dict[str, int]:
-    """How much more is resident once there is what a way returns, by the kernel's names."""
+    """How much resident memory grows while a way's result is kept, by the kernel's names."""
     gc.collect()
     before = _resident()
     kept = way(library, Path(path))
@@ -174,7 +174,7 @@ def _signature_trial(case: Case, program: Program, subject: ModuleType, oracle: 
 
 
 def _differences(fleet: Fleet, loaded: list[Any], oracle: ModuleType, count: int = 0) -> list[str]:
-    """Compared with what jax.export wrote and reads: all of them, or about so many."""
+    """The differences from what jax.export wrote and reads, of all functions or of about `count`."""
     if len(loaded) != len(fleet.names):
         return [f"{len(loaded)} functions"]
     names = set(fleet.some(count) if count else fleet.names)
@@ -288,35 +288,36 @@ def _memory_trial(
 
 
 _MEMORY = {
-    "private": "of the subject's, what belongs to the process alone",
-    "mapped": "of the subject's, pages of files, which the system takes back when it needs memory, and which all "
-    "processes that have the archive open share",
+    "private": "the part of the subject's memory that belongs only to the process",
+    "mapped": "the part of the subject's memory that is pages of files: the system takes them back when it needs "
+    "memory, and all processes that have the archive open share them",
 }
-_NOT_WARM = "One new process for each sample; code that is loaded late counts, too."
+_NOT_WARM = "Each sample is a new process; code that is loaded late also counts."
 QUESTIONS = (
     Question(
         "open archive",
-        "An archive is opened, its number of members asked for, and closed again; beside it the same of "
+        "Opening an archive, asking for its number of members, and closing it, against the same with "
         "`zipfile.ZipFile` and a ZIP file of the same members. The file is in the page cache.",
         _open_trial,
         applies=_is_fleet,
     ),
     Question(
         "cold signature",
-        "From the path of an archive to the signature of one member, another one each time: opening it and "
-        "`handle.summary`, against `zipfile.ZipFile`, reading the member and `jax.export.deserialize`. The file is in "
-        "the page cache.",
+        "From the path of an archive to the signature of one member, a different one each time: opening the archive "
+        "and `handle.summary`, against `zipfile.ZipFile`, reading the member and `jax.export.deserialize`. The file is "
+        "in the page cache.",
         _signature_trial,
         beside={"load": "from the path to the Exported, all metadata decoded"},
         applies=_is_fleet,
     ),
     Question(
         "load all",
-        "All functions of a fleet as Exporteds, all metadata decoded: `Archive.open(path).load_all()` against a loop "
-        "of reading a file and `jax.export.deserialize`. Both read what the subject wrote, from the page cache, and "
-        "every function is compared with what jax.export makes of its own file. The versions are of 200 functions "
-        "(of 10, where there are 100), which differ in baked constants; no two of the distinct ones have one "
-        "signature. What two functions have in common, both libraries may know from the round before.",
+        "Loading all functions of a fleet, with all metadata decoded: `Archive.open(path).load_all()`, against a loop "
+        "that reads each file and calls `jax.export.deserialize`. Both read files of the subject, from the page cache. "
+        "Every function is compared with what jax.export loads from its own file. The versions are those of 200 "
+        "functions (10 functions in the fleet of 100) and differ only in baked constants. No two distinct functions "
+        "have the same signature. Both libraries may keep from one round to the next what two functions have in "
+        "common.",
         _load_trial,
         beside={
             "load_many": "`load_many` of the subject over the files",
@@ -327,26 +328,27 @@ QUESTIONS = (
     ),
     Question(
         "load all, first",
-        "The same, as a server does it that starts: once, in a new process for each sample, the garbage collector on. "
-        "All code is imported before.",
+        "The same, as a server does it when it starts: once, in a new process for each sample, with the garbage "
+        "collector on. All code is imported before.",
         _first_trial,
         applies=_is_fleet,
         quick=False,
     ),
     Question(
         "verify",
-        f"All digests of an archive: `verify`, against `zipfile.ZipFile.testzip`, which computes the members' CRCs; "
-        f"jax.export checks nothing. A damaged copy has to be noticed, too. There are {_THREADS} threads.",
+        f"Checking all digests of an archive with `verify`, against `zipfile.ZipFile.testzip`, which computes the "
+        f"members' CRCs; jax.export checks nothing. `verify` must also notice a damaged copy. It has {_THREADS} "
+        "threads.",
         _verify_trial,
         beside={
-            "read(2)": f"reading the archive from the page cache with {_THREADS} threads, each into a buffer of 1 MiB"
+            "read(2)": f"reading the archive from the page cache in {_THREADS} threads, each into a buffer of 1 MiB"
         },
         applies=_is_fleet,
     ),
     Question(
         "memory of handles",
-        "Resident memory beyond that of a process that has imported the library, once an archive is open and there is "
-        f"a handle for each member; against an open `zipfile.ZipFile`. {_NOT_WARM}",
+        "The resident memory that an open archive and a handle for each member add to a process that has imported the "
+        f"library, against an open `zipfile.ZipFile`. {_NOT_WARM}",
         partial(_memory_trial, ours=_handles, theirs=_zip_directory),
         beside=_MEMORY,
         applies=_is_fleet,
@@ -355,7 +357,7 @@ QUESTIONS = (
     ),
     Question(
         "memory of all",
-        "The same, once all functions are loaded, and none was called: `load_all` against `jax.export.deserialize` "
+        "The same, after all functions are loaded and none is called: `load_all`, against `jax.export.deserialize` "
         f"over a `zipfile.ZipFile`. {_NOT_WARM}",
         partial(_memory_trial, ours=_from_archive, theirs=_from_zip),
         beside=_MEMORY,

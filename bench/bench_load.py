@@ -55,7 +55,7 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     )
 
 
-# What a new process runs: first a tiny artifact, so that code that is loaded late is not counted.
+# What a new process runs. It loads a tiny artifact first, so that code that is loaded late is not counted.
 _CHILD = """
 import importlib, json, pathlib, sys
 from bench.bench_load import reader, signature
@@ -93,15 +93,15 @@ def _memory_trial(case: Case, program: Program, subject: ModuleType, oracle: Mod
 QUESTIONS = (
     Question(
         "load",
-        "From the path of a file that the subject wrote to its signature: `load` against reading the file and "
-        "`deserialize`. The file is in the page cache.",
+        "From a path to the signature: `load`, against reading the file and `deserialize`. The subject wrote the file, "
+        "and it is in the page cache.",
         _trial,
         beside={"mmap": "open, mmap and close"},
         applies=single,
     ),
     Question(
         "load, new memory",
-        "The same, but how much memory it takes at its peak, mapped pages included: one new process for each sample.",
+        "The peak memory of the same, mapped pages included, in a new process for each sample.",
         _memory_trial,
         applies=lambda case: case.family == "constant" or case.size >= 20000,
         unit="byte",

@@ -49,9 +49,10 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
 
 QUESTION = Question(
     "save",
-    "`Exported.save` against `jax.export`'s `serialize` and writing the result; to a new file, left in the page cache.",
+    "`Exported.save`, against `serialize` of `jax.export` and writing the result. Both write a new file and leave it "
+    "in the page cache.",
     _trial,
-    beside={"write(2)": "open, write and close with the subject's bytes"},
+    beside={"write(2)": "open, write the subject's bytes, and close"},
     applies=single,
     peak=True,
 )

@@ -35,7 +35,7 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
 
 QUESTION = Question(
     "serialize",
-    "`Exported.serialize` of a loaded function, with the VJPs that the case names. Both libraries hold the same one.",
+    "`Exported.serialize` of a loaded function, with the VJPs that the case names. Both libraries have the same one.",
     _trial,
     beside={"memcpy": "one copy of the module into new memory"},
     peak=True,

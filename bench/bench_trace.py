@@ -46,12 +46,12 @@ def _differ(found: Any, expected: Any, name: str) -> bool:
 
 QUESTION = Question(
     "trace",
-    "`jax.jit(lambda *args: exported.call(*args)).trace(...)`: a new function each time, a loaded `exported`.",
+    "`jax.jit(lambda *args: exported.call(*args)).trace(...)`, with a new lambda each time and a loaded `exported`.",
     _trial,
     beside={
-        "one bind": "tracing a function of the same arguments and results that is one primitive, whose types are "
-        "known: JAX's own part, with flattening and unflattening",
-        "live": "tracing the live function, which costs what its body costs",
+        "one bind": "tracing a function of the same arguments and results that is one primitive of known types. This "
+        "is JAX's own part, with flattening and unflattening",
+        "live": "tracing the live function, body included",
     },
     applies=single,
 )

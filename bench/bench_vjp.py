@@ -1,4 +1,4 @@
-"""How long does the VJP take when it is asked for a second time?"""
+"""How long does the VJP take the second time?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _again(run: Callable[[Any], Any], program: Program, subject: ModuleType, ora
 
 
 def _differences(order: int, program: Program, subject: ModuleType, oracle: ModuleType) -> list[str]:
-    """VJPs are exported by each library by itself: their modules may differ in what they say about source lines."""
+    """Each library exports its own VJPs, so the modules may name different source lines."""
     ours, theirs = (library.export(program.fresh())(*program.specs) for library in (subject, oracle))
     rewritten = oracle.deserialize(bytes(ours.serialize(vjp_order=order)))
     return exported_differences(ours, theirs, module=False, vjp_order=order) or exported_differences(
@@ -60,18 +60,18 @@ def _serialize_trial(case: Case, program: Program, subject: ModuleType, oracle: 
 QUESTIONS = (
     Question(
         "vjp again",
-        "`Exported.vjp()` of a function that was exported in this process, the second time it is called.",
+        "The second call of `Exported.vjp()` of a function that was exported in this process.",
         _vjp_trial,
-        beside={"first time": "the subject, the first time: a new export before each sample, outside the timing"},
+        beside={"first time": "the subject's first call. Each sample has a new export, which is not timed"},
         applies=lambda case: (
             case.vjp_order == 1 or case.name == "tiny" or (case.family == "parameters" and case.size <= 2000)
         ),
     ),
     Question(
         "serialize VJPs again",
-        "`serialize(vjp_order=k)` of a function that was exported in this process, the second time it is called.",
+        "The second call of `serialize(vjp_order=k)` of a function that was exported in this process.",
         _serialize_trial,
-        beside={"first time": "the subject, the first time: a new export before each sample, outside the timing"},
+        beside={"first time": "the subject's first call. Each sample has a new export, which is not timed"},
         applies=lambda case: case.vjp_order > 0,
     ),
 )

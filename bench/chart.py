@@ -1,4 +1,4 @@
-"""Charts as SVG text: the same numbers give the same bytes. They bring their own background, light or dark."""
+"""Charts as SVG text: the same numbers give the same bytes. They have their own background, light or dark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Svg:
         self.parts.append(f'<path class="l{series}" d="M{steps}" stroke-width="2" stroke-linejoin="round"{dashes}/>')
 
     def mark(self, x: float, y: float, series: int, size: float = 4.5) -> None:
-        """A shape of its own for each series, so that colour is not the only difference."""
+        """Each series has its own shape, so that colour is not the only difference."""
         shapes = {
             0: [(math.cos(i * math.pi / 8), math.sin(i * math.pi / 8)) for i in range(16)],
             1: [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
@@ -111,7 +111,7 @@ class _Log:
         return self.start + part * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Powers of ten; of 100 where there are many, and twice and five times them where there are few."""
+        """Powers of ten; of 100 if there would be many, and also 2 and 5 times them if there would be few."""
         exponents = range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
         if len(exponents) < 3:
             exponents = range(exponents.start - 1, exponents.stop)
@@ -128,7 +128,7 @@ def _head(svg: _Svg, note: str) -> float:
 
 
 def dots(title: str, note: str, rows: Sequence[str], series: Mapping[str, Mapping[str, float]]) -> str:
-    """A row a case, a mark a series, on a logarithmic axis of ratios on which 1 is emphasized."""
+    """A row per case and a mark per series, on a logarithmic axis of ratios that emphasizes 1."""
     svg = _Svg(title)
     top = _head(svg, note)
     svg.legend(_MARGIN, top, [(name, i, False) for i, name in enumerate(series)], lines=False)
@@ -149,7 +149,7 @@ def dots(title: str, note: str, rows: Sequence[str], series: Mapping[str, Mappin
 
 
 def bars(title: str, note: str, values: Mapping[str, float]) -> str:
-    """A bar a ratio, from 1 to the left or to the right, on a logarithmic axis."""
+    """A bar per ratio, from 1 to the left or to the right, on a logarithmic axis."""
     svg = _Svg(title)
     left, right, top, step = 230.0, WIDTH - _MARGIN - 60.0, _head(svg, note) + 16, 26
     bottom = top + step * len(values)
@@ -187,7 +187,7 @@ class Panel:
 
 
 def panels(title: str, note: str, shown: Sequence[Panel], x_name: str) -> str:
-    """Panels in two columns, each with lines on two logarithmic axes, of seconds and of what `x_name` says."""
+    """Panels in two columns, each with lines on two logarithmic axes: `x_name` and seconds."""
     svg = _Svg(title)
     top = _head(svg, note)
     shown = [panel for panel in shown if any(line.points for line in panel.lines)]

@@ -1,8 +1,8 @@
-"""`python -m bench compare OLD.json NEW.json`: which cells got worse, beside jax.export in the same run.
+"""`python -m bench compare OLD.json NEW.json`: which cells got worse, relative to jax.export in the same run.
 
-Compared are ratios of jax.export's numbers to the subject's, not seconds, because machines differ. A ratio has changed
-if pyperf's significance test says so of its samples (a t-test, here of the logarithms of each round's ratio), and the
-medians differ by more than a threshold: two runs of the same code differ by more than the rounds of one.
+It compares ratios of jax.export's numbers to the subject's, not seconds, because machines differ. A ratio has changed
+if pyperf's significance test says so (a t-test of the logarithms of each round's ratio), and if the medians differ by
+more than a threshold: two runs of the same code differ by more than the rounds of one run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REGRESSION, IMPROVEMENT, SAME, GONE = "REGRESSION", "improvement", "same", "not 
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one cell; `ratio` is the new ratio over the old one, below 1 if it got worse."""
+    """The change of one cell; `ratio` is the new ratio divided by the old one, below 1 if it got worse."""
 
     question: str
     case: str
@@ -39,9 +39,9 @@ class Change:
 
 
 def significant(old: Sequence[float], new: Sequence[float]) -> bool:
-    """pyperf's test of two samples, cut to the same length as it asks for.
+    """pyperf's test of two samples, cut to the same length as it requires.
 
-    It knows no samples without variance or of length one: there, any difference is one.
+    It cannot test samples without variance or of length one. For these, any difference is significant.
     """
     length = min(len(old), len(new))
     old, new = [math.log(x) for x in old[:length]], [math.log(x) for x in new[:length]]
@@ -51,7 +51,7 @@ def significant(old: Sequence[float], new: Sequence[float]) -> bool:
 
 
 def _at_least(cell: Cell) -> float:
-    # Below a megabyte, what is read is a matter of pages and of what the allocator kept.
+    # Below a megabyte, the number depends on pages and on what the allocator kept.
     return 1e6 if "memory" in cell.question else 0.0
 
 
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--threshold", type=float, default=THRESHOLD, help="smaller changes do not count")
-    parser.add_argument("--all", action="store_true", help="show the cells that are the same, too")
+    parser.add_argument("--all", action="store_true", help="also show the cells that are the same")
     options = parser.parse_args(argv)
     old, new = Results.load(options.old), Results.load(options.new)
     found = changes(old, new, options.threshold)
@@ -120,10 +120,10 @@ def main(argv: Sequence[str]) -> int:
     }
     print(
         f"\n{count[REGRESSION]} got worse, {count[IMPROVEMENT]} better, {count[SAME]} the same, {count[GONE]} not "
-        "measured in the new run. Ratio: jax.export's median over the subject's. Worse or better: significant in "
-        f"pyperf's test and by more than {options.threshold:.0%}."
+        "measured in the new run. Ratio: jax.export's median / the subject's. Worse or better: significant in pyperf's "
+        f"test, and by more than {options.threshold:.0%}."
     )
     failed = [mistake for mistake in new.mistakes if mistake not in old.mistakes]
     for mistake in failed:
-        print(f"EMPTY in the new run alone: {mistake}")
+        print(f"EMPTY only in the new run: {mistake}")
     return 1 if count[REGRESSION] or failed else 0

@@ -1,4 +1,4 @@
-"""A folder for the files of a run, in the checkout: where the system keeps temporary files need not be on a disk."""
+"""A folder in the checkout for the files of a run: the system's folder for temporary files may not be on a disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clear() -> None:
 
 
 def sync(path: Path) -> None:
-    """Removes a file. After a large one, writes all that waits to be written: it would hold up the next large write."""
+    """Removes a file. After a large one, also writes out what is pending, which would delay the next large write."""
     if path.exists():
         large = path.stat().st_size > 2**22
         path.unlink()

@@ -1,8 +1,8 @@
-"""Fleets: thousands of artifacts in a folder, as a server has them. Exported in processes of their own.
+"""Fleets: thousands of artifacts in a folder, as on a server, exported in processes of their own.
 
-Every function takes parameters in nested dicts and a batch; most have a constant baked in, such as the statistics of a
-training set. There are two kinds of fleets. In one, each model is there in many versions, which differ in the constant
-alone, as a model does that is trained again. In the other, no two functions have the same signature.
+Every function takes parameters in nested dicts and a batch. Most have a constant baked in, such as the statistics of a
+training set. There are two kinds of fleets. In one, each model has many versions that differ only in the constant, like
+a model that is trained again. In the other, no two functions have the same signature.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from bench import disk
 from bench.program import Program
 
-# The sizes of what is baked in, in kB, in turn: many models have little, a few much; 22 on average.
+# The sizes of baked constants in kB, in turn: small in many models, large in a few, 22 on average.
 CONSTANTS = (0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64, 256)
 WIDTHS, BATCHES, LAYERS = 50, 25, 8
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
@@ -34,14 +34,14 @@ DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 
 @dataclass(frozen=True)
 class Fleet(Program):
-    """The first of its functions, and where the artifacts of all are: what jax.export wrote, a file for each name."""
+    """The first of its functions, and the folder `made` with a file that jax.export wrote for each name."""
 
     made: Path = Path()
     names: tuple[str, ...] = ()
     _written: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def files(self, library: ModuleType) -> dict[str, Path]:
-        """What a library writes of the same functions, by name; made once for all questions."""
+        """The files that a library writes for the same functions, by name; made once for all questions."""
 
         def write() -> dict[str, Path]:
             folder = disk.new_path().parent
@@ -87,7 +87,7 @@ class Fleet(Program):
 
 
 def fleet(functions: int, versions: int) -> Fleet:
-    """So many functions, each so often; in as many processes as there are processors."""
+    """`functions` functions in `versions` versions each, exported in as many processes as there are processors."""
     folder = disk.new_path().parent
     count = min(os.cpu_count() or 1, 8, 1 + functions // 50)
     program = "import sys; from bench import fleet; fleet.make(*sys.argv[1:])"
@@ -96,7 +96,7 @@ def fleet(functions: int, versions: int) -> Fleet:
     workers = [subprocess.Popen(command, cwd=disk.ROOT) for command in commands]
     statuses = [worker.wait() for worker in workers]
     if any(statuses):
-        raise RuntimeError("a process that exports functions failed; what it says stands above")
+        raise RuntimeError("a process that exports functions failed; its message is above")
     first = member(0, versions)
     names = tuple(sorted(os.listdir(folder)))
     assert len(names) == functions * versions
@@ -105,12 +105,12 @@ def fleet(functions: int, versions: int) -> Fleet:
 
 
 def make(folder: str, versions: str, start: str, stop: str) -> None:
-    """What one of the processes does: exports functions, and writes a file for each version of each."""
+    """The work of one process: exports functions, and writes a file for each version of each."""
     for index in range(int(start), int(stop)):
         program = member(index, int(versions))
         artifact = bytes(jax.export.export(jax.jit(program.function))(*program.specs).serialize())
         baked = constant(index, 0, int(versions)).tobytes()
-        assert not baked or artifact.count(baked) == 1, "the constant is there once, as it is"
+        assert not baked or artifact.count(baked) == 1, "the constant is in the artifact once, unchanged"
         at = artifact.index(baked)
         for version in range(int(versions)):
             other = constant(index, version, int(versions)).tobytes()
@@ -123,13 +123,13 @@ def _name(index: int, version: int) -> str:
 
 
 def constant(index: int, version: int, versions: int) -> np.ndarray:
-    """What is baked in: no other function or version has it. Where there is one version, it may be empty."""
+    """The constant of one version of one function; no other has it. It may be empty if there is only one version."""
     kilobytes = CONSTANTS[index * 7 % len(CONSTANTS)] or (versions > 1)
     return np.random.default_rng((index, version)).standard_normal(256 * kilobytes, np.float32)
 
 
 def member(index: int, versions: int) -> Program:
-    """A function and its specs. Of the first WIDTHS * BATCHES * LAYERS, no two have the same."""
+    """A function and its specs. No two of the first WIDTHS * BATCHES * LAYERS have the same specs."""
     layers, rest = 1 + index % LAYERS, index // LAYERS
     batch, width = 1 + rest % BATCHES, 4 + 4 * (rest // BATCHES % WIDTHS)
     dtype = DTYPES[index % len(DTYPES)]

@@ -1,4 +1,4 @@
-"""What nothing that does the work can be faster than."""
+"""Floors: the least time that any library needs for the work."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def building(exported: Any) -> Callable[[], object]:
     """Makes the objects of a signature again: meshes, shardings, abstract values, both trees, tuples, and a dict.
 
     Equal objects are made once. Nothing is parsed: names, sizes, dtypes, symbolic dimensions and the node lists of the
-    trees are there already. None of the objects themselves is kept here, because JAX would hand it out again.
+    trees exist already. The objects themselves are not kept here, because JAX would return them again.
     """
     meshes, shardings, avals = _Distinct(), _Distinct(), _Distinct()
 
@@ -133,7 +133,7 @@ _nothing_p.def_abstract_eval(lambda *_, avals: avals)
 
 
 def binding(program: Any, exported: Any) -> Callable[[], object]:
-    """Tracing of a function of the same arguments and results under jit, which is one primitive of known types."""
+    """Tracing under jit of a function with the same arguments and results that is one primitive of known types."""
     avals = exported.out_avals
 
     def function(*args: Any) -> Any:

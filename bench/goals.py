@@ -1,4 +1,4 @@
-"""What jaxexp is meant to reach, beside what a run measured; docs/benchmarks.md shows both, missed or not."""
+"""Limits that jaxexp is meant to keep. docs/benchmarks.md shows each one, the value of a run, and whether it is met."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.report import amount, short, times
 from bench.results import ORACLE, SUBJECT, Cell, Results, over
 
 JAX = "0.12.0.1"  # the version that the goals are about
-NOISE = 0.05  # "no slower" is at most this much slower
+NOISE = 0.05  # "no slower" means at most this much slower
 
 Measure = Callable[[Cell], float | None]
 
@@ -31,12 +31,12 @@ def first(cell: Cell) -> float | None:
 
 
 def rate_of(name: str) -> Measure:
-    """The subject's rate, as a part of that of something that stands beside and handles the same bytes."""
+    """The subject's rate, as a part of the rate at which `name`, which stands beside it, handles the same bytes."""
     return lambda cell: over(cell.median(name), cell.median(SUBJECT))
 
 
 def against(*names: str) -> Measure:
-    """The subject over the sum of what stands beside it."""
+    """The subject, divided by the sum of `names`, which stand beside it."""
 
     def measure(cell: Cell) -> float | None:
         medians = [cell.median(name) for name in names]
@@ -59,9 +59,9 @@ def _percent(part: float) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit on the worst of some cells of a question; without names of cases, of all that were measured.
+    """A limit on the worst of some cells of a question; without names of cases, on the worst of all cells.
 
-    With `over`, what is measured is divided by the same of that case.
+    With `over`, the value is divided by the value of that case.
     """
 
     about: str
@@ -77,7 +77,7 @@ class Goal:
         return f"{'at least' if self.at_least else 'at most'} {short(self.show(self.limit))}"
 
     def measured(self, results: Results) -> float | None:
-        """The worst of the cells; None if one of them is empty."""
+        """The value of the worst cell; None if one of the cells is empty."""
         cells = [cell for (question, _), cell in results.cells.items() if question == self.question]
         found = {cell.case: self.measure(cell) for cell in cells}
         wanted = [found.get(case) for case in self.cases or found]
@@ -110,7 +110,7 @@ GOALS = (
     _times_faster("deserialize", "2,000 distinct shapes", 40),
     *(
         Goal(
-            f"deserialize, {case}: over its floor, verification and building the objects",
+            f"deserialize, {case}: divided by its floor, verify + objects",
             "deserialize",
             (case,),
             against("verify", "objects"),
@@ -121,7 +121,7 @@ GOALS = (
         for case in _OWN_FLOOR
     ),
     Goal(
-        f"serialize, {_LARGE}: over one memcpy of the module",
+        f"serialize, {_LARGE}: divided by one memcpy of the module",
         "serialize",
         (_LARGE,),
         against("memcpy"),
@@ -130,12 +130,18 @@ GOALS = (
         times,
     ),
     Goal(
-        f"save, {_LARGE}: over write(2) of the same bytes", "save", (_LARGE,), against("write(2)"), 1.15, False, times
+        f"save, {_LARGE}: divided by write(2) of the same bytes",
+        "save",
+        (_LARGE,),
+        against("write(2)"),
+        1.15,
+        False,
+        times,
     ),
-    Goal(f"load, {_LARGE}: until the signature is known", "load", (_LARGE,), value, 1e-3, False, _seconds),
+    Goal(f"load, {_LARGE}: time to the signature", "load", (_LARGE,), value, 1e-3, False, _seconds),
     Goal(f"load, {_LARGE}: new memory", "load, new memory", (_LARGE,), value, 2e6, False, _bytes),
     Goal(
-        "metadata size, 2,000 sharded: of jax.export's",
+        "metadata size, 2,000 sharded: part of jax.export's",
         "metadata size",
         ("2,000 sharded",),
         share,
@@ -143,9 +149,9 @@ GOALS = (
         False,
         _percent,
     ),
-    Goal("call, tiny: over the dispatch of plain jit", "call", ("tiny",), against("jit"), 2.0, False, times),
+    Goal("call, tiny: divided by the dispatch of plain jit", "call", ("tiny",), against("jit"), 2.0, False, times),
     Goal(
-        f"jit(e.call), every case: over plain jit; no slower, where {NOISE:.0%} is noise",
+        f"jit(e.call), every case: divided by plain jit (no slower; {NOISE:.0%} is noise)",
         "jit call",
         (),
         against("jit"),
@@ -154,9 +160,9 @@ GOALS = (
         times,
     ),
     _times_faster("trace", "2,000 parameters", 3),
-    Goal("vjp(), every case: the first time over the second", "vjp again", (), first, 100, True, times),
+    Goal("vjp(), every case: first time divided by second", "vjp again", (), first, 100, True, times),
     Goal(
-        "serialize(vjp_order=k), every case: the first time over the second",
+        "serialize(vjp_order=k), every case: first time divided by second",
         "serialize VJPs again",
         (),
         first,
@@ -165,7 +171,7 @@ GOALS = (
         times,
     ),
     Goal(
-        f"export, every case: times faster than jax.export; no slower, where {NOISE:.0%} is noise",
+        f"export, every case: times faster than jax.export (no slower; {NOISE:.0%} is noise)",
         "export",
         (),
         faster,
@@ -176,11 +182,11 @@ GOALS = (
     _times_faster("export", "64 MiB constant", 1.5),
     _times_faster("export", _LARGE, 1.5),
     *(
-        Goal(f"open, {case}: until its names are known", "open archive", (case,), value, 2e-3, False, _seconds)
+        Goal(f"open, {case}: time to the names", "open archive", (case,), value, 2e-3, False, _seconds)
         for case in _FLEETS
     ),
     Goal(
-        f"open, {_FLEETS[0]}: over that of 100",
+        f"open, {_FLEETS[0]}: divided by that of 100",
         "open archive",
         (_FLEETS[0],),
         value,
@@ -199,7 +205,15 @@ GOALS = (
         for case, limit in zip(_FLEETS, (100, 40), strict=True)
     ),
     *(
-        Goal(f"verify, {case}: of the bandwidth of reading", "verify", (case,), rate_of("read(2)"), 0.5, True, _percent)
+        Goal(
+            f"verify, {case}: part of the bandwidth of reading",
+            "verify",
+            (case,),
+            rate_of("read(2)"),
+            0.5,
+            True,
+            _percent,
+        )
         for case in _FLEETS
     ),
     *(

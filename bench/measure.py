@@ -1,9 +1,8 @@
 """Timing of rivals in one process: warm-up, calibrated loops, rounds that alternate between them, medians and spread.
 
-Samples are kept in pyperf's Benchmark objects, so that medians and quartiles are pyperf's and the JSON files work with
-its commands (`pyperf stats`, `pyperf hist`). pyperf's Runner is not used: it times one function per worker process, and
-rivals timed minutes apart in different processes drift with the machine. Alternating them in one process cancels most
-of that in the ratio, which is what is reported.
+pyperf's Benchmark objects keep the samples, so pyperf computes medians and quartiles, and its commands read the JSON
+files (`pyperf stats`, `pyperf hist`). pyperf's Runner is not used: it times one function per worker process, minutes
+apart, while the machine drifts. Alternating the rivals in one process cancels most of this drift in the ratio.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pyperf
 
 @dataclass(frozen=True)
 class Effort:
-    """How much time goes into one cell: seconds a sample; samples, at most and at least; seconds for all rivals."""
+    """The time for one cell: seconds per sample, most and fewest samples, seconds for all rivals."""
 
     sample: float
     samples: int
@@ -32,7 +31,7 @@ class Effort:
 
 
 FULL = Effort(sample=0.01, samples=25, total=8.0)
-ZERO = 1e-9  # stands for no bytes at all: pyperf takes positive samples alone
+ZERO = 1e-9  # stands for no bytes at all: pyperf takes only positive samples
 QUICK = Effort(sample=0.001, samples=5, total=0.25)
 
 
@@ -40,8 +39,8 @@ QUICK = Effort(sample=0.001, samples=5, total=0.25)
 class Rival:
     """Something to time.
 
-    `prepare` runs before each `run`, outside the timing, and `run` takes what it returns. `finish` takes the last
-    result, within the timing, for work that was only started.
+    `prepare` runs before each `run`, is not timed, and passes its result to `run`. `finish` gets the last result and is
+    timed: it waits for work that `run` only started.
     """
 
     run: Callable[..., object]
@@ -52,7 +51,7 @@ class Rival:
         return self.run() if self.prepare is None else self.run(self.prepare())
 
     def sample(self, loops: int) -> float:
-        """Seconds a run, over `loops` runs in a row."""
+        """Seconds per run, over `loops` runs in a row."""
         run, result = self.run, None
         if self.prepare is not None:
             prepared = self.prepare()
@@ -84,7 +83,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class Reading:
-    """Something that is not timed here: `read` returns the sample, such as a number of bytes."""
+    """A rival that is not timed: `read` returns the sample, such as a number of bytes."""
 
     read: Callable[[], float]
 
@@ -107,8 +106,8 @@ def alternate(rivals: Mapping[str, Rival | Reading], effort: Effort) -> dict[str
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
     gc.collect()
-    gc.freeze()  # what exists already need not be looked at again by the collections below
-    gc.disable()  # as timeit does: a collection would be charged to whoever happens to run
+    gc.freeze()  # the collections below skip what exists already
+    gc.disable()  # like timeit: a collection would count against the rival that happens to run
     try:
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:

@@ -1,4 +1,4 @@
-"""Peak memory of one run: the kernel's high-water mark of this process, reset before the run; on Linux alone."""
+"""Peak memory of one run: the kernel's high-water mark of this process, reset before the run; only on Linux."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 HOW = (
-    "resident memory of the process (VmHWM, reset through /proc/self/clear_refs) at its highest in one more run, less "
-    "what it was before; free memory goes back to the system first"
+    "the highest resident memory of the process in one more run, minus the resident memory before that run (VmHWM, "
+    "reset through /proc/self/clear_refs; free memory goes back to the system first)"
 )
 _PROCESS = Path("/proc/self")
 
 
 def peak_of(run: Callable[[], object]) -> int | None:
-    """Bytes that a run needs at its peak beyond what is there before it; None where the system cannot tell."""
+    """Bytes that a run needs at its peak, beyond those in use before it; None if the system cannot tell."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)  # else the run would be served from memory that was freed before

@@ -31,8 +31,8 @@ class Program:
     def artifact(self, library: ModuleType, vjp_order: int = 0) -> bytes:
         """What a library writes, made once for all questions.
 
-        Bytes, because both libraries take them as they are, and not the Exported, because JAX shares the abstract
-        values that are alive: reading the artifact would find them there.
+        It returns bytes, which both libraries accept. An Exported would keep its abstract values alive, and JAX would
+        find them there when the artifact is read.
         """
         key = library.__name__, vjp_order
         if key not in self._artifacts:

@@ -1,4 +1,4 @@
-"""What a question is: for a case and two libraries, the calls to time, floors beside them, a check of the results."""
+"""A question: for a case and two libraries, the calls to time, floors beside them, and a check of the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.program import Program
 
 @dataclass(frozen=True)
 class Trial:
-    """The two rivals, what is shown beside them, and `wrong`: the names of what differs between their results."""
+    """Two rivals, others to show beside them, and `wrong`: the names of the parts in which their results differ."""
 
     subject: Rival | Reading
     oracle: Rival | Reading

@@ -70,8 +70,8 @@ def with_chart(readme: str, results: Results) -> str:
         return readme
     picture = (
         f"![{_title(results)}](docs/benchmarks/headline.svg)\n\n"
-        f"Measured with {results.about['versions']}; all numbers, their floors and the goals, met or missed: "
-        "[docs/benchmarks.md](docs/benchmarks.md)."
+        f"Measured with {results.about['versions']}. [benchmarks.md](docs/benchmarks.md) has all numbers, with floors "
+        "and goals."
     )
     return f"{before}{START}\n{picture}\n{END}{after}"
 
@@ -167,18 +167,19 @@ def _how(results: Results) -> str:
     about = results.about
     subject, disk_type = about["subject"], f" ({about['file system']})" if about["file system"] else ""
     lines = [
-        f"Measured on {about['date']} with {about['versions']}, on: {about['machine']}; load average at the start "
-        f"{about['load average'] or 'unknown'}. The samples are in [benchmarks/result.json](benchmarks/result.json), "
-        "which `pyperf stats` reads. `make bench` measures again and writes this page; `python -m bench compare` "
-        "compares two results.",
+        f"Measured on {about['date']} with {about['versions']}, on: {about['machine']}. The load average at the start "
+        f"was {about['load average'] or 'unknown'}. The samples are in [result.json](benchmarks/result.json), which "
+        "`pyperf stats` reads. `make bench` measures again and writes this page; `python -m bench compare` compares "
+        "two results.",
         "",
-        "- Both libraries run in one process, in turns: warm-up, then rounds in which each takes one sample; the "
-        "garbage collector runs between samples, not in them. They are given the same bytes and the same objects.",
-        f"- A sample is the mean over as many runs as take {amount(FULL.sample)}, or one. There are {FULL.fewest} to "
-        f"{FULL.samples} rounds, fewer where a run takes long.",
-        "- Times are medians; IQR is the interquartile range over the median. The ratio is jax.export's median over "
-        f"that of {subject}: above {times(1)} {subject} is faster, or smaller.",
-        "- Both results are compared before anything is timed. A library that is wrong leaves its cells empty.",
+        f"- The library that is compared with jax.export is called the subject. Here it is {subject}.",
+        "- Both libraries run in one process, with the same bytes and the same objects. After a warm-up they take "
+        "turns, one sample in each round. The garbage collector runs between samples, not during them.",
+        f"- A sample is the mean over {amount(FULL.sample)} of runs, or one run if that takes longer. There are "
+        f"{FULL.fewest} to {FULL.samples} rounds, fewer if a run takes long.",
+        "- Times are medians. IQR is the interquartile range, divided by the median. The ratio is jax.export's median, "
+        f"divided by that of {subject}: above {times(1)}, {subject} is faster, or smaller.",
+        "- The results of both libraries are compared before anything is timed. A wrong result leaves its cells empty.",
         f"- Peak memory of the large cases, {subject} / jax.export: {memory.HOW}.",
         f"- Files are written to and read from the checkout's disk{disk_type}, through the page cache.",
     ]
@@ -203,8 +204,8 @@ def _goals(results: Results) -> str:
             (goal.about, goal.bound(), "" if measured is None else goal.show(measured), verdict(goal, measured))
         )
     met = sum(row[-1] == "met" for row in rows)
-    other = "" if results.about["jax"] == JAX else f" The goals are about JAX {JAX}; this is {results.about['jax']}."
-    return f"{met} of {len(rows)} are met.{other}\n\n" + _table(("goal", "limit", "measured", ""), rows)
+    other = "" if results.about["jax"] == JAX else f" They are for JAX {JAX}; this run used {results.about['jax']}."
+    return f"{met} of {len(rows)} goals are met.{other}\n\n" + _table(("goal", "limit", "measured", ""), rows)
 
 
 def _section(question: Question, results: Results) -> str:

@@ -39,7 +39,7 @@ def machine() -> str:
 
 
 def load() -> str:
-    """The system's load average of the last minute: a busy machine measures others."""
+    """The system's load average of the last minute: a busy machine also measures the other programs."""
     return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
 
 
@@ -73,7 +73,7 @@ def shown(cell: Cell | None, rival: str) -> str:
 
 
 def pair(cell: Cell | None) -> str:
-    """The subject's amount and the oracle's; a dash for one that is not known."""
+    """The subject's amount and the oracle's; a dash for an unknown one."""
     return "" if cell is None else f"{shown(cell, SUBJECT) or '-'} / {shown(cell, ORACLE) or '-'}"
 
 
@@ -93,7 +93,7 @@ def header(about: Mapping[str, str]) -> str:
 
 
 def row(cell: Cell, peaks: Cell | None) -> str:
-    """One row, and below it what stands beside; the cells of a library that was wrong stay empty."""
+    """One row, and below it the rivals beside; the cells of a library that was wrong stay empty."""
     ours, theirs = ((shown(cell, rival), percent(cell, rival)) for rival in (SUBJECT, ORACLE))
     first = _line((cell.question, cell.case, *ours, *theirs, times(cell.ratio), pair(peaks)))
     beside = ", ".join(f"{name} {shown(cell, name)}" for name in cell.beside)
@@ -103,7 +103,7 @@ def row(cell: Cell, peaks: Cell | None) -> str:
 def footer(questions: Iterable[Question]) -> str:
     lines = [
         "",
-        "Medians. IQR: interquartile range over median. Ratio: of jax.export's median to the other. Peaks: memory.",
+        "Medians. IQR: interquartile range / median. Ratio: jax.export's median / the other median. Peaks: memory.",
         "Beside:",
     ]
     about: dict[str, list[str]] = {}

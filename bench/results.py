@@ -11,12 +11,12 @@ import pyperf
 SUBJECT, ORACLE = "subject", "jax.export"
 # Metadata of a benchmark that says where it belongs; all other metadata is about the run as a whole or about the case.
 PLACE = "question", "case", "rival"
-PEAK = "peak memory of "  # in front of a question's name: the cell that holds the peaks of its case
+PEAK = "peak memory of "  # before the name of a question: the cell with its peaks
 
 
 @dataclass
 class Cell:
-    """What one question found of one case. A subject that was wrong is not among the rivals."""
+    """What one question measured of one case. If the subject was wrong, it is not among the rivals."""
 
     question: str
     case: str
@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """How many times the oracle's median is that of the subject; None without the two of them."""
+        """The oracle's median, divided by the subject's; None if one of them is missing."""
         return over(self.median(ORACLE), self.median(SUBJECT))
 
 
@@ -49,7 +49,7 @@ def over(a: float | None, b: float | None) -> float | None:
 
 @dataclass
 class Results:
-    """All cells of a run, what is known about it, and what went wrong: a line for each cell that is empty."""
+    """All cells of a run, facts about it, and its mistakes: a line for each empty cell."""
 
     about: dict[str, str]
     cells: dict[tuple[str, str], Cell] = field(default_factory=dict)

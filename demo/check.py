@@ -2,9 +2,9 @@
 
     python demo/check.py FOLDER
 
-Knows nothing of the model but the files. Checks accuracy, loss, gradient and a Hessian-vector product on held-out
-digits against the live model's values, prints sizes and times of both libraries, and exits with 1 where anything
-disagrees.
+It knows only these files, not the model. It checks accuracy, loss, gradient and a Hessian-vector product on held-out
+digits against the live model's values, and prints sizes and times of both libraries. It exits with 1 if anything
+differs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 import jaxexp
 
-# The same arithmetic compiled in another module may differ in the last bits of an f32.
+# The same arithmetic, compiled in another module, may differ in the last bits of an f32.
 TOLERANCE = 1e-5
 RUNS = 21
 Tree = dict[str, dict[str, np.ndarray]]
@@ -45,7 +45,7 @@ def difference(found: Any, expected: Any) -> float:
         return float("inf")
     pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
     scale = max(np.max(np.abs(e)) for _, e in pairs)
-    # np.max and not max(): a NaN must show.
+    # np.max, not max(), so that a NaN shows.
     worst = np.max([np.max(np.abs(np.asarray(f) - e)) if np.shape(f) == np.shape(e) else np.inf for f, e in pairs])
     return float(worst / scale)
 

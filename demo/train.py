@@ -1,9 +1,9 @@
-"""Step 1 of the demo: train a digit classifier, export it, and save it beside what the live model computes.
+"""Step 1 of the demo: train a digit classifier, export it, and save it beside the live model's results.
 
     python demo/train.py FOLDER
 
 FOLDER then holds `predict.jaxexp` (the trained classifier), `loss.jaxexp` (its loss with derivatives to order 2) and
-`reference.npz` (held-out digits and the live model's answers). check.py takes these to another process.
+`reference.npz` (held-out digits and the live model's answers). check.py reads them in another process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def train(params: Params, images: np.ndarray, labels: np.ndarray) -> Params:
-    """Stochastic gradient descent with momentum, an epoch a jitted scan."""
+    """Stochastic gradient descent with momentum; each epoch is a jitted scan."""
 
     def step(state: State, batch: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
         params, velocity = state
@@ -79,7 +79,7 @@ def train(params: Params, images: np.ndarray, labels: np.ndarray) -> Params:
 
 
 def hessian_vector_product(f: Callable[..., jax.Array], params: Params, direction: Params, *rest: np.ndarray) -> Params:
-    """Reverse over reverse: what an exported function with VJPs to order 2 can do."""
+    """Reverse mode over reverse mode, which needs VJPs to order 2."""
 
     def slope(params: Params) -> jax.Array:
         gradient = jax.grad(f)(params, *rest)

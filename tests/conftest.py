@@ -1,6 +1,9 @@
-"""How the tests run: on eight CPU devices, and every warning is an error."""
+"""How the tests run: on eight CPU devices, with every warning an error, and all of them or the first of each kind."""
+
+from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from kit.devices import DEVICES  # before JAX
 
@@ -9,13 +12,28 @@ import jax
 import pytest
 from _pytest.junitxml import xml_key
 
+from kit.compiled import HARMLESS, forget_if_too_many, keep_compiled_programs
 from kit.places import TESTS
+
+keep_compiled_programs()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--brief",
+        metavar="ROOMS",
+        help="of the tests in these rooms (folders of tests/, with commas between), the first case of each; of each "
+        "other file, one test; nothing that is slow or starts processes",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error")
     # numpy scalars of ml_dtypes overflow on purpose in a few casts of the corpus.
     config.addinivalue_line("filterwarnings", "ignore:invalid value encountered in cast:RuntimeWarning")
+    config.addinivalue_line("filterwarnings", HARMLESS)
+    if not hasattr(config, "workerinput"):
+        forget_if_too_many()
 
 
 @pytest.hookimpl(trylast=True)
@@ -46,7 +64,16 @@ def subprocess_env():
     return make
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases_in_a_row(items)
+    rooms = config.getoption("--brief")
+    if rooms is not None:
+        chosen = brief(items, set(rooms.split(",")))
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+
+
+def cases_in_a_row(items: list[pytest.Item]) -> None:
     """All tests of one corpus case in a row, so that they share what the case exported."""
 
     def case_of(item: pytest.Item) -> int:
@@ -59,3 +86,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     differential = [i for i, item in enumerate(items) if item.path.name == "test_differential.py"]
     for i, item in zip(differential, sorted((items[i] for i in differential), key=case_of), strict=True):
         items[i] = item
+
+
+def brief(items: list[pytest.Item], rooms: set[str]) -> set[pytest.Item]:
+    """See the option of this name."""
+    chosen: dict[tuple[Path, str], pytest.Item] = {}
+    for item in items:
+        if item.get_closest_marker("slow") or "subprocess_env" in getattr(item, "fixturenames", ()):
+            continue
+        inside = item.path.relative_to(TESTS).parts[0] in rooms
+        chosen.setdefault((item.path, item.originalname if inside else ""), item)
+    return set(chosen.values())

@@ -15,6 +15,7 @@
 #include "bindings/base/jax_refs.h"
 #include "bindings/bytecode/check_bytecode.h"
 #include "bindings/bytecode/contents.h"
+#include "bindings/bytecode/head.h"
 #include "bindings/many/read_many.h"
 #include "bindings/many/verify_files.h"
 #include "wire/exported/dtype_name.h"
@@ -117,6 +118,17 @@ NB_MODULE(_native, m) {
                 "tuple[dict[str, int], dict[str, int] | None] | None"),
         "How often each kind of operation, and each target of a custom call, occurs in a module, after the same check; "
         "None, or None for the targets, where it is written in a way that is not known here.");
+  m.def("module_producer", &module_producer, "module"_a,
+        nb::sig("def module_producer(module: typing_extensions.Buffer) -> str | None"),
+        "Who wrote a module; None where the bytes are no MLIR bytecode.");
+  m.def("module_may_name", &module_may_name, "module"_a, "names"_a,
+        nb::sig("def module_may_name(module: typing_extensions.Buffer, *names: str) -> bool"),
+        "Whether one of these may be the name of an operation, an attribute or a symbol in a module.");
+  m.def("module_head", &module_head, "module"_a,
+        nb::sig("def module_head(module: typing_extensions.Buffer) -> "
+                "tuple[str, frozenset[str], frozenset[str], frozenset[tuple[str, int]], frozenset[tuple[str, int]]]"),
+        "The head of a module: its producer; dialects and operations; kinds of attributes and of types, each a dialect "
+        "and the number that it has for the kind.");
   m.def("dtype_name", &wire::dtype_name, "kind"_a, "What JAX calls a dtype, by its number in an artifact.");
   define_archive(m);
 }

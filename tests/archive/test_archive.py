@@ -799,7 +799,7 @@ class TestHostileIndex:
 
 
 def test_the_example_of_the_page(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "archive.md").read_text()
+    page = (ROOT / "docs" / "guide" / "archive.md").read_text()
     (code,) = re.findall(r"<!-- example: archive -->\n```python\n(.*?)```", page, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

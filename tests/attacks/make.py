@@ -1,4 +1,4 @@
-"""Writes the hostile files of this folder, their manifest and its table in README.md: the same bytes every time."""
+"""Writes the hostile files of this folder, manifest.json and README.md: the same bytes every time."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ attack(
 )
 attack(
     "shared_subtrees_without_leaves",
-    "memory: 2^40 nodes, and no leaf that the avals would count",
+    "memory: 2^40 nodes without a leaf, so no aval counts them",
     "a tree of at most [0-9]+ nodes",
     function(in_tree=call_of(leaf(), doubled(shared_none, 40))),
 )
@@ -196,7 +196,7 @@ attack("deep_tree", "the stack: a tree of 1,200 levels", "levels", function(in_t
 vjps = vjp_of()
 for order in range(70):
     vjps = function(vjp=vjps) if order == 69 else vjp_of(vjp=vjps)
-attack("vjp_chain", "the stack: 70 VJPs, each of the one before", "arguments|at most 64 VJPs", vjps)
+attack("vjp_chain", "the stack: 70 VJPs inside each other", "arguments|at most 64 VJPs", vjps)
 long_shape = ["2"] * 4000
 attack(
     "shared_shape",
@@ -210,7 +210,7 @@ lengths = [struct.pack("<I", 4 * (strings - i - 1) + size) for i in range(string
 region = b"".join(length if max(length) < 128 else b"aaaa" for length in lengths) + b"a" * size + bytes(4)
 attack(
     "overlapping_strings",
-    "time: a thousand strings that lie in each other, each of which has to be UTF-8",
+    "time: a thousand overlapping strings, each of which is checked for UTF-8",
     "vectors that do not overlap",
     b"",
 )
@@ -218,7 +218,7 @@ long_axes = {f"axis_{i}": 1 for i in range(250)}
 meshes, specs = [mesh(**long_axes) for _ in range(30)], [spec(list(long_axes)) for _ in range(30)]
 attack(
     "meshes_times_specs",
-    "time: 30 specs of 250 axes, each with each of 30 meshes of them",
+    "time: each of 30 specs of 250 axes with each of 30 meshes of these axes",
     "tables that can be compared in [0-9]+ steps",
     function(
         in_shardings=[{"named_sharding": {"mesh": m, "spec": s}} for m in meshes for s in specs],
@@ -247,7 +247,7 @@ attack(
 
 attack(
     "dimension_nesting",
-    "the stack: 1,000 operations in each other",
+    "the stack: 1,000 operations inside each other",
     "at most 64 nested operations",
     dimension("floordiv(" * 1000 + "a" + ", 2)" * 1000),
 )
@@ -259,22 +259,30 @@ attack(
     dimension("max(a + b + c + d + 1, a + b + c + d)^200"),
 )
 attack("dimension_integer", "time: a number of 60,000 digits", "at most 16384 characters", dimension("9" * 60_000))
-attack("dimension_large_integer", "numbers: one that no 64 bits hold", "fit into 63 bits", dimension("9" * 30 + "*a"))
+attack(
+    "dimension_large_integer",
+    "numbers: a number that does not fit into 64 bits",
+    "fit into 63 bits",
+    dimension("9" * 30 + "*a"),
+)
 attack("dimension_number_power", "memory: a power of a number", "as JAX prints it", dimension("9^999999999"))
 attack(
     "dimension_division_by_zero",
-    "a division that no size has",
+    "sizes: a division by zero",
     "without a division by zero",
     dimension("floordiv(a, 0)"),
 )
-attack("dimension_negative", "sizes: a negative one", "not negative", dimension("-5"))
+attack("dimension_negative", "sizes: a negative size", "not negative", dimension("-5"))
 attack(
-    "dimension_of_code", "the parser: Python in a dimension", "as JAX prints it", dimension("__import__('os').abort()")
+    "dimension_of_code",
+    "the parser: Python code in a dimension",
+    "as JAX prints it",
+    dimension("__import__('os').abort()"),
 )
-attack("dimension_of_two", "shapes: two dimensions in one", "as JAX prints it", dimension("a, b"))
+attack("dimension_of_two", "shapes: two dimensions in the text of one", "as JAX prints it", dimension("a, b"))
 attack(
     "dimension_with_constants",
-    "constants that fold: 2^63 in another form",
+    "numbers: constants that fold to 2^63",
     "as JAX prints it",
     dimension("4611686018427387904*2*a"),
 )
@@ -282,19 +290,19 @@ maxima = " + ".join(f"max({a}, {b})" for a, b in itertools.pairwise("abcde"))
 minima = " + ".join(f"min({a}, {b})" for a, b in itertools.pairwise("acegi"))
 attack(
     "dimension_maxima",
-    "time: maxima of sums of maxima, with which JAX's parser is busy for half a minute; it loads",
+    "time: maxima of sums of maxima, which keep JAX's parser busy for half a minute; it loads",
     "",
     dimension(f"max({maxima}, {minima})"),
 )
 attack(
     "dimension_maxima_in_maxima",
-    "time: twelve nested maxima, exponential in JAX's parser; it loads",
+    "time: twelve nested maxima, which take exponential time in JAX's parser; it loads",
     "",
     dimension("max(" * 12 + "a" + "".join(f", {b})" for b in "bcdefghijklm")),
 )
 attack(
     "symbolic_without_constants",
-    "modules: a symbolic dimension whose module asks for none",
+    "modules: a symbolic dimension, but a module that claims to use none",
     "uses_global_constants",
     function(in_avals=[aval("b")]),
 )
@@ -306,23 +314,28 @@ attack(
 )
 attack(
     "tree_of_no_call",
-    "trees: a list where arguments and keywords are expected",
+    "trees: a list instead of the arguments and keywords of a call",
     "tuple of arguments",
     function(in_tree={"kind": 3, "children": [tuple_of(leaf()), {"kind": 4}]}),
 )
 attack(
     "keys_unsorted",
-    "trees: a dict whose keys descend",
+    "trees: a dict with descending keys",
     "keys in ascending order",
     function(in_tree=call_of(dict_of(b=leaf(), a={"kind": 1}))),
 )
 attack(
     "kept_unsorted",
-    "arguments: one that is kept twice",
+    "arguments: one argument is kept twice",
     "indices in ascending order",
     function(module_kept_var_idx=[0, 0]),
 )
-attack("kept_outside", "arguments: one kept that is not there", "an index below 1", function(module_kept_var_idx=[1]))
+attack(
+    "kept_outside",
+    "arguments: an argument is kept that does not exist",
+    "an index below 1",
+    function(module_kept_var_idx=[1]),
+)
 attack(
     "vjp_dtype",
     "VJPs: a cotangent of another dtype",
@@ -337,17 +350,20 @@ attack(
 )
 attack("vjp_count", "VJPs: no cotangent", "a cotangent for each of its results", function(vjp=function()))
 attack(
-    "vjp_platform", "VJPs: one for another platform", "platforms of the primal", function(vjp=vjp_of(platforms=["tpu"]))
+    "vjp_platform",
+    "VJPs: a VJP for another platform",
+    "platforms of the primal",
+    function(vjp=vjp_of(platforms=["tpu"])),
 )
 attack(
     "lists_that_differ",
-    "one aval by index, another in the list",
+    "avals: the index and the list name different avals",
     "the aval that its index stands for",
     function(unique_avals=[aval("2"), aval("3")], in_avals_idxs=[0], out_avals_idxs=[1]),
 )
 attack(
     "index_outside",
-    "indices: an aval that is not there",
+    "indices: an aval that does not exist",
     "an index below 1",
     function(unique_avals=[aval("2")], in_avals_idxs=[7], out_avals_idxs=[0]),
 )
@@ -372,24 +388,27 @@ attack(
 )
 attack(
     "mesh_twins",
-    "names: two axes of one name",
+    "names: two axes with the same name",
     "each mesh axis once",
     sharded({"axis_names": ["x", "x"], "axis_sizes": [1, 1], "axis_types": [1, 1]}, spec(["x"])),
 )
 attack(
-    "spec_of_another_mesh", "names: an axis that the mesh lacks", "an axis of the mesh", sharded(mesh(x=1), spec(["y"]))
+    "spec_of_another_mesh",
+    "names: an axis that the mesh does not have",
+    "an axis of the mesh",
+    sharded(mesh(x=1), spec(["y"])),
 )
 attack("spec_twice", "names: an axis that is used twice", "each axis once", sharded(mesh(x=1), spec(["x", "x"])))
 attack(
     "spec_too_long",
-    "shapes: three partitions of one dimension",
+    "shapes: three partitions for one dimension",
     "one with 3 partitions",
     sharded(mesh(x=1), spec([], [], ["x"])),
 )
 proto = {"kind": 1, "hlo_sharding_proto": [8, 3, 26, 2, 4, 2, 74, 1, 8, 82, 1, 90]}
 attack(
     "op_sharding_permutation",
-    "XLA, which ends the process: an order of axes with an axis that is not there",
+    "XLA, which ends the process: an order of axes with an axis that does not exist",
     "with an order of its devices",
     function(in_shardings=[proto], nr_devices=8),
 )
@@ -399,21 +418,21 @@ attack(
     "one for each device",
     function(in_shardings=[{"kind": 1, "hlo_sharding_proto": [8, 3, 26, 9, *[128] * 8, 64]}]),
 )
-attack("device_counts", "devices: two counts that differ", "the other number of devices", function(nr_devices_short=3))
+attack("device_counts", "devices: two different counts", "the other number of devices", function(nr_devices_short=3))
 attack(
     "effects_twice",
-    "effects: one type twice",
+    "effects: the same type twice",
     "each effect once",
     function(ordered_effects=[{"type_name": "<class 'e'>"}, {"type_name": "<class 'e'>"}]),
 )
 attack(
     "platforms_twice",
-    "platforms: one twice",
+    "platforms: the same platform twice",
     "each platform once",
     function(platforms=["cpu", "cpu"], uses_global_constants=True),
 )
 attack("text_surrogate", "texts: a lone surrogate", "UTF-8", function(function_name=b"\xed\xa0\x80"))
-attack("text_overlong", "texts: a slash in two bytes", "UTF-8", function(platforms=[b"\xc0\xaf"]))
+attack("text_overlong", "texts: a slash encoded in two bytes", "UTF-8", function(platforms=[b"\xc0\xaf"]))
 
 # --- places -----------------------------------------------------------------------------------------------------------
 
@@ -440,37 +459,37 @@ def in_overlap(blob: bytearray) -> None:
 ATTACKS["overlapping_strings"] = (changed(in_overlap), *ATTACKS["overlapping_strings"][1:])
 attack(
     "vtable_odd",
-    "places: a vtable of an odd size",
+    "places: a vtable with an odd size",
     "root table is damaged",
     changed(lambda b: struct.pack_into("<H", b, vtable_of_root(b), 7)),
 )
 attack(
     "vtable_outside",
-    "places: a vtable behind the end",
+    "places: a vtable after the end",
     "root table is damaged",
     changed(lambda b: struct.pack_into("<i", b, struct.unpack_from("<I", b)[0], -(2**30))),
 )
 attack(
     "vtable_of_everything",
-    "places: a vtable that says of itself that it is 64 kB",
+    "places: a vtable that claims a size of 64 kB",
     "root table is damaged",
     changed(lambda b: struct.pack_into("<H", b, vtable_of_root(b), 65534)),
 )
 attack(
     "field_outside",
-    "places: a field 64 kB behind its table",
+    "places: a field 64 kB after its table",
     "inside the buffer",
     changed(lambda b: struct.pack_into("<H", b, vtable_of_root(b) + 4 + 2 * 18, 65532)),
 )
 attack(
     "offset_outside",
-    "places: a tree 4 GB further",
+    "places: a tree at an offset of 4 GB",
     "one that leads out of it",
     changed(lambda b: wire.write(b, "in_tree@", 2**32 - 4)),
 )
 attack(
     "offset_to_itself",
-    "places: a vector that begins where its offset lies",
+    "places: a vector at the position of its own offset",
     "one that leads out of it",
     changed(lambda b: wire.write(b, "in_avals@", 0)),
 )
@@ -500,7 +519,7 @@ attack(
 )
 attack(
     "vector_as_tables",
-    "places: a vector of numbers where avals are expected",
+    "places: a vector of numbers instead of avals",
     "inside the buffer|out of it",
     changed(
         lambda b: struct.pack_into(
@@ -526,10 +545,16 @@ def with_head(blob: bytes, end: int) -> bytes:
 
 plain = Writer().finish(function())
 attack(
-    "trailer_cut", "trailers: one that ends behind the file", "as the artifact says of itself", with_head(plain, 10**6)
+    "trailer_cut",
+    "trailers: a trailer that ends after the end of the file",
+    "as the artifact says of itself",
+    with_head(plain, 10**6),
 )
 attack(
-    "trailer_of_nothing", "trailers: a mark, and no trailer", "the end of a trailer", with_head(plain, len(plain) + 12)
+    "trailer_of_nothing",
+    "trailers: a mark without a trailer",
+    "the end of a trailer",
+    with_head(plain, len(plain) + 12),
 )
 headed = with_head(plain, len(plain) + 12 + 48)
 attack(
@@ -541,7 +566,7 @@ attack(
 footer = xxhash.xxh3_128_digest(headed) + struct.pack("<II", len(headed), 0)
 attack(
     "trailer_without_tables",
-    "trailers: right digests of nothing",
+    "trailers: correct digests of nothing",
     "tables inside the trailer",
     headed + footer + xxhash.xxh3_128_digest(footer) + MARK,
 )
@@ -557,9 +582,9 @@ def main() -> None:
     rows = "\n".join(f"| `{name}.bin` | {what} |" for name, (_, what, _) in ATTACKS.items())
     (HERE / "README.md").write_text(
         "# Hostile files\n\n"
-        "Each is refused with one `DeserializationError`, or loads where that is said, with little time and memory:\n"
-        "`python tests/attacks/measure.py` prints how much. `make.py` writes the files, `manifest.json` and this\n"
-        "page.\n\n"
+        "Each file is refused with one `DeserializationError`, unless the table says that it loads. Both take little\n"
+        "time and memory; `python tests/attacks/measure.py` prints how much. `make.py` writes the files,\n"
+        "`manifest.json` and this page.\n\n"
         f"| file | what it attacks |\n|---|---|\n{rows}\n"
     )
 

@@ -698,14 +698,26 @@ def test_verify_an_unfinished_append(folder, fleet, tmp_path, good) -> None:
 # --- bench ------------------------------------------------------------------------------------------------------------
 
 
-def test_bench(folder, good) -> None:
+@pytest.mark.slow(reason="measures for seconds")
+def test_bench_of_no_file(good) -> None:
+    """Then of two functions of its own."""
     rows = json.loads(good("bench", "--json", "--rounds", 2))
     assert [(row["file"], row["what"]) for row in rows] == [
         (name, what) for name in ("1 layer", "100 layers") for what in ("signature", "all")
     ]
+    assert_rows_of_bench(rows)
+
+
+def assert_rows_of_bench(rows) -> None:
     for row in rows:
         assert row.keys() == {"file", "what", "jaxexp", "jax.export", "ratio", "quartiles"}
         assert row["ratio"] == pytest.approx(row["jax.export"] / row["jaxexp"])
+
+
+def test_bench(folder, good) -> None:
+    rows = json.loads(good("bench", "--json", "--rounds", 2, folder / "scores.jaxexp"))
+    assert [row["what"] for row in rows] == ["signature", "all"]
+    assert_rows_of_bench(rows)
     text = good("bench", "--rounds", 1, folder / "scores.jaxexp")
     assert text.count("scores.jaxexp") == 2
     assert "jax.export" in text

@@ -1,4 +1,4 @@
-"""docs/cli.md shows what the program prints.
+"""docs/guide/cli.md shows what the program prints.
 
 The sessions are recorded anew. With the JAX of the page every character has to be the same, but for the times that
 `bench` measures. Another JAX writes other modules, so sizes, digests and versions differ: then each command has to

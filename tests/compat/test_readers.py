@@ -221,7 +221,7 @@ def test_a_module_that_is_no_bytecode() -> None:
 
 @pytest.mark.skipif(table.RELEASES[-1].version != INSTALLED, reason="the page shows what the newest JAX says")
 def test_the_page_shows_what_is_said() -> None:
-    page = (ROOT / "docs" / "compatibility.md").read_text()
+    page = (ROOT / "docs" / "guide" / "compatibility.md").read_text()
     old = blob_of("0.8.3", "sharded")
     for blob in (old, jaxexp.migrate(old)):
         assert f"```text\n{jaxexp.compatibility(blob)}\n```" in page

@@ -1,13 +1,28 @@
 // Fuzz target: any bytes are MLIR bytecode as far as the check looks, or refused with one error that can be shown.
+#include <set>
 #include <string>
 
 #include "target.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/head.h"
 
 namespace {
 
 using namespace jaxexp;
+
+/// What stands before a module's code, or what is wrong with it.
+std::string head(std::span<const std::uint8_t> module) {
+  try {
+    const wire::Head head = wire::read_head(module, {nullptr, "module"});
+    const auto names = wire::bytes_of_names(module);
+    tests::require(names.size() < module.size(), "names are a part of the module");
+    return std::string(head.producer) + '|' + std::to_string(head.operations.size()) + '|' +
+           std::to_string(head.attributes.size() + head.types.size());
+  } catch (const wire::Error& error) {
+    return error.expected + '|' + error.found;
+  }
+}
 
 /// What is in a module, or what the check says of it.
 std::string verdict(std::span<const std::uint8_t> module) {
@@ -20,6 +35,10 @@ std::string verdict(std::span<const std::uint8_t> module) {
     if (contents->custom_calls)
       for (const auto& [name, count] : *contents->custom_calls) counted += std::to_string(count), calls += count;
     tests::require(calls <= operations && operations <= module.size(), "operations take bytes, and calls are some");
+    std::set<std::string> named;
+    for (const auto& kind : wire::read_head(module, {nullptr, "module"}).operations)
+      named.insert(std::string(kind.dialect) + '.' + std::string(kind.name));
+    for (const auto& [name, count] : contents->operations) tests::require(named.contains(name), "the head names it");
     return counted;
   } catch (const wire::Error& error) {
     for (const std::string& text : {error.path, error.expected, error.found})
@@ -32,5 +51,8 @@ std::string verdict(std::span<const std::uint8_t> module) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   tests::require(verdict({data, size}) == verdict({data, size}), "a second look finds the same");
+  tests::require(head({data, size}) == head({data, size}), "the same of the head");
+  tests::require(!wire::producer_of({data, size}) || wire::begins_like_bytecode({data, size}),
+                 "bytecode has producers");
   return 0;
 }

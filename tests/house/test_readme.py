@@ -33,3 +33,4 @@ def test_example(tmp_path):
     assert "args[1].shape[1]" in mistake
     assert "4" in mistake
     assert "5" in mistake
+    assert f"<!-- printed: mistake -->\n```text\n{mistake}\n```\n" in README.read_text()

@@ -1,4 +1,4 @@
-"""`make interop`: jaxexp writes for old releases of JAX, which read it; docs/compatibility.md gets the table."""
+"""`make interop`: jaxexp writes for old releases of JAX, which read it; docs/guide/compatibility.md gets the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wheels import Wheels, number, python_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "guide" / "compatibility.md"
 MARKERS = ("<!-- interop: start -->", "<!-- interop: end -->")
 RELEASES = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2")
 # What `make test` keeps of it.
@@ -100,7 +100,8 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
     reasons: dict[str, None] = {}
     lines = [
         f"Written by jaxexp on JAX {WRITER_JAX}; read, called and compared by each release's own `jax.export`.",
-        "A version in a cell: jaxexp refuses to write this for the release, and names the first one that can read it.",
+        "A version in a cell means that jaxexp refuses to write the case for this release; "
+        "that version is the first that reads it.",
         "",
         "| case | " + " | ".join(releases) + " |",
         "|---|" + "---|" * len(releases),
@@ -124,9 +125,9 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
     total = sum(len(results[release]) for release in releases)
     ok = sum(cell["is"] == "ok" for release in releases for cell in results[release].values())
     failed = sum(cell["is"] == "failed" for release in releases for cell in results[release].values())
-    lines += ["", f"{ok} of {total} are read, run and match; {total - ok - failed} are refused; {failed} failed."]
+    lines += ["", f"{ok} of {total} were read, ran and matched; {total - ok - failed} were refused; {failed} failed."]
     if reasons:
-        lines += ["", "Why not:", "", *reasons]
+        lines += ["", "Reasons:", "", *reasons]
     return "\n".join(lines)
 
 
@@ -149,7 +150,7 @@ def main() -> None:
     parser.add_argument("releases", nargs="*", default=RELEASES, help=f"by default {' '.join(RELEASES)}")
     parser.add_argument("--folder", type=Path, default=ROOT / ".interop", help="for wheels and artifacts")
     parser.add_argument("--writer", help="a Python with jaxexp and the newest JAX; by default one is set up")
-    parser.add_argument("--no-page", action="store_true", help="leave docs/compatibility.md as it is")
+    parser.add_argument("--no-page", action="store_true", help="leave docs/guide/compatibility.md as it is")
     parser.add_argument("--keep", action="store_true", help="renew tests/golden/compat")
     chosen = parser.parse_args()
     releases, folder = list(chosen.releases) or list(RELEASES), chosen.folder.absolute()

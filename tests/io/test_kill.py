@@ -19,10 +19,12 @@ import jaxexp
 from kit.corpus import arr
 from kit.places import WORKERS
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills"),
+    pytest.mark.once(reason="files, whoever wrote what is in them"),
+]
 
 WORKER = WORKERS / "kill.py"
-KILLS = 300
 
 
 @pytest.fixture
@@ -45,19 +47,19 @@ def run_worker(tmp_path: Path, subprocess_env) -> Callable[..., list[str]]:
 
 def test_killed_at_any_byte(run_worker) -> None:
     """Of the new file: up to the last one it is the old file that is there."""
-    lines = run_worker("bytes", str(KILLS), "0", module_size=100_000)
+    lines = run_worker("bytes", "100", "0", module_size=100_000)
     found = Counter({name: int(count) for name, count in map(str.split, lines)})
-    assert found["old"] + found["new"] == found["partial"] == KILLS
-    assert found["old"] > KILLS // 4
-    assert found["new"] > KILLS // 4
+    assert found["old"] + found["new"] == found["partial"] == 100
+    assert found["old"] > 25
+    assert found["new"] > 25
 
 
 @pytest.mark.slow(reason="300 processes; which of them die while they write is up to the disk")
 def test_killed_at_random_moments(run_worker) -> None:
     """From outside, wherever the process is then: the modules are large, so mostly while it writes."""
-    lines = run_worker("moments", str(KILLS), "0", module_size=1_500_000)
+    lines = run_worker("moments", "300", "0", module_size=1_500_000)
     found = Counter({name: int(count) for name, count in map(str.split, lines)})
-    assert found["old"] + found["new"] == KILLS
+    assert found["old"] + found["new"] == 300
 
 
 def test_killed_in_front_of_each_step(run_worker) -> None:

@@ -448,7 +448,7 @@ def test_kept_arguments() -> None:
 
 
 def test_the_example_of_the_documentation(tmp_path) -> None:
-    page = (ROOT / "docs" / "policy.md").read_text()
+    page = (ROOT / "docs" / "guide" / "policy.md").read_text()
     (code,) = re.findall(r"<!-- example: policy -->\n```python\n(.*?)```", page, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -458,7 +458,7 @@ def test_the_example_of_the_documentation(tmp_path) -> None:
 
 
 def test_the_documentation_names_all_fields() -> None:
-    page = (ROOT / "docs" / "policy.md").read_text()
+    page = (ROOT / "docs" / "guide" / "policy.md").read_text()
     for field in dataclasses.fields(jaxexp.Policy):
         assert f"`{field.name}`" in page
         row = next(line for line in page.splitlines() if line.startswith("|") and f"`{field.name}`" in line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import pytest
 from jax._src.interpreters import mlir
@@ -64,6 +66,26 @@ def test_operations_and_attributes() -> None:
         needs = needed(portable(ALL_REDUCE))
         assert ("0.10.0", "groups of replicas by mesh axes") in needs
         assert ("0.4.32", "vhlo.all_reduce_v2") in needs
+
+
+# Each range of versions has a format of bytecode of its own.
+@pytest.mark.parametrize(
+    ("version", "bytecode"),
+    [("0.9.0", 0), ("0.11.0", 1), ("0.12.0", 3), ("0.13.0", 3), ("0.14.0", 4), ("0.15.0", 6), ("1.0.0", 6)],
+)
+def test_formats_of_bytecode(version: str, bytecode: int) -> None:
+    text = IDENTITY.format("tensor<2xf32>").replace("return %a", "%0 = stablehlo.abs %a : tensor<2xf32> return %0")
+    module = portable(text, version)
+    assert module[4] >> 1 == bytecode
+    head = _bytecode.read(module)
+    assert head.stablehlo == version
+    assert head.operations == {"builtin.module", "vhlo.abs_v1", "vhlo.func_v1", "vhlo.return_v1"}
+    assert head.dialects == {"builtin", "vhlo"}
+    exported = jaxexp.export(jax.jit(jax.numpy.abs))(jax.ShapeDtypeStruct((2,), "float32"))
+    blob = dataclasses.replace(exported, mlir_module_serialized=module).serialize()
+    report = jaxexp.compatibility(blob)
+    assert report.stablehlo == jaxexp.inspect(blob).stablehlo == version
+    assert report.readers
 
 
 @every_artifact

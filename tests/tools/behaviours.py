@@ -22,12 +22,12 @@ PAGE = ROOT / "docs" / "behaviours.md"
 HEAD = """\
 # jax.export's behaviours, one by one
 
-What `jax.export` promises in its documentation, every place where it raises, and the tests that hold jaxexp to the
-same. The oracle of these tests is `jax.export` itself, of the same JAX. This page is written by
-`python tests/tools/behaviours.py` from `tests/house/behaviours.toml` and the results of `make test` and `make matrix`;
-a test fails if the installed `jax.export` has a `raise` that is not listed.
+This page lists what `jax.export` promises in its documentation and every place where it raises, with the tests that
+check the same for jaxexp. The tests compare with the `jax.export` of the same JAX. A test fails if the installed
+`jax.export` has a `raise` that is not listed.
 
-A number counts the cases of a row's tests that passed on that JAX.
+Each number says how many cases of a row's tests passed on that JAX. `python tests/tools/behaviours.py` writes this page
+from `tests/house/behaviours.toml` and the results of `make test` and `make matrix`.
 """
 
 # Outcomes: JAX release -> "room/file::function" -> (cases, cases that did not pass)
@@ -45,7 +45,7 @@ def load() -> dict[str, list[dict[str, Any]]]:
 
 
 def outcomes_of(reports: list[Path]) -> Outcomes:
-    """What the JUnit files of test runs say."""
+    """The outcomes in the JUnit files of test runs."""
     outcomes: Outcomes = {}
     for report in reports:
         for suite in ElementTree.parse(report).iter("testsuite"):
@@ -63,7 +63,7 @@ def outcomes_of(reports: list[Path]) -> Outcomes:
 
 
 def render(outcomes: Outcomes) -> str:
-    """The page; without outcomes, the text alone."""
+    """The page; without outcomes, only the text."""
     releases = sorted(outcomes, key=lambda release: [int(part) for part in re.findall(r"\d+", release)])
     lines = [HEAD]
     for kind, title in (("promise", "Promises"), ("failure", "Failures")):
@@ -75,7 +75,7 @@ def render(outcomes: Outcomes) -> str:
                 columns = ["behaviour", *(["raises"] if kind == "failure" else []), "tests"]
                 columns += [f"JAX {release}" for release in releases]
                 lines += ["", f"### {section}", "", _row(columns), _row(["---"] * len(columns))]
-            what = row["what"] + (f" (jaxexp: {row['differs']})" if "differs" in row else "")
+            what = row["what"] + (f" (differs: {row['differs']})" if "differs" in row else "")
             cells = [what, *([f"`{row['raises']}`"] if kind == "failure" else [])]
             cells += ["<br>".join(f"`{test}`" for test in row["tests"])]
             cells += [_outcome(outcomes[release], row["tests"]) for release in releases]
@@ -85,7 +85,7 @@ def render(outcomes: Outcomes) -> str:
 
 
 def without_outcomes(page: str) -> list[str]:
-    """The lines of a page, without the columns that say what came out on which JAX."""
+    """The lines of a page, without the columns of outcomes."""
     lines, columns = [], 0
     for line in page.splitlines():
         if line.startswith("| "):

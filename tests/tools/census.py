@@ -1,4 +1,4 @@
-"""Prints what becomes of flipped bits in artifacts without a trailer, for docs/security.md: a report, not a promise.
+"""Prints how artifacts without a trailer end when bits flip, for docs/guide/security.md: a report, not a test.
 
 python tests/tools/census.py [FLIPS]
 """

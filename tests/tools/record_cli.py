@@ -1,4 +1,4 @@
-"""Records the terminal sessions in docs/cli.md from the real program: ``python tests/tools/record_cli.py``.
+"""Records the terminal sessions in docs/guide/cli.md from the real program: ``python tests/tools/record_cli.py``.
 
 The page says what to run: the block of Python makes the artifacts, and each line of a console block that begins with
 ``$`` is a command, whose output replaces what stands below it. Commands run one after the other in one empty folder,
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kit.places import GOLDEN, ROOT
 from kit.terminal import on_terminal
 
-PAGE = ROOT / "docs" / "cli.md"
+PAGE = ROOT / "docs" / "guide" / "cli.md"
 OLD = GOLDEN / "jax-0.4.30" / "poly.bin"
 COLUMNS = 100
 PROMPT = "$ "

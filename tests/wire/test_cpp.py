@@ -31,6 +31,8 @@ def tool(name: str, package: str) -> str | None:
 
 
 CMAKE = tool("cmake", "cmake")
+pytestmark = pytest.mark.once(reason="a program in C++, built from its sources")
+
 if not (ROOT / "cpp" / "wire" / "CMakeLists.txt").exists():
     pytest.skip("this is no checkout, so there are no C++ sources", allow_module_level=True)
 if CMAKE is None:

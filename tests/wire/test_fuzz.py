@@ -1,6 +1,7 @@
 """A short run of every fuzz target: `make fuzz` runs them for as long as one likes.
 
-The numbers of runs and the seeds are fixed, so a failure here is one everywhere.
+The numbers of runs and the seeds are fixed, so a failure here is one everywhere. The targets in C++ are slow tests, as
+they are built with sanitizers before they run; the Python decoder's run with every `make test`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ DECODER_RUNS = int(os.environ.get("JAXEXP_DECODER_FUZZ_RUNS", "1500"))
 TARGETS = sorted(path.stem for path in (TESTS / "cpp").glob("fuzz_*.cpp"))
 
 
+instrumented = pytest.mark.slow(reason="builds the codec with sanitizers, which takes minutes")
+
+
 @pytest.fixture(scope="session")
 def programs() -> Path:
     try:
@@ -39,6 +43,7 @@ def seeds(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@instrumented
 @pytest.mark.parametrize("target", TARGETS)
 def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path) -> None:
     command = [programs / target, f"-runs={NATIVE_RUNS}", "-max_len=2048", f"-artifact_prefix={tmp_path}/"]
@@ -51,6 +56,7 @@ def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path)
     assert corpus > 100, "inputs that reach something new are kept"
 
 
+@instrumented
 def test_native_driver_notices(programs: Path, tmp_path: Path) -> None:
     """What a target makes of bytes that are no artifact, and of an option that does not exist."""
     (tmp_path / "no_artifact").write_bytes(b"\xff" * 64)

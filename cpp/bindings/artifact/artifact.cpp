@@ -2,6 +2,7 @@
 #include "bindings/artifact/artifact.h"
 
 #include "bindings/codec/decoder.h"
+#include "wire/exported/chain.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/values.h"
 
@@ -39,8 +40,7 @@ nb::dict Artifact::decode() const {
 
 nb::dict Artifact::decode_shared(bool& shareable) const {
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
-  std::string path;
-  for (std::size_t i = 0; i < order_; ++i) path += i == 0 ? "vjp" : ".vjp";
+  const std::string path = wire::path_in_chain(order_);
   const wire::Trailer* const trailer = source_->opened->trailer() ? &*source_->opened->trailer() : nullptr;
   Decoder decoder(*refs, *exported_, source_->bytes, path, trailer, order_);
   nb::dict fields = decoder.exported();

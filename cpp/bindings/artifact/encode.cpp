@@ -10,6 +10,7 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
 #include "bindings/codec/encoder.h"
+#include "wire/exported/chain.h"
 #include "wire/exported/check.h"
 #include "wire/exported/limits.h"
 
@@ -71,13 +72,11 @@ class Encoded {
     if (notes) all_notes = *notes;
     Encoder encoder(*refs_, writer_, form, notes ? &all_notes : nullptr);
     Offset<schema::Exported> exported;
-    std::string path = "vjp";
-    for (std::size_t i = 2; i < size; ++i) path += ".vjp";
     for (std::size_t i = size; i-- > 0;) {
       const nb::object object = chain[i];
       modules_.emplace_back(object, refs_->names);
-      const std::string_view here = std::string_view(path).substr(0, i == 0 ? 0 : 4 * i - 1);
-      exported = encoder.exported(object, here, modules_.back().bytes(), jax_version, exported);
+      const std::string path = wire::path_in_chain(i);
+      exported = encoder.exported(object, path, modules_.back().bytes(), jax_version, exported);
     }
     layout_ = writer_.finish(exported, notes != nullptr);
     // What the reader refuses is not written. The check reads no module, and those are not there yet.

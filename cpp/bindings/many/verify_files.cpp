@@ -14,6 +14,7 @@
 #include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/exported/chain.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -27,12 +28,10 @@ struct Verdict {
 };
 
 void check_modules(const wire::Opened& opened) {
-  std::string name = "mlir_module_serialized";
-  std::size_t order = 0;
-  for (const auto* function = &opened.root(); function; function = function->vjp(), name = "vjp." + name) {
-    opened.check_module(*function, order);
-    wire::check_bytecode(opened.module(*function, order), {nullptr, name});
-    ++order;
+  for (const auto& [order, function] : wire::Chain(opened.root())) {
+    opened.check_module(function, order);
+    wire::check_bytecode(opened.module(function, order),
+                         {nullptr, wire::path_in_chain(order, "mlir_module_serialized")});
   }
 }
 

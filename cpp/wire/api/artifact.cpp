@@ -6,6 +6,7 @@
 
 #include "wire/api/translating.h"
 #include "wire/artifact/opened.h"
+#include "wire/exported/chain.h"
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/values.h"
@@ -84,7 +85,7 @@ struct Artifact::State {
       buffer = {reinterpret_cast<const std::uint8_t*>(aligned.get()), buffer.size()};
     }
     opened.emplace(buffer, modules);
-    for (const auto* e = &opened->root(); e; e = e->vjp()) functions.push_back(e);
+    for (const auto& [order, function] : wire::Chain(opened->root())) functions.push_back(&function);
   }
 
   const wire::schema::Exported& function(std::size_t order) const { return *functions[order]; }

@@ -7,6 +7,7 @@
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
+#include "wire/exported/chain.h"
 
 namespace jaxexp::wire {
 
@@ -20,8 +21,7 @@ void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<co
   std::optional<Opened> opened;
   known.open(artifact, modules, opened);
   if (place.apart() || digest(artifact) != stored(*member.digest())) {
-    std::size_t order = 0;
-    for (const schema::Exported* e = &opened->root(); e; e = e->vjp(), ++order) opened->check_module(*e, order);
+    for (const auto& [order, function] : Chain(opened->root())) opened->check_module(function, order);
     if (!place.apart())
       throw Error({}, "the bytes as they were added to the archive", "others; get another copy of it");
   }

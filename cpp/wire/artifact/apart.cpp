@@ -7,6 +7,7 @@
 #include "wire/artifact/trailer.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
+#include "wire/exported/chain.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::wire {
@@ -24,15 +25,15 @@ std::vector<std::uint8_t> with_modules(const Opened& opened, std::span<const std
   std::vector<std::uint8_t> metadata(old.begin(), old.end());
   write_head(metadata.data(), end, image);
   std::size_t position = metadata.size();
-  auto size = sizes.begin();
-  for (const auto* e = &opened.root(); e; position += room(*size++), e = e->vjp()) {
+  for (const auto& [order, function] : Chain(opened.root())) {
     // Verified to be a field of a table inside the metadata or behind it, where a hostile artifact may have tables.
-    const auto field = static_cast<std::size_t>(
-        reinterpret_cast<const flatbuffers::Table*>(e)->GetAddressOf(schema::Exported::VT_MLIR_MODULE_SERIALIZED) -
-        old.data());
+    const auto& table = reinterpret_cast<const flatbuffers::Table&>(function);
+    const auto field =
+        static_cast<std::size_t>(table.GetAddressOf(schema::Exported::VT_MLIR_MODULE_SERIALIZED) - old.data());
     if (field + length_size > metadata.size())
       throw Error({nullptr, "metadata"}, "tables in front of the modules", "some behind");
     flatbuffers::WriteScalar(metadata.data() + field, static_cast<flatbuffers::uoffset_t>(position - field));
+    position += room(sizes[order]);
   }
   return metadata;
 }
@@ -52,9 +53,9 @@ std::vector<std::uint8_t> cut(std::span<const std::uint8_t> artifact) {
                 "none: the artifact was written by jax.export, or with trailer=False");
   const Trailer& trailer = *opened.trailer();
   std::vector<Opened::Bytes> modules;
-  for (const auto* e = &opened.root(); e; e = e->vjp()) {
-    opened.check_module(*e, modules.size());
-    modules.push_back(opened.module(*e, modules.size()));
+  for (const auto& [order, function] : Chain(opened.root())) {
+    opened.check_module(function, order);
+    modules.push_back(opened.module(function, order));
   }
   const std::vector<std::size_t> sizes(modules.size(), 0);
   const auto content = trailer.content_bytes();
@@ -88,9 +89,8 @@ Joined::Joined(std::span<const std::uint8_t> image, std::span<const Opened::Byte
 void Joined::write(std::uint8_t* target) const {
   const Trailer& trailer = *opened_.trailer();
   target = std::ranges::copy(metadata_, target).out;
-  std::size_t order = 0;
-  for (const auto* e = &opened_.root(); e; e = e->vjp(), ++order) {
-    const auto module = opened_.module(*e, order);
+  for (const auto& [order, function] : Chain(opened_.root())) {
+    const auto module = opened_.module(function, order);
     flatbuffers::WriteScalar(target, static_cast<flatbuffers::uoffset_t>(module.size()));
     target += length_size;
     trailer.check_module(copy_and_digest(target, module), order);

@@ -7,6 +7,7 @@
 
 #include "wire/artifact/layout.h"
 #include "wire/base/unaligned.h"
+#include "wire/exported/chain.h"
 
 namespace jaxexp::wire {
 namespace {
@@ -28,11 +29,11 @@ bool is_within(const Known::Metadata& same, const Trailer& trailer, const schema
   const auto artifact = trailer.artifact();
   if (artifact.size() < same.size) return false;
   std::uint64_t others = artifact.size();
-  for (const schema::Exported* e = &root; e; e = e->vjp()) {
-    const auto* const module = reinterpret_cast<const std::uint8_t*>(e->mlir_module_serialized());
+  for (const auto& [order, function] : Chain(root)) {
+    const auto* const module = reinterpret_cast<const std::uint8_t*>(function.mlir_module_serialized());
     const std::size_t position = static_cast<std::size_t>(module - artifact.data()) + sizeof(flatbuffers::uoffset_t);
     if (position > artifact.size()) return false;
-    const std::size_t size = e->mlir_module_serialized()->size();
+    const std::size_t size = function.mlir_module_serialized()->size();
     if (size > artifact.size() - position || size > others) return false;
     others -= size;
   }
@@ -72,7 +73,7 @@ const Known::Metadata* Known::insert(const Key& key, const Opened& opened) {
   // Tables among the modules' bytes, or in the head, are not told by the metadata.
   if (opened.tables().begin < tables_start || opened.tables().end > trailer.metadata().size()) return nullptr;
   std::uint64_t others = trailer.artifact().size();
-  for (const schema::Exported* e = &opened.root(); e; e = e->vjp()) others -= e->mlir_module_serialized()->size();
+  for (const auto& [order, function] : Chain(opened.root())) others -= function.mlir_module_serialized()->size();
   const std::unique_lock lock(mutex_);
   const auto number = static_cast<std::uint32_t>(metadata_.size());
   const auto [place, is_new] = metadata_.try_emplace(

@@ -10,6 +10,7 @@
 #include "wire/base/error.h"
 #include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
+#include "wire/exported/chain.h"
 #include "wire/exported/limits.h"
 #include "wire/exported/values.h"
 
@@ -143,12 +144,13 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer, bool 
 void Trailer::check(const schema::Exported& root) const {
   const std::uint32_t functions = Values::length(content_->functions());
   std::size_t position = metadata_size_;
-  std::uint32_t order = 0;
-  for (const schema::Exported* e = &root; e; e = e->vjp(), ++order) {
-    const Path path{&trailer_path, "functions", order};
+  std::size_t count = 0;
+  for (const auto& [order, function] : Chain(root)) {
+    const Path path{&trailer_path, "functions", static_cast<std::int64_t>(order)};
+    ++count;
     if (order >= functions) refuse(path, "notes on each function", std::to_string(functions) + " of them");
     const schema::FunctionNotes& notes = this->notes(order);
-    const auto& module = *e->mlir_module_serialized();
+    const auto& module = *function.mlir_module_serialized();
     const auto* start = reinterpret_cast<const std::uint8_t*>(&module);
     const std::size_t size = image_ ? 0 : notes.module_size();
     if (start != artifact_.data() + position || module.size() != size)
@@ -159,11 +161,11 @@ void Trailer::check(const schema::Exported& root) const {
     for (std::size_t left = padding(size); left > 0; --left)
       if (position >= artifact_.size() || artifact_[position++] != 0)
         refuse({&path, "module_size"}, "zeros behind the module", "another byte");
-    check_indices(notes.weak_arguments(), Values::arguments(*e).size(), {&path, "weak_arguments"});
-    check_indices(notes.weak_results(), Values::results(*e).size(), {&path, "weak_results"});
+    check_indices(notes.weak_arguments(), Values::arguments(function).size(), {&path, "weak_arguments"});
+    check_indices(notes.weak_results(), Values::results(function).size(), {&path, "weak_results"});
   }
-  if (order != functions)
-    refuse({&trailer_path, "functions"}, "notes on " + std::to_string(order) + " functions", std::to_string(functions));
+  if (count != functions)
+    refuse({&trailer_path, "functions"}, "notes on " + std::to_string(count) + " functions", std::to_string(functions));
   if (position != artifact_.size())
     refuse(trailer_path, "a trailer at byte " + std::to_string(position) + ", behind the last module",
            "one at byte " + std::to_string(artifact_.size()));
@@ -181,10 +183,8 @@ Digest Trailer::module_digest(std::size_t order) const { return stored(*notes(or
 void Trailer::check_module(const Digest& found, std::size_t order) const {
   const Digest expected = module_digest(order);
   if (found == expected) return;
-  std::string path;
-  for (std::size_t i = 0; i < order; ++i) path += "vjp.";
-  path += "mlir_module_serialized";
-  refuse({nullptr, path}, "the bytes of the module as they were written", changed(found, expected));
+  refuse({nullptr, path_in_chain(order, "mlir_module_serialized")}, "the bytes of the module as they were written",
+         changed(found, expected));
 }
 
 TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const std::uint8_t>> modules) : fbb_(512) {

@@ -1,8 +1,7 @@
-// The sections of a module in MLIR bytecode, and its code.
+// The code of a module in MLIR bytecode, against its tables.
 #include "wire/bytecode/bytecode.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,33 +10,13 @@
 
 #include "wire/base/flat_map.h"
 #include "wire/bytecode/cursor.h"
+#include "wire/bytecode/names.h"
 #include "wire/bytecode/operations.h"
+#include "wire/bytecode/sections.h"
 #include "wire/bytecode/tables.h"
 
 namespace jaxexp::wire {
 namespace {
-
-enum SectionKind : unsigned {
-  strings,
-  dialects,
-  entries,
-  entry_offsets,
-  code,
-  resources,
-  resource_offsets,
-  dialect_versions,
-  properties,
-  section_kinds
-};
-
-// From these versions of the format on, ...
-constexpr std::uint64_t versioned_dialects = 1;  // a dialect may state a version
-constexpr std::uint64_t isolated_sections = 2;   // regions that use nothing from outside have a section each
-constexpr std::uint64_t use_lists = 3;           // the order of a value's uses may be stated
-constexpr std::uint64_t counted_operations = 4;  // the number of operations stands before their names,
-constexpr std::uint64_t optional_locations = 4;  // and block arguments have a location only where it is known
-constexpr std::uint64_t native_properties = 5;   // operations have properties, and their names a flag
-constexpr std::uint64_t newest = 6;
 
 // What an operation has, as bits.
 constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_successors = 8, has_regions = 16,
@@ -46,39 +25,27 @@ constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_su
 /// How deep regions nest: a level for each loop or branch inside another.
 constexpr unsigned max_region_depth = 256;
 
-std::vector<std::string_view> read_strings(Cursor section) {
-  std::vector<std::uint64_t> sizes(section.count("strings"));
-  for (auto& size : sizes) size = section.number();
-  std::vector<std::string_view> texts;
-  texts.reserve(sizes.size());
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    const auto text = section.bytes(sizes[i]);
-    if (text.empty() || text.back() != 0) section.refuse("a string that does not end with a zero");
-    texts.emplace_back(reinterpret_cast<const char*>(text.data()), text.size() - 1);
-  }
-  return texts;
-}
-
 class Module {
  public:
-  Module(std::span<const std::uint8_t> bytes, const Path& where) : whole_(bytes, where) {}
+  Module(std::span<const std::uint8_t> bytes, const Path& where)
+      : sections_(bytes, where), version_(sections_.version()) {}
 
   /// Whether there was code to check: versions that are not known here pass, which MLIR either refuses or understands.
   bool check() {
-    if (head() > newest) return false;
-    std::array<std::optional<Cursor>, section_kinds> sections;
-    while (!whole_.at_end()) {
-      const auto [kind, section] = whole_.section();
-      if (kind >= section_kinds || sections[kind]) whole_.refuse("a section of kind " + std::to_string(kind));
-      sections[kind] = section;
+    if (version_ > newest_bytecode) return false;
+    sections_.find();
+    for (const Section kind : {Section::strings, Section::dialects, Section::entries, Section::entry_offsets})
+      sections_.needed(kind);
+    Cursor top = sections_.needed(Section::code);
+    names_.emplace(sections_);
+    for (const auto& [dialect, name, registered] : names_->operations) {
+      const bool is_vhlo = dialect == "vhlo";
+      operations_.push_back({registered, is_vhlo, name == "func_v1", name.starts_with("custom_call"),
+                             is_vhlo ? attributes_of(name) : nullptr, dialect, name});
     }
-    for (const unsigned needed : {strings, dialects, entries, entry_offsets, code})
-      if (!sections[needed]) whole_.refuse("no section of kind " + std::to_string(needed));
-    strings_ = read_strings(*sections[strings]);
-    read_dialects(*sections[dialects]);
-    if (sections[properties]) read_properties(*sections[properties]);
-    tables_.emplace(*sections[entries], *sections[entry_offsets], dialects_, strings_.size());
-    Cursor top = *sections[code];
+    if (const auto& properties = sections_[Section::properties]) read_properties(*properties);
+    tables_.emplace(sections_.needed(Section::entries), sections_.needed(Section::entry_offsets), names_->dialects,
+                    names_->strings.size());
     Scope scope;
     Region outermost;
     block(top, scope, outermost);
@@ -91,7 +58,7 @@ class Module {
       if (kind.count > 0) found.operations[std::string(kind.dialect) + '.' + std::string(kind.name)] += kind.count;
     if (!knows_calls_) return found;
     found.custom_calls.emplace();
-    for (const std::uint32_t target : call_targets_) ++(*found.custom_calls)[strings_[target]];
+    for (const std::uint32_t target : call_targets_) ++(*found.custom_calls)[names_->strings[target]];
     return found;
   }
 
@@ -120,43 +87,11 @@ class Module {
     std::vector<std::pair<std::size_t, std::uint64_t>> ordered;  // values, and how many uses each has at least
   };
 
-  std::uint64_t head() {
-    for (const char c : std::string_view("ML\xefR"))
-      if (whole_.at_end() || whole_.byte() != static_cast<std::uint8_t>(c)) whole_.refuse("another first word");
-    version_ = whole_.number();
-    whole_.text();
-    return version_;
-  }
-
-  void read_dialects(Cursor section) {
-    for (std::uint64_t left = section.count("dialects"); left > 0; --left) {
-      const std::uint64_t name = section.number();
-      const bool versioned = version_ >= versioned_dialects && (name & 1);
-      dialects_.push_back(string(section, version_ >= versioned_dialects ? name >> 1 : name));
-      if (versioned && section.section().first != dialect_versions) section.refuse("no version of a dialect");
-    }
-    if (version_ >= counted_operations) section.count("operations");
-    while (!section.at_end()) {
-      const std::string_view dialect = dialects_[section.index(dialects_.size(), "dialects")];
-      const bool is_vhlo = dialect == "vhlo";
-      for (std::uint64_t left = section.count("operations"); left > 0; --left) {
-        const std::uint64_t name = section.number();
-        const std::string_view text = string(section, version_ >= native_properties ? name >> 1 : name);
-        operations_.push_back({version_ >= native_properties && (name & 1), is_vhlo, text == "func_v1",
-                               text.starts_with("custom_call"), is_vhlo ? attributes_of(text) : nullptr, dialect,
-                               text});
-      }
-    }
-  }
-
   void read_properties(Cursor section) {
     for (std::uint64_t left = section.count("properties"); left > 0; --left)
       properties_.push_back(section.part(section.number()));
   }
 
-  std::string_view string(const Cursor& at, std::uint64_t index) const {
-    return strings_[at.indexed(index, strings_.size(), "strings")];
-  }
   std::uint64_t attribute(Cursor& at) const { return at.index(tables_->attributes(), "attributes"); }
   void type(Cursor& at) const { at.index(tables_->types(), "types"); }
 
@@ -187,12 +122,12 @@ class Module {
       const std::uint64_t arguments = at.count("block arguments");
       for (std::uint64_t i = 0; i < arguments; ++i) {
         const std::uint64_t argument = at.number();
-        const bool optional = version_ >= optional_locations;
+        const bool optional = version_ >= since::optional_locations;
         at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types");
         if (!optional || (argument & 1)) attribute(at);
       }
       define(at, region, arguments);
-      if (version_ >= use_lists && at.byte() != 0) use_order(at, region, arguments);
+      if (version_ >= since::use_lists && at.byte() != 0) use_order(at, region, arguments);
     }
     for (std::uint64_t left = at.counted(coded >> 1, "operations"); left > 0; --left) operation(at, scope, region);
   }
@@ -216,7 +151,7 @@ class Module {
     if (has & has_attributes) dictionary = attribute(at);
     std::optional<Cursor> own;
     if (has & has_properties) {
-      if (version_ < native_properties) at.refuse("properties");
+      if (version_ < since::native_properties) at.refuse("properties");
       if (!kind.registered) {
         attribute(at);
       } else {
@@ -239,7 +174,7 @@ class Module {
       for (std::uint64_t left = at.count("successors"); left > 0; --left) at.index(region.blocks, "blocks");
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
     if (defines) define(at, region, results);
-    if (version_ >= use_lists && (has & has_use_lists)) use_order(at, region, defines ? results : 0);
+    if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results : 0);
     if (has & has_regions) regions(at, scope, region.depth + 1);
   }
 
@@ -288,7 +223,7 @@ class Module {
 
   bool is_named(std::uint32_t attribute, std::string_view name) const {
     const std::uint32_t string = tables_->string(attribute);
-    return string != AttributesAndTypes::no_string && strings_[string] == name;
+    return string != AttributesAndTypes::no_string && names_->strings[string] == name;
   }
 
   void check_attribute(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
@@ -302,11 +237,12 @@ class Module {
     const std::uint64_t coded = at.number(), count = at.counted(coded >> 1, "regions");
     if (count == 0) return;
     Scope inside;
-    const bool isolated = coded & 1, in_section = isolated && version_ >= isolated_sections;
+    const bool isolated = coded & 1, in_section = isolated && version_ >= since::isolated_sections;
     Cursor section = at;
     if (in_section) {
       const auto [kind, content] = at.section();
-      if (kind != code) at.refuse("a section of kind " + std::to_string(kind) + " for a region");
+      if (kind != static_cast<unsigned>(Section::code))
+        at.refuse("a section of kind " + std::to_string(kind) + " for a region");
       section = content;
     }
     for (std::uint64_t i = 0; i < count; ++i) region(in_section ? section : at, isolated ? inside : outside, depth);
@@ -326,9 +262,9 @@ class Module {
   }
   static constexpr std::uint64_t max_uses = UINT32_MAX;
 
-  Cursor whole_;
-  std::uint64_t version_ = 0;
-  std::vector<std::string_view> strings_, dialects_;
+  Sections sections_;
+  const std::uint64_t version_;
+  std::optional<Names> names_;
   std::vector<Operation> operations_;
   std::vector<Cursor> properties_;
   FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to

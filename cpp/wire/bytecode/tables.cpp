@@ -74,19 +74,12 @@ void check_text(Cursor entry) {
 
 AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects,
                                        std::size_t strings)
-    : where_(entries), strings_(strings), attributes_(offsets.number()) {
-  const std::uint64_t types = offsets.number();
-  offsets.counted(attributes_, "attributes");
-  offsets.counted(types, "types");
-  listed_.reserve(attributes_ + types);
-  list(offsets, entries, attributes_, dialects);
-  list(offsets, entries, types, dialects);
-
-  nodes_.resize(listed_.size());
-  for (std::size_t i = 0; i < listed_.size(); ++i) {
+    : where_(entries), strings_(strings), entries_(entries, offsets, dialects), attributes_(entries_.attributes) {
+  nodes_.resize(entries_.all.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
     node.first_reference = static_cast<std::uint32_t>(references_.size());
-    auto& [entry, dialect, encoded] = listed_[i];
+    auto& [entry, dialect, encoded] = entries_.all[i];
     if (!encoded) {
       check_text(entry);
       continue;
@@ -108,21 +101,6 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
     read(node, entry, layout);
   }
   follow_references();
-}
-
-void AttributesAndTypes::list(Cursor& offsets, Cursor& entries, std::uint64_t count,
-                              std::span<const std::string_view> dialects) {
-  while (count > 0) {
-    const std::string_view dialect = dialects[offsets.index(dialects.size(), "dialects")];
-    const std::uint64_t group = offsets.number();
-    if (group == 0 || group > count)
-      offsets.refuse("a group of " + std::to_string(group) + " entries where " + std::to_string(count) + " are left");
-    for (std::uint64_t i = 0; i < group; ++i) {
-      const std::uint64_t size = offsets.number();
-      listed_.push_back({entries.part(size >> 1), dialect, (size & 1) != 0});
-    }
-    count -= group;
-  }
 }
 
 void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
@@ -222,10 +200,11 @@ void AttributesAndTypes::finish(std::size_t at) {
   Node& node = nodes_[at];
   const auto references = references_of(at);
   std::uint32_t depth = 0;
-  const bool is_vhlo = listed_[at].dialect == vhlo;
+  const bool is_vhlo = entries_.all[at].dialect == vhlo;
   for (const std::uint32_t i : references) {
     depth = std::max(depth, nodes_[i].depth);
-    if (is_vhlo && i >= attributes_ && listed_[i].dialect != vhlo) where_.refuse("a type of another dialect than VHLO");
+    if (is_vhlo && i >= attributes_ && entries_.all[i].dialect != vhlo)
+      where_.refuse("a type of another dialect than VHLO");
     if (nodes_[i].kind != vhlo_dictionary) node.holds_dictionaries_alone = false;
     // Locations share all of their callers, and nobody copies them.
     if (node.is != Class::location) node.expanded += nodes_[i].expanded;

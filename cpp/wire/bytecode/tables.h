@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "wire/bytecode/cursor.h"
+#include "wire/bytecode/entries.h"
 
 namespace jaxexp::wire {
 
@@ -26,7 +27,7 @@ class AttributesAndTypes {
   /// The number of the string that a string attribute of the builtin dialect or of VHLO is; `no_string` for all others.
   std::uint32_t string(std::uint64_t attribute) const { return nodes_[attribute].string; }
   static constexpr std::uint32_t no_string = UINT32_MAX;
-  std::uint64_t types() const { return listed_.size() - attributes_; }
+  std::uint64_t types() const { return nodes_.size() - attributes_; }
 
  private:
   enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, truth, tensor, bounds };
@@ -46,7 +47,6 @@ class AttributesAndTypes {
     std::uint64_t expanded = 1;       // how many entries it is when shared ones are counted again
   };
 
-  void list(Cursor& offsets, Cursor& entries, std::uint64_t count, std::span<const std::string_view> dialects);
   void read(Node& node, Cursor& entry, const char* layout);
   void refer(Cursor& entry, bool is_type);
   void follow_references();
@@ -54,16 +54,10 @@ class AttributesAndTypes {
   void check_data(const Node& node, const Node& type) const;
   std::span<const std::uint32_t> references_of(std::size_t at) const;
 
-  struct Entry {
-    Cursor data;
-    std::string_view dialect;
-    bool encoded;
-  };
-
   Cursor where_;  // for messages
   std::size_t strings_;
-  std::uint64_t attributes_ = 0;
-  std::vector<Entry> listed_;
+  Entries entries_;
+  std::uint64_t attributes_;
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> references_;
 };

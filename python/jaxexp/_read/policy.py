@@ -25,7 +25,7 @@ class Policy:
     The default allows what `export` allows without `disabled_checks`: custom calls that JAX promises to keep stable, no
     callbacks and no effects. It does not limit sizes. In every field, None allows anything.
 
-    A module that passes is still a program: docs/policy.md says what is promised and what is not.
+    A module that passes is still a program: docs/guide/policy.md says what is promised and what is not.
 
     Attributes:
         custom_calls: targets of custom calls that are allowed in addition to those that JAX promises to keep stable.

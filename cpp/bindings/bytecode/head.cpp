@@ -1,0 +1,56 @@
+// From views into a module to texts and sets of Python.
+#include "bindings/bytecode/head.h"
+
+#include <nanobind/stl/string_view.h>
+
+#include <string>
+#include <string_view>
+
+#include "bindings/base/buffer.h"
+#include "bindings/base/text.h"
+#include "wire/bytecode/head.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+/// A frozenset of what `make` makes of each element.
+template <class Range, class Make>
+nb::object frozenset(const Range& elements, const Make& make) {
+  nb::list made;
+  for (const auto& element : elements) made.append(make(element));
+  nb::object set = nb::steal(PyFrozenSet_New(made.ptr()));
+  if (!set.is_valid()) throw nb::python_error();
+  return set;
+}
+
+nb::tuple kind(const wire::Head::Kinds::value_type& kind) { return nb::make_tuple(text(kind.first), kind.second); }
+
+}  // namespace
+
+nb::object module_producer(nb::handle module) {
+  const Buffer buffer(module);
+  const auto found = wire::producer_of(buffer.bytes());
+  return found ? text(*found) : nb::none();
+}
+
+bool module_may_name(nb::handle module, const nb::args& names) {
+  const Buffer buffer(module);
+  const auto bytes = wire::bytes_of_names(buffer.bytes());
+  const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (nb::handle name : names)
+    if (all.find(nb::cast<std::string_view>(name)) != all.npos) return true;
+  return false;
+}
+
+nb::tuple module_head(nb::handle module) {
+  const Buffer buffer(module);
+  const wire::Head head =
+      over(buffer.bytes().size(), [&] { return wire::read_head(buffer.bytes(), {nullptr, "mlir_module_serialized"}); });
+  const auto name = [](const wire::Names::Operation& operation) {
+    return text(std::string(operation.dialect) + '.' + std::string(operation.name));
+  };
+  return nb::make_tuple(text(head.producer), frozenset(head.dialects, text), frozenset(head.operations, name),
+                        frozenset(head.attributes, kind), frozenset(head.types, kind));
+}
+
+}  // namespace jaxexp::bindings

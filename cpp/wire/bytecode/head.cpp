@@ -1,0 +1,57 @@
+// The tables of a module's head, for those who have no MLIR.
+#include "wire/bytecode/head.h"
+
+#include <algorithm>
+#include <string>
+
+#include "wire/bytecode/entries.h"
+#include "wire/bytecode/sections.h"
+
+namespace jaxexp::wire {
+namespace {
+
+/// A producer's name is short, and a damaged one may end anywhere.
+constexpr std::size_t longest_beginning = 256;
+
+}  // namespace
+
+Head read_head(std::span<const std::uint8_t> module, const Path& where) {
+  if (!begins_like_bytecode(module)) {
+    const auto beginning = module.first(std::min<std::size_t>(module.size(), 4));
+    const std::string_view text(reinterpret_cast<const char*>(beginning.data()), beginning.size());
+    throw Error(where, "a StableHLO portable artifact", "bytes that begin with '" + escaped(text) + "'");
+  }
+  Sections sections(module, where);
+  sections.find();
+  Names names(sections);
+  const Entries entries(sections.needed(Section::entries), sections.needed(Section::entry_offsets), names.dialects);
+  Head head{sections.producer(), std::move(names.dialects), std::move(names.operations), {}, {}};
+  for (std::size_t i = 0; i < entries.all.size(); ++i) {
+    const auto& entry = entries.all[i];
+    if (entry.encoded)
+      (i < entries.attributes ? head.attributes : head.types).emplace(entry.dialect, Cursor(entry.data).number());
+  }
+  return head;
+}
+
+std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module) {
+  try {
+    return Sections(module.first(std::min(module.size(), longest_beginning)), {}).producer();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::span<const std::uint8_t> bytes_of_names(std::span<const std::uint8_t> module) {
+  try {
+    const Path where;
+    Sections sections(module, where);
+    sections.find();
+    Cursor strings = sections.needed(Section::strings);
+    return strings.bytes(strings.left());
+  } catch (const Error&) {
+    return module;
+  }
+}
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,37 @@
+// What a module tells before its code: who wrote it, and of what kinds of things it is made. Code is not read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "wire/base/error.h"
+#include "wire/bytecode/names.h"
+
+namespace jaxexp::wire {
+
+/// Views into the module.
+struct Head {
+  using Kinds = std::set<std::pair<std::string_view, std::uint64_t>>;
+
+  std::string_view producer;
+  std::vector<std::string_view> dialects;
+  std::vector<Names::Operation> operations;  // a kind may be there twice
+  Kinds attributes, types;                   // a dialect, and its number for a kind
+};
+
+/// Reads a newer version of the format as the newest that is known here. Throws Error where the module is damaged.
+Head read_head(std::span<const std::uint8_t> module, const Path& where);
+
+/// Who wrote a module, from its first bytes. Nothing where they are no MLIR bytecode.
+std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module);
+
+/// The bytes in which all names of a module are, those of its symbols included; all of the module where it is no MLIR
+/// bytecode, or damaged, and names may be anywhere.
+std::span<const std::uint8_t> bytes_of_names(std::span<const std::uint8_t> module);
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,79 @@
+"""The documentation refers only to what exists: files, headings, and the paths in its code spans."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.places import ROOT
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
+
+if not (ROOT / "docs").exists():
+    pytest.skip("the documentation is not beside the tests", allow_module_level=True)
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`((?:bench|cpp|demo|docs|python|schema|tests)/[^`\s]*)`")
+
+
+def links(text: str) -> list[str]:
+    """The relative targets of a page; code shows none."""
+    return [target for target in LINK.findall(CODE.sub("``", text)) if not re.match(r"[a-z]+:", target)]
+
+
+def anchors_of(file: Path) -> Iterator[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    if file.suffix != ".md":
+        return
+    text = re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    seen: dict[str, int] = {}
+    for heading in HEADING.findall(text):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        kept = "".join(c for c in shown if c in " -_" or unicodedata.category(c)[0] in "LN")
+        anchor = kept.replace(" ", "-")
+        count = seen[anchor] = seen.get(anchor, -1) + 1
+        yield f"{anchor}-{count}" if count else anchor
+
+
+def broken(page: Path) -> list[str]:
+    found = []
+    for target in links(page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not (file.is_relative_to(ROOT) and file.exists() and (not anchor or anchor in anchors_of(file))):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    assert not broken(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_paths_exist(page: Path) -> None:
+    named = SPAN.findall(page.read_text(encoding="utf-8"))
+    assert not [path for path in named if not any(ROOT.glob(path.partition("::")[0].rstrip("/")))]
+
+
+def test_the_index_lists_every_page() -> None:
+    folder = ROOT / "docs"
+    listed = {(folder / target).resolve() for target in links((folder / "README.md").read_text(encoding="utf-8"))}
+    assert {page.resolve() for page in folder.rglob("*.md")} - listed == {(folder / "README.md").resolve()}
+
+
+def test_broken_links_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    (tmp_path / "other.md").write_text("# A `name` of two\n\n## Twice\n\n## Twice\n")
+    (tmp_path / "page.md").write_text(
+        "[one](other.md#a-name-of-two) [two](other.md#twice-1) [three](https://example.org/none) `[code](none.md)`\n"
+        "[four](none.md) [five](other.md#thrice) ![six](none.svg) [seven](../outside.md)\n"
+        "```\n[eight](none.md)\n```\n"
+    )
+    assert broken(tmp_path / "page.md") == ["none.md", "other.md#thrice", "none.svg", "../outside.md"]
