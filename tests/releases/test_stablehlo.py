@@ -77,7 +77,7 @@ def test_formats_of_bytecode(version: str, bytecode: int) -> None:
     text = IDENTITY.format("tensor<2xf32>").replace("return %a", "%0 = stablehlo.abs %a : tensor<2xf32> return %0")
     module = portable(text, version)
     assert module[4] >> 1 == bytecode
-    head = _bytecode.read(module)
+    head = module_head.read(module)
     assert head.stablehlo == version
     assert head.operations == {"builtin.module", "vhlo.abs_v1", "vhlo.func_v1", "vhlo.return_v1"}
     assert head.dialects == {"builtin", "vhlo"}
