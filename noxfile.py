@@ -41,7 +41,7 @@ done = os.environ.get("MATRIX_DONE", "").split()
 wanted = [python for python, jax in COMBINATIONS.items() if f"{python}+{jax}" not in done]
 present = [python for python in wanted if folder_of(python)]
 absent = [python for python in wanted if not folder_of(python)]
-# nox looks interpreters up on PATH alone.
+# nox looks for interpreters only on PATH.
 os.environ["PATH"] = os.pathsep.join([*(str(folder_of(python)) for python in present), os.environ["PATH"]])
 
 nox.options.sessions = ["matrix"] * bool(present) + [f"matrix-{python}" for python in absent]

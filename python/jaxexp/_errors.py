@@ -42,8 +42,8 @@ class DeserializationError(ExportError):
             whole buffer.
         expected: what a reader needs to find there.
         found: what is there.
-        file: the file that was read, the member of an archive, or ``item 17`` where `load_many` was given a buffer;
-            None from `deserialize`.
+        file: the file or the member of an archive that was read; ``item 17`` for a buffer in `load_many`; None in
+            `deserialize`.
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -71,8 +71,8 @@ class PolicyError(ExportError):
         field: the field of the policy that would allow it, such as ``"custom_calls"``.
         found: what is in the artifact.
         where: in which function of the artifact, or in which part of it.
-        file: the file that was read, the member of an archive, or ``item 17`` where `load_many` was given a buffer;
-            None from `deserialize`.
+        file: the file or the member of an archive that was read; ``item 17`` for a buffer in `load_many`; None in
+            `deserialize`.
     """
 
     def __init__(self, field: str, found: str, where: str, advice: str) -> None:

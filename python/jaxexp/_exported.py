@@ -57,12 +57,12 @@ class Exported(ExportedData):
         ordered_effects: effects whose order is kept. Each one adds a token to the module's arguments and one to its
             results.
         unordered_effects: the other effects.
-        disabled_safety_checks: the checks that `export` was told to leave out.
+        disabled_safety_checks: the safety checks that `export` left out.
         mlir_module_serialized: the module, as a StableHLO portable artifact.
         calling_convention_version: how the module's main function takes its arguments
             ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html).
-        module_kept_var_idx: ascending indices into `in_avals` of the arguments that the module takes; the others
-            are not used by the function.
+        module_kept_var_idx: ascending indices into `in_avals` of the arguments that the module takes. The function does
+            not use the others.
         uses_global_constants: whether the module must be specialized to shapes or a platform before compilation.
     """
 
@@ -166,15 +166,16 @@ class Exported(ExportedData):
         trailer: bool = True,
         metadata: Mapping[str, Any] | None = None,
     ) -> bytearray:
-        """The function as bytes that `deserialize`, here and in `jax.export`, turns back.
+        """The function as bytes, which `deserialize` reads, here and in `jax.export`.
 
         Args:
-            vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of
-                that, and so on. `call` says what each derivative takes.
+            vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of that,
+                and so on. `call` says how many each derivative needs.
             compatibility: the oldest JAX whose `jax.export` must be able to read the bytes: a release such as
-                ``"jax-0.6.2"``; weeks before the installed release, such as ``"12w"``; or ``"max"`` for the oldest
-                release that can read this function. The default is the `compatibility` that `export` was given. If it
-                was given none, the default is today's layout and the StableHLO of four weeks ago, as in `jax.export`.
+                ``"jax-0.6.2"``; a number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the
+                oldest release that can read this function. The default is the `compatibility` that `export` was given.
+                If it was given none, the default is today's layout and the StableHLO of four weeks ago, as in
+                `jax.export`.
             trailer: whether to append a trailer, which `jax.export` ignores. It holds digests, so that any damage is
                 noticed when the function is loaded or its module is first used; the constraints of symbolic dimensions;
                 weak types; and `metadata`.
@@ -214,7 +215,7 @@ class Exported(ExportedData):
 
         Raises:
             ExportError: as in `serialize`.
-            OSError: the file cannot be written; one that was there before is untouched.
+            OSError: the file cannot be written; an existing file is unchanged.
         """
         from jaxexp._write.serialize import save
 

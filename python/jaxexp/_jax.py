@@ -33,7 +33,7 @@ def _missing(error: Exception) -> str:
     if isinstance(error, AttributeError):
         return f"{getattr(error.obj, '__name__', type(error.obj).__name__)}.{error.name}"
     if isinstance(error, ImportError):
-        # "from a import b" reports the absent b in its message alone.
+        # "from a import b" reports the missing b only in its message.
         name = str(error).removeprefix("cannot import name ").split(" ")[0].strip("'")
         return f"{error.name}.{name}" if error.name and "cannot import name" in str(error) else f"{error.name}"
     return str(error)

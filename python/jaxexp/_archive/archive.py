@@ -65,7 +65,7 @@ class Archive(Mapping[str, "Handle"]):
             storage_options: for fsspec, such as credentials.
 
         Raises:
-            DeserializationError: it is no archive, or its index is damaged.
+            DeserializationError: it is not an archive, or its index is damaged.
             OSError: it cannot be opened.
             ImportError: it is a URL, and fsspec or the package that fsspec needs for it is not installed.
             TypeError: `source` is something else.
@@ -101,7 +101,7 @@ class Archive(Mapping[str, "Handle"]):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            DeserializationError: it is no archive, or its index is damaged.
+            DeserializationError: it is not an archive, or its index is damaged.
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
         """
@@ -206,7 +206,7 @@ class Archive(Mapping[str, "Handle"]):
         Raises:
             KeyError: there is no member with such a name.
             DeserializationError: a member, or the index, is damaged. The error names the archive and the member.
-            PolicyError: likewise.
+            PolicyError: a member contains something that the policy does not allow. The error names both, too.
         """
         return load.load(self._opened, self._names if names is None else names, workers, on_error, policy)
 

@@ -46,7 +46,7 @@ class Handle:
 
     @property
     def digest(self) -> str:
-        """The digest of the artifact as a hexadecimal number (XXH3, 128 bits). Equal artifacts have equal ones."""
+        """The digest of the artifact as a hexadecimal number (XXH3, 128 bits). Equal artifacts have equal digests."""
         digest: bytes = self._member["digest"]
         return digest.hex()
 

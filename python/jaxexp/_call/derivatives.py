@@ -109,7 +109,7 @@ def _pushforward_jvp(
 ) -> tuple[Any, Any]:
     n = len(exported.in_avals)
     moved = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, _jax.Zero)]
-    if moved and moved[0] >= n:  # directions alone, in which it is linear
+    if moved and moved[0] >= n:  # only directions, in which it is linear
         results = pushforward_p.bind(*primals, exported=exported, wrt=wrt)
         moved_wrt = tuple(wrt[i - n] for i in moved)
         directions = [tangents[i] for i in moved]

@@ -51,7 +51,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
 
 
 def _convention_version(exported: ExportedData) -> int:
-    """That of the new module: an old convention differs in tokens alone."""
+    """That of the new module: an old convention differs only in its tokens."""
     version = exported.calling_convention_version
     return version if exported.ordered_effects else max(version, OLDEST_VERSION)
 

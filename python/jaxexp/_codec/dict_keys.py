@@ -78,7 +78,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 
 @functools.lru_cache(maxsize=16)  # equal dicts share their keys in an artifact
 def keys_from_bytes(auxdata: bytes) -> tuple[Any, ...]:
-    """The inverse of `keys_to_bytes`. NaN is read as `math.nan`: in Python, a NaN key equals the same object alone.
+    """The inverse of `keys_to_bytes`. NaN is read as `math.nan`: in Python, a NaN key equals only the same object.
 
     Raises:
         ValueError: the bytes are not what `keys_to_bytes` returns for some keys.

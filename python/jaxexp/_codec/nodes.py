@@ -53,8 +53,8 @@ def register_pytree_node_serialization(
 ) -> T:
     """Lets trees that contain `nodetype` be serialized, under a name of your choice.
 
-    The type has to be a pytree node already (`jax.tree_util.register_pytree_node` and its relatives). jaxexp and
-    `jax.export` share registrations, in both directions. You may also register a type with both, in either order.
+    The type must already be a pytree node (see `jax.tree_util.register_pytree_node`). jaxexp and `jax.export` share
+    registrations, in both directions. You may also register a type with both, in either order.
 
     Args:
         nodetype: the class of the nodes.
@@ -98,8 +98,8 @@ def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T
     JAX treats namedtuples as pytree nodes by itself, so no other registration is needed.
 
     Args:
-        nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. A reader's class of that name may
-            list its fields in another order, but must have the same fields.
+        nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. The reader's class of this name must
+            have the same fields, in any order.
         serialized_name: the name of the class in the bytes, as in `register_pytree_node_serialization`.
 
     Returns:
@@ -150,7 +150,7 @@ def _jax_owner(serialized_name: str) -> type | None:
 _by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
     collections.OrderedDict,
     "collections.OrderedDict",
-    lambda keys: json.dumps(tuple(keys)).encode(),  # strings alone
+    lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
     json.loads,
     lambda keys, children: collections.OrderedDict(zip(keys, children, strict=True)),
 )

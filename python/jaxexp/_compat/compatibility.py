@@ -213,7 +213,7 @@ class _Facts:
     custom_nodes: frozenset[str]
     hlo_sharding_alone: bool
     named_shardings: bool
-    listed: bool  # whether avals and shardings are listed in full, and not by index alone
+    listed: bool  # whether avals and shardings are listed in full, and not only by index
     indexed: bool
     head: Bytecode
 
@@ -243,9 +243,9 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
         if facts.hlo_sharding_alone:
             return "HloShardings without NamedShardings"
         if facts.long_device_count == 0 and not expired:
-            return "a 16-bit device count alone, which it takes for expired"
+            return "only a 16-bit device count, which it takes for expired"
     if not facts.listed and release.number < features.INDICES:
-        return "avals and shardings by index alone"
+        return "avals and shardings only by index"
     if too_new := [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]:
         return f"the module contains {_listed(too_new)}"
     return None

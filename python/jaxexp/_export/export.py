@@ -60,11 +60,11 @@ def export(
             element i of every result, and of its derivatives, depends only on element i of these arguments and on the
             other arguments. This is not checked. `jax.vmap` over these arguments is then one call with a longer batch.
             The artifact keeps `batch_dim`; `jax.export` ignores it.
-        compatibility: the oldest JAX that must be able to read the artifact: a release such as ``"jax-0.6.2"``; weeks
-            before the installed release, such as ``"12w"``; or ``"max"`` for the oldest release that can read this
-            function. The function is lowered for that release, and `serialize` and `save` of the function and of its
-            VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago, as in
-            `jax.export`.
+        compatibility: the oldest JAX that must be able to read the artifact: a release such as ``"jax-0.6.2"``; a
+            number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the oldest release that
+            can read this function. The function is lowered for that release, and `serialize` and `save` of the function
+            and of its VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago,
+            as in `jax.export`.
 
     Returns:
         A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec

@@ -29,7 +29,7 @@ PREFIXES = ("lapack_", "blas_")
 
 
 def modernize(operation: Any, target: str) -> None:
-    """Puts the call of today in the place of an old one; leaves all others alone."""
+    """Replaces an old call by the call of today; does not touch others."""
     routine = _ROUTINES.get(target)
     if routine is None:
         return

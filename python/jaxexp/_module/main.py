@@ -1,8 +1,8 @@
 """Puts a new main function around a lowered one, which turns the lowering's arguments into the exported ones.
 
 JAX lowers a function with symbolic shapes to a main function that takes the values of its dimension variables as
-arguments. Callers of an artifact have the arrays alone, so the new main computes those values from the arrays'
-shapes, asserts what else the shapes promise, and passes the rest on.
+arguments. Callers of an artifact have only the arrays, so the new main computes those values from the arrays' shapes,
+asserts what else the shapes promise, and passes the rest on.
 """
 
 from __future__ import annotations

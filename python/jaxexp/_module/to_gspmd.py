@@ -68,7 +68,7 @@ class _Rewriter:
         return _jax.ir.DictAttr.get(named)
 
     def hints(self, operation: Any) -> None:
-        """What an operation says of the sharding of its results. It may be left out; rules are for Shardy alone."""
+        """What an operation says of the sharding of its results. It may be left out; rules are only for Shardy."""
         attributes = operation.attributes
         if "sdy.sharding_rule" in attributes:
             del attributes["sdy.sharding_rule"]

@@ -79,7 +79,7 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Expor
 
     Raises:
         DeserializationError: as in `deserialize`; it names the file.
-        PolicyError: likewise.
+        PolicyError: as in `deserialize`; it names the file.
         OSError: the file cannot be opened.
     """
     with files.named_in_errors(os.fsdecode(path)):

@@ -41,7 +41,7 @@ class Manner:
         return self.on_error == "raise"
 
     def reader(self) -> _native.ReadMany:
-        """Reads artifacts in this manner, but for the policy, which is for functions.
+        """A reader that works in this manner. It leaves the policy to its caller, because a policy is about functions.
 
         Raises:
             ExportError: a field has none of the values that `load_many` takes.
@@ -84,8 +84,8 @@ def load_many(
     Python's cyclic garbage collector pauses while this runs.
 
     Args:
-        artifacts: paths (str or os.PathLike) and buffers, in any mixture. Small files are read as a whole; large ones
-            are mapped, and must not be changed by other programs, as `load` explains.
+        artifacts: paths (str or os.PathLike) and buffers, in any mix. Small files are read as a whole; large ones are
+            mapped, and must not be changed by other programs, as `load` explains.
         workers: how many threads may work, this one included; by default one for each CPU that the process may use.
         on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
             of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.
@@ -99,7 +99,7 @@ def load_many(
         PolicyError: as in `deserialize`, with `file` as above.
         OSError: a file cannot be read.
         ExportTypeError: an item is neither a path nor a buffer.
-        ExportError: `workers` or `on_error` has another value.
+        ExportError: `workers` or `on_error` has a value that is not allowed.
 
     Example:
         >>> functions = load_many(sorted(pathlib.Path("models").glob("*.jaxexp")))

@@ -38,7 +38,7 @@ class Policy:
         platforms: all platforms of the artifact must be among these, such as ``("cpu", "cuda")``. Then an artifact that
             was exported with `DisabledSafetyCheck.platform` is refused.
         max_devices: how many devices the artifact, its meshes and its collective operations may use.
-        max_vjp_order: how many VJPs there may be.
+        max_vjp_order: how many VJPs an artifact may have.
         max_artifact_bytes: the largest size of an artifact. A larger file is not read.
         max_module_bytes: the largest size of a module.
         max_operations: how many operations a module may have.
