@@ -298,7 +298,7 @@ def test_unknown_pytree_type() -> None:
 def test_unknown_effect() -> None:
     blob = jax_blob("ordered_effect")
     name = wire.read(blob, "ordered_effects.0.type_name")
-    assert name == str(type(CASES["ordered_effect"].build())).replace("Program", "FirstOrderedEffect")
+    assert name == str(type(EFFECTS["first"])) == "<class 'corpus.FirstOrderedEffect'>"
     wire.write(blob, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
     error = raises_alike(lambda library: library.deserialize(blob), match="Thrsd")
     assert error.path == "ordered_effects[0]"
