@@ -256,14 +256,12 @@ class Handle:
     @property
     def size(self) -> int:
         """The size of the artifact in bytes."""
-        size: int = self._member["size"]
-        return size
+        return self._member.size
 
     @property
     def digest(self) -> str:
         """The digest of the artifact as a hexadecimal number (XXH3, 128 bits). Equal artifacts have equal ones."""
-        digest: bytes = self._member["digest"]
-        return digest.hex()
+        return self._member.digest.hex()
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -274,8 +272,7 @@ class Handle:
     @property
     def shares_modules(self) -> bool:
         """Whether its modules are stored with another member, so that what `unzip` takes out is not an artifact."""
-        apart: bool = self._member["apart"]
-        return apart
+        return self._member.place.apart
 
     def load(self, *, policy: Policy | None = None) -> Exported:
         """The function, as from `jaxexp.load`; from a mapped file, its module is read when it is called.
@@ -326,7 +323,7 @@ class Handle:
             return _inspect.described(image, check_modules, modules)
 
     @property
-    def _member(self) -> dict[str, Any]:
+    def _member(self) -> _native.Member:
         with self._placed():
             return self._reader.index.member(self._number)
 
@@ -400,9 +397,9 @@ class _Reader:
 
     def metadata(self, number: int) -> dict[str, Any]:
         member = self.index.member(number)
-        if member["metadata"] is not None:
-            return self.object(member["metadata"])
-        if member["own_metadata"]:
+        if member.metadata is not None:
+            return self.object(member.metadata)
+        if member.own_metadata:
             return {}
         from . import _metadata
 
