@@ -112,9 +112,9 @@ def values_of(
 def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
     if texts is None:
         return None
-    from . import metadata as _metadata  # takes a while to import, for what few artifacts have
+    from .metadata import from_json  # takes a while to import, for what few artifacts have
 
-    return _metadata.from_json(texts)
+    return from_json(texts)
 
 
 def _head(module: memoryview) -> dict[str, Any]:
