@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import jax
 
+from ._public import public
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 OLDEST_JAX = (0, 10, 2)
@@ -189,6 +191,7 @@ def cached() -> Callable[[_F], _F]:
     return decorator
 
 
+@public
 def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
     """Inclusive bounds that JAX can prove for a dimension, as floats; infinite where it can prove none.
 

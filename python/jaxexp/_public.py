@@ -10,6 +10,9 @@ T = TypeVar("T")
 def public(thing: T) -> T:
     """A class or function that users import from `jaxexp`. Pickles of it find it there."""
     thing.__module__ = "jaxexp"
+    for member in vars(thing).values() if isinstance(thing, type) else ():
+        if isinstance(member, staticmethod):  # which a pickle may name too
+            member.__func__.__module__ = "jaxexp"
     return thing
 
 

@@ -60,5 +60,5 @@ def read(module: bytes | memoryview) -> Bytecode:
     Raises:
         DeserializationError: the bytes are no MLIR bytecode, or end too early.
     """
-    producer, dialects, operations, attribute_codes, type_codes = _native.module_head(module)
-    return Bytecode(producer, stablehlo_of(producer), dialects, operations, attribute_codes, type_codes)
+    by, dialects, operations, attribute_codes, type_codes = _native.module_head(module)
+    return Bytecode(by, stablehlo_of(by), dialects, operations, attribute_codes, type_codes)
