@@ -1,14 +1,7 @@
-"""What old releases wrote and today's JAX has in another form: custom calls of linear algebra, calling conventions.
-
-And custom calls that nothing implements here.
-"""
+"""Custom calls of linear algebra that old releases wrote and today's JAX has in another form."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import dataclasses
-import json
 from typing import Any
 
 import jax
@@ -17,36 +10,10 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
-import jaxexp
-from kit.corpus import FirstOrderedEffect
 from kit.derivatives import pull_back
-from kit.places import GOLDEN
+from kit.linear_algebra import ARTIFACTS, close, load, precision, stored
 
-LAPACK = GOLDEN / "lapack"
-ARTIFACTS = {
-    f"{folder.name}/{name}": entry["custom_calls"]
-    for folder in sorted(LAPACK.glob("jax-*"))
-    for name, entry in json.loads((folder / "cases.json").read_text()).items()
-}
 DERIVATIVES = [name for name in ARTIFACTS if "_vjp_" in name]
-
-
-def load(name: str) -> jaxexp.Exported:
-    return jaxexp.deserialize((LAPACK / f"{name}.bin").read_bytes())
-
-
-def stored(name: str) -> tuple[dict[str, Any], list[Any]]:
-    """The arguments, and the results of the release that wrote the artifact."""
-    with np.load(LAPACK / f"{name}.npz") as file:
-        values = dict(file)
-    tree = load(name).in_tree
-    leaves = [values[f"in_{i}"] for i in range(tree.num_leaves)]
-    results = [values[f"out_{i}"] for i in range(len(values) - len(leaves))]
-    return tree.unflatten(leaves)[0][0], results
-
-
-def is_lapack(target: str) -> bool:
-    return target.startswith(("lapack_", "blas_"))
 
 
 def family_of(name: str) -> str:
@@ -54,15 +21,6 @@ def family_of(name: str) -> str:
     for variant in ("_platforms", "_poly", "_vjp", "_sizes"):
         family = family.removesuffix(variant)
     return family
-
-
-def precision(name: str) -> Any:
-    return jax.enable_x64(True) if name.endswith("_64") else contextlib.nullcontext()
-
-
-def close(found: Any, expected: Any) -> None:
-    tolerance = 1e-4 if np.asarray(found).dtype in (np.float32, np.complex64) else 1e-11
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 # The equations that define each family's results, for one argument of the function
@@ -283,178 +241,3 @@ def test_untyped_targets_are_covered() -> None:
         assert {f"lapack_{p}{routine}" for p in "sd"} <= seen
         assert {f"lapack_{p}{complex_names.get(routine, routine)}" for p in "cz"} <= seen
     assert {f"blas_{p}trsm" for p in "sdcz"} <= seen
-
-
-# Calling conventions before 9
-
-CONVENTIONS = GOLDEN / "conventions" / "jax-0.4.23"
-
-
-@pytest.mark.parametrize("convention", [6, 7, 8])
-@pytest.mark.parametrize("name", ["constant", "symbolic", "platforms", "symbolic_platforms", "dropped"])
-def test_calling_conventions_before_9(name: str, convention: int) -> None:
-    exported = jaxexp.deserialize((CONVENTIONS / f"{name}_{convention}.bin").read_bytes())
-    assert exported.calling_convention_version == convention
-    with np.load(CONVENTIONS / f"{name}.npz") as file:
-        values = dict(file)
-    args = values["in_0"], values["in_1"]
-    results = jax.tree.leaves(exported.call(*args))
-    assert len(values) == len(args) + len(results)
-    for i, result in enumerate(results):
-        close(result, values[f"out_{i}"])
-    if name == "constant":
-        grad = jax.grad(lambda x: exported.call(x, args[1])["product"].sum())(args[0])
-        close(grad, (1 - np.tanh(args[0]) ** 2) * args[1].sum(axis=1))
-    if name == "symbolic":
-        # Below 7 the module does not assert that its first dimension is even: the call does.
-        with pytest.raises(jaxexp.ExportError, match=r"Division had remainder 1 .* 'b'"):
-            exported.call(args[0][:3], args[1])
-
-
-def test_specialized_artifact_has_a_convention_of_today() -> None:
-    exported = jaxexp.deserialize((CONVENTIONS / "symbolic_6.bin").read_bytes())
-    with np.load(CONVENTIONS / "symbolic.npz") as file:
-        values = dict(file)
-    specialized = exported.specialize(values["in_0"], values["in_1"])
-    assert specialized.calling_convention_version == 9
-    for library in (jaxexp, jax_export):
-        results = library.deserialize(specialized.serialize()).call(values["in_0"], values["in_1"])
-        for i, result in enumerate(results):
-            close(result, values[f"out_{i}"])
-
-
-def test_ordered_effects_need_tokens() -> None:
-    exported = jaxexp.deserialize((CONVENTIONS / "dropped_8.bin").read_bytes())
-    effectful = dataclasses.replace(exported, ordered_effects=(FirstOrderedEffect(),))
-    with pytest.raises(jaxexp.ExportError, match=r"calling dropped: .* convention 8, in which no tokens are passed"):
-        jax.jit(effectful.call).lower(*exported.in_tree.unflatten(exported.in_avals)[0])
-
-
-def test_conventions_of_the_future_are_refused() -> None:
-    exported = jaxexp.deserialize((CONVENTIONS / "dropped_8.bin").read_bytes())
-    args = exported.in_tree.unflatten(exported.in_avals)[0]
-    with pytest.raises(jaxexp.ExportError, match="calling convention 11, and this jaxexp knows those up to 10"):
-        jax.jit(dataclasses.replace(exported, calling_convention_version=11).call).lower(*args)
-
-
-# Custom calls that nothing implements
-
-
-X = np.arange(1.0, 5.0, dtype=np.float32)
-
-
-def calling(target: str, *, api_version: int = 4, **options: Any) -> jaxexp.Exported:
-    """A function that calls a custom target, and adds one; written and read."""
-
-    def function(x: Any) -> Any:
-        result = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return jax.ffi.ffi_call(target, result, custom_call_api_version=api_version)(x) + 1
-
-    return reread(function, target, **options)
-
-
-def reread(function: Any, target: str, **options: Any) -> jaxexp.Exported:
-    checks = [jaxexp.DisabledSafetyCheck.custom_call(target)]
-    exported = jaxexp.export(jax.jit(function), disabled_checks=checks, **options)(X)
-    return jaxexp.deserialize(exported.serialize())
-
-
-@pytest.mark.parametrize("api_version", [2, 4])
-def test_unknown_targets_are_named(api_version: int) -> None:
-    exported = calling("jaxexp_nowhere", api_version=api_version)
-    message = r"calling function: .* on cpu: jaxexp_nowhere\. Register each with jax\.ffi\.register_ffi_target"
-    for call in (exported.call, jax.jit(exported.call), lambda x: jax.vmap(exported.call)(x[None])):
-        with pytest.raises(jaxexp.ExportError, match=message):
-            call(X)
-    # Another process may have it.
-    again = jaxexp.export(
-        jax.jit(exported.call), disabled_checks=[jaxexp.DisabledSafetyCheck.custom_call("jaxexp_nowhere")]
-    )(X)
-    assert b"jaxexp_nowhere" in again.mlir_module_serialized
-
-
-def test_dropped_linear_algebra_says_which_jax() -> None:
-    with pytest.raises(jaxexp.ExportError, match=r"lapack_sgone\. .* need the JAX release that exported the function"):
-        calling("lapack_sgone").call(X)
-
-
-def test_registered_targets_are_called() -> None:
-    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
-    def double(out: int, operands: Any, status: int) -> None:
-        for i in range(4):
-            value = ctypes.c_float.from_address(operands[0] + 4 * i).value
-            ctypes.c_float.from_address(out + 4 * i).value = 2 * value
-
-    capsule = ctypes.pythonapi.PyCapsule_New
-    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    untyped = capsule(ctypes.cast(double, ctypes.c_void_p), b"xla._CUSTOM_CALL_TARGET", None)
-    exported = calling("jaxexp_double", api_version=2)
-    with pytest.raises(jaxexp.ExportError, match="jaxexp_double"):
-        exported.call(X)
-    jax.ffi.register_ffi_target("jaxexp_double", untyped, platform="cpu", api_version=0)
-    KEPT.append(double)
-    close(exported.call(X), 2 * X + 1)
-
-
-KEPT: list[Any] = []  # what is registered stays so
-
-
-def test_registered_typed_targets_are_called() -> None:
-    from jaxlib.cpu import _lapack
-
-    _lapack.initialize()
-
-    def factor(x: Any) -> Any:
-        shapes = jax.ShapeDtypeStruct((2, 2), np.float32), jax.ShapeDtypeStruct((), np.int32)
-        a = x.reshape(2, 2)
-        a = a @ a.T
-        return a, jax.ffi.ffi_call("jaxexp_potrf", shapes)(a, uplo=np.uint8(ord("L")))[0]
-
-    exported = reread(factor, "jaxexp_potrf")
-    with pytest.raises(jaxexp.ExportError, match="jaxexp_potrf"):
-        exported.call(X)
-    jax.ffi.register_ffi_target("jaxexp_potrf", _lapack.registrations()["lapack_spotrf_ffi"], platform="cpu")
-    _, found = exported.call(X)
-    assert np.isfinite(found).all()
-
-
-def test_calls_of_other_platforms_do_not_matter() -> None:
-    """A function for several platforms holds the custom calls of all of them."""
-
-    def elsewhere(x: Any) -> Any:
-        return jax.ffi.ffi_call("jaxexp_elsewhere", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
-
-    def function(x: Any) -> Any:
-        return jax.lax.platform_dependent(x, cpu=lambda x: x * 2, default=elsewhere)
-
-    exported = reread(function, "jaxexp_elsewhere", platforms=("cpu", "tpu"))
-    close(exported.call(X), 2 * X)
-
-
-def test_callbacks_to_python_are_named() -> None:
-    with pytest.raises(jaxexp.ExportError, match=r"calls back to Python \(xla_python_cpu_callback\)"):
-        calling("xla_python_cpu_callback", api_version=2).call(X)
-
-
-def test_what_the_compiler_takes_apart_is_no_custom_call() -> None:
-    def function(x: Any) -> Any:
-        return jax.lax.approx_max_k(x, 2), jax.lax.top_k(x, 2), jax.lax.erf_inv(x / 5)
-
-    exported = jaxexp.export(jax.jit(function))(X)
-    assert b"custom_call" in exported.mlir_module_serialized
-    jax.tree.map(close, exported.call(X), function(X))
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, calls in ARTIFACTS.items() if "_vjp_" not in name and any(map(is_lapack, calls))]
-)
-def test_migrated_linear_algebra_runs_in_jax_export(name: str) -> None:
-    """What `migrate` writes has the calls of today, which jax.export's own reader runs."""
-    with precision(name):
-        x, _ = stored(name)
-        blob = jaxexp.migrate((LAPACK / f"{name}.bin").read_bytes(), inputs=((x,), {}))
-        of_lapack = list(filter(is_lapack, jaxexp.compatibility(blob).custom_calls or ()))
-        assert of_lapack
-        assert all(target.endswith("_ffi") for target in of_lapack)
-        found, expected = (exported.call(x) for exported in (jax_export.deserialize(blob), load(name)))
-        jax.tree.map(close, found, expected)

@@ -31,11 +31,14 @@ SUITE = [
     "codec/test_codec.py",
     "codec/test_newer_writers.py",
     "codec/test_pytrees.py",
+    "codec/test_registered_classes.py",
     "codec/test_registry.py",
     "export/test_errors.py",
     "io/test_kill.py",
+    "read/test_damaged.py",
     "read/test_golden.py",
     "wire/test_fuzz.py",
+    "write/test_errors_of_writing.py",
 ]
 
 # Everything that a round made is gone or reachable when the check runs; the interpreter is still up. With an argument

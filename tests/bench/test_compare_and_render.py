@@ -1,0 +1,202 @@
+"""The benchmarks' results: compared with earlier ones, and drawn."""
+
+import xml.etree.ElementTree
+
+import pytest
+
+from bench import chart, compare, goals, measure, render, report
+from bench.cases import CASES
+from bench.questions import QUESTIONS
+from bench.results import ORACLE, PEAK, SUBJECT, Results
+from kit.benchmarks import ABOUT, QUESTION, results_of
+from kit.places import ROOT
+
+# Comparing.
+
+
+def noisy(level, seed=0):
+    return [level * (1 + 0.02 * ((7 * i + seed) % 11 - 5) / 5) for i in range(20)]
+
+
+def comparison(tmp_path, old, new, *options):
+    for name, results in (("old", old), ("new", new)):
+        results.dump(tmp_path / f"{name}.json")
+    return compare.main([str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options])
+
+
+def both(ours, theirs=1e-3, seed=0):
+    return {SUBJECT: noisy(ours, seed), ORACLE: noisy(theirs, seed + 3)}
+
+
+def test_compare_flags_a_regression(tmp_path, capsys):
+    places = ("serialize", "tiny"), ("deserialize", "tiny"), ("load", "tiny")
+    old = results_of(dict.fromkeys(places, both(1e-5)))
+    new = results_of(
+        {places[0]: both(1.5e-5, seed=1), places[1]: both(1.01e-5, seed=2), places[2]: both(0.5e-5, seed=4)}
+    )
+    assert comparison(tmp_path, old, new) == 1
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if "REGRESSION" in line]
+    assert line.startswith("serialize")
+    assert "-33%" in line
+    assert "1 got worse, 1 better, 1 the same" in printed
+
+
+def test_compare_is_about_ratios_not_machines(tmp_path):
+    old = results_of({("serialize", "tiny"): both(1e-5, 1e-3)})
+    new = results_of({("serialize", "tiny"): both(3e-5, 3e-3, seed=1)})
+    assert comparison(tmp_path, old, new) == 0
+
+
+def test_compare_ignores_noise(tmp_path):
+    wide = [1e-5 * (1 + i % 2 * 4) for i in range(6)]
+    old = results_of({("serialize", "tiny"): {SUBJECT: wide, ORACLE: [1e-3] * 6}})
+    new = results_of({("serialize", "tiny"): {SUBJECT: [1.5 * x for x in wide], ORACLE: [1e-3] * 6}})
+    assert comparison(tmp_path, old, new) == 0  # 50% slower, which such samples do not prove
+    small = results_of({("serialize", "tiny"): both(1.1e-5, seed=1)})
+    assert comparison(tmp_path, results_of({("serialize", "tiny"): both(1e-5)}), small) == 0  # proven, but small
+    assert comparison(tmp_path, results_of({("serialize", "tiny"): both(1e-5)}), small, "--threshold", "0.05") == 1
+
+
+def test_compare_takes_different_numbers_of_rounds(tmp_path):
+    old = results_of({("serialize", "tiny"): both(1e-5)})
+    new = results_of({("serialize", "tiny"): {rival: samples[:7] for rival, samples in both(2e-5).items()}})
+    assert comparison(tmp_path, old, new) == 1
+    assert comparison(tmp_path, new, new) == 0
+
+
+def test_compare_takes_no_memory_below_a_megabyte_seriously(tmp_path):
+    place = PEAK + "deserialize", "512 MiB constant"
+    nothing, little, much = (results_of({place: {SUBJECT: [x], ORACLE: [5e8]}}) for x in (measure.ZERO, 3e5, 3e7))
+    assert comparison(tmp_path, nothing, little) == 0
+    assert comparison(tmp_path, nothing, much) == 1
+
+
+def test_compare_knows_sizes_and_empty_cells(tmp_path, capsys):
+    size = "metadata size", "tiny"
+    old = results_of({size: {SUBJECT: [100.0] * 3, ORACLE: [500.0] * 3}, ("call", "tiny"): both(1e-5)})
+    grown = results_of({size: {SUBJECT: [130.0] * 3, ORACLE: [500.0] * 3}, ("call", "tiny"): both(1e-5)})
+    assert comparison(tmp_path, old, old) == 0
+    assert comparison(tmp_path, old, grown) == 1
+    wrong = results_of({size: {ORACLE: [500.0] * 3}})
+    assert comparison(tmp_path, old, wrong) == 1
+    assert "not measured" in capsys.readouterr().out  # a partial run is no regression by itself
+    failed = results_of({size: {SUBJECT: [100.0] * 3, ORACLE: [500.0] * 3}})
+    assert comparison(tmp_path, old, failed) == 0
+    failed.mistakes.append("call, tiny: failed: no")
+    assert comparison(tmp_path, old, failed) == 1
+
+
+# Rendering.
+
+
+def everything():
+    """A result in which the subject takes 1 ms, jax.export 100 ms, and whatever stands beside 0.9 ms."""
+    cells = {}
+    for question in QUESTIONS:
+        for case in filter(question.applies, CASES):
+            beside = {name: [9e-4] * 3 for name in question.beside}
+            cells[question.name, case.name] = {SUBJECT: [1e-3] * 3, ORACLE: [0.1] * 3, **beside}
+            if question.peak and case.large:
+                cells[PEAK + question.name, case.name] = {SUBJECT: [1e6], ORACLE: [5e8]}
+    return results_of(cells)
+
+
+def test_render_writes_the_page_and_the_charts(tmp_path):
+    result = tmp_path / "result.json"
+    everything().dump(result)
+    (tmp_path / "README.md").write_text(f"before\n\n{render.START}\nold\n{render.END}\n\nafter\n")
+
+    def written():
+        render.main([str(result), "--root", str(tmp_path)])
+        files = [tmp_path / "README.md", tmp_path / "docs" / "benchmarks.md", *(tmp_path / "docs/benchmarks").iterdir()]
+        return {path.name: path.read_bytes() for path in files}
+
+    first = written()
+    assert written() == first
+    assert first.keys() == {
+        "README.md", "benchmarks.md", "result.json",
+        "headline.svg", "ratio-files.svg", "ratio-use.svg", "arguments.svg", "module.svg",
+    }  # fmt: skip
+    for name, content in first.items():
+        if name.endswith(".svg"):
+            root = xml.etree.ElementTree.fromstring(content)
+            assert root.tag.endswith("svg")
+            assert b"prefers-color-scheme:dark" in content
+    page, readme = first["benchmarks.md"].decode(), first["README.md"].decode()
+    for goal in goals.GOALS:
+        assert f"| {goal.about} | {goal.bound()} |" in page
+    for name in ("ratio-files", "ratio-use", "arguments", "module"):
+        assert f"(benchmarks/{name}.svg)" in page
+    for case in CASES:
+        assert f"| {case.name} |" in page
+    assert "1.00 MB / 500 MB" in page
+    assert readme.startswith("before\n")
+    assert readme.endswith("\nafter\n")
+    assert "docs/benchmarks/headline.svg" in readme
+    assert "old" not in readme
+
+
+def test_the_readme_has_a_place_for_the_chart():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count(render.START) == readme.count(render.END) == 1
+    assert render.with_chart("no markers\n", everything()) == "no markers\n"
+
+
+def test_goals_are_honest():
+    results = everything()
+    verdicts = {}
+    for goal in goals.GOALS:
+        measured = goal.measured(results)
+        verdicts[goal.about] = goal.met(measured)
+        # The goal of another name of a question or a case would never be measured.
+        assert goal.question in QUESTION
+        assert {*goal.cases, *filter(None, [goal.over])} <= {
+            case.name for case in CASES if QUESTION[goal.question].applies(case)
+        }
+    assert verdicts["serialize, tiny: times faster than jax.export"]  # 100 of 50
+    assert verdicts["serialize, 2,000 parameters: times faster than jax.export"]  # 100 of 100
+    assert not verdicts["serialize, 2,000 sharded: times faster than jax.export"]  # 100 of 200
+    assert verdicts["save, 512 MiB constant: divided by write(2) of the same bytes"]  # 1.11 of 1.15
+    assert verdicts["deserialize, tiny: divided by its floor, verify + objects"]  # 1 / (0.9 + 0.9)
+    assert not verdicts["vjp(), every case: first time divided by second"]  # 0.9 of 100
+    page = render.page(results)
+    assert page.count("| met |") == sum(verdicts.values())
+    assert page.count("| **missed** |") == len(verdicts) - sum(verdicts.values())
+
+
+def test_a_goal_about_every_case_takes_the_worst():
+    goal = next(goal for goal in goals.GOALS if goal.question == "export" and not goal.cases)
+    results = results_of({("export", "tiny"): both(1e-3), ("export", "20 sharded"): both(2e-3)})
+    assert goal.measured(results) == pytest.approx(0.5, rel=0.01)
+    results.add(measure.benchmark("x", [1.0], {"question": "export", "case": "deep tree", "rival": ORACLE}))
+    assert goal.measured(results) is None  # a wrong one among them
+    assert goal.measured(Results(ABOUT)) is None
+
+
+def test_a_goal_about_two_cases_is_about_their_quotient():
+    goal = next(goal for goal in goals.GOALS if goal.over)
+    numbers = dict(zip((*goal.cases, goal.over), (1.1e-3, 1e-3), strict=True))
+    results = results_of({(goal.question, case): {SUBJECT: [x], ORACLE: [1.0]} for case, x in numbers.items()})
+    assert goal.measured(results) == pytest.approx(1.1)
+    assert goal.met(goal.measured(results))
+    assert goal.measured(results_of({(goal.question, goal.cases[0]): {SUBJECT: [1.0]}})) is None
+
+
+def test_charts_show_every_value():
+    svg = chart.bars("Title & more", "note", {"fast": 120.0, "slow": 0.5})
+    texts = [element.text for element in xml.etree.ElementTree.fromstring(svg).iter() if element.text]
+    assert {"Title & more", "fast", "slow"} <= set(texts)
+    assert report.times(120.0) in texts
+    assert report.times(0.5) in texts
+    assert report.short(report.times(1.0)) in texts
+
+    marks = chart.dots("t", "n", ["a", "b", "unused"], {"x": {"a": 3.0}, "y": {"a": 5.0, "b": 70.0}})
+    assert marks.count("<polygon") == 3 + 2  # and one a name in the legend
+    assert "unused" not in marks
+
+    lines = [chart.Line("x", 0, {20.0: 1e-5, 200.0: 1e-4}), chart.Line("y", 1, {20.0: 2e-3}, dashed=True)]
+    drawn = chart.panels("t", "n", [chart.Panel("p", lines), chart.Panel("empty", [chart.Line("z", 2, {})])], "things")
+    assert drawn.count("<polygon") == 3
+    assert "things" in drawn
+    assert "empty" not in drawn

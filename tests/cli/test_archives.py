@@ -1,0 +1,218 @@
+"""`jaxexp pack`, `ls` and `unpack`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import click
+import pytest
+
+import jaxexp
+from jaxexp._cli import inputs
+from jaxexp._cli.commands import unpack
+from kit.command_line import NAMES
+
+
+def test_pack(folder, fleet, tmp_path, good, monkeypatch) -> None:
+    with jaxexp.Archive.open(fleet) as archive:
+        assert list(archive) == NAMES
+        assert archive["b8"].metadata == {"commit": "0e3c", "v": 3}
+        assert bytes(archive["b8"].read()) == (folder / "scores.jaxexp").read_bytes()
+    monkeypatch.chdir(folder)
+    text = good("pack", tmp_path / "a.zip", "scores.jaxexp", "a/b=sharded.jaxexp", folder / "hostile.jaxexp")
+    assert text == f"{tmp_path / 'a.zip'}: 3 artifacts packed, {(tmp_path / 'a.zip').stat().st_size:,} bytes\n"
+    with jaxexp.Archive.open(tmp_path / "a.zip") as archive:
+        assert list(archive) == ["a/b", "hostile", "scores"]
+        assert archive["scores"].metadata == {"run": [1, 2], "by": "me"}
+    monkeypatch.chdir(fleet.parent)
+    good("pack", tmp_path / "b.zip", "models/b8.jaxexp", "models/inner/../h.jaxexp", "--include", "nothing")
+    with jaxexp.Archive.open(tmp_path / "b.zip") as archive:
+        assert list(archive) == ["h", "models/b8"]
+    good("pack", tmp_path / "c.zip", f"{fleet}::inner/*")
+    with jaxexp.Archive.open(tmp_path / "c.zip") as archive:
+        assert list(archive) == ["inner/again", "inner/b16"]
+
+
+def test_pack_appends_and_replaces(folder, tmp_path, good, run) -> None:
+    archive = tmp_path / "a.zip"
+    scores, sharded = folder / "scores.jaxexp", folder / "sharded.jaxexp"
+    good("pack", archive, f"x={scores}")
+    for arguments in ([f"x={sharded}"], ["--append", f"x={sharded}"]):
+        status, out, err = run("pack", archive, *arguments)
+        assert (status, out) == (1, "")
+        assert err.count("\n") == 1
+    assert "1 artifact added" in good("pack", archive, "--append", f"y={sharded}")
+    good("pack", archive, "--append", "--force", f"x={sharded}")
+    with jaxexp.Archive.open(archive) as opened:
+        assert {name: opened[name].summary.nr_devices for name in opened} == {"x": 8, "y": 8}
+    good("pack", archive, "--force", f"z={scores}")
+    with jaxexp.Archive.open(archive) as opened:
+        assert list(opened) == ["z"]
+
+
+def test_pack_refuses(folder, damaged, tmp_path, run) -> None:
+    scores, archive = folder / "scores.jaxexp", tmp_path / "a.zip"
+    for arguments, said in (
+        ([damaged / "cut"], "cut"),
+        ([scores, damaged / "flipped"], "flipped"),
+        ([scores, f"scores={scores}"], "would both be 'scores'"),
+        ([f"../up={scores}"], "../up"),
+        ([f"/top={scores}"], "/top"),
+        ([scores, "-m", "nothing"], "KEY=JSON"),
+        ([scores, "-m", "a=b"], "is no JSON"),
+        ([tmp_path], "nothing to pack"),
+        ([damaged / "missing"], "missing"),
+    ):
+        status, out, err = run("pack", archive, *arguments)
+        assert (status, out) == (1, ""), arguments
+        assert said in err
+        assert err.count("\n") == 1
+        assert "not expected" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_ls(folder, fleet, good, run) -> None:
+    lines = good("ls", fleet).splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == NAMES
+    assert "(float32[3], float32[4,3], float32[batch,4]) -> float32[3,batch]" in lines[1]
+    assert lines[-1].startswith("4 members")
+    assert [line.split()[0] for line in good("ls", fleet, "inner/*").splitlines()[1:3]] == ["inner/again", "inner/b16"]
+    assert jaxexp.Archive.open(fleet)["b8"].digest in good("ls", "--long", fleet, "b8")
+    status, out, err = run("ls", fleet, "nothing*")
+    assert (status, out) == (1, "")
+    assert "'nothing*'" in err
+    for bad in (folder / "scores.jaxexp", folder / "missing"):
+        status, out, err = run("ls", bad)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+
+
+def test_ls_json(fleet, good) -> None:
+    facts = json.loads(good("ls", "--json", fleet))
+    with jaxexp.Archive.open(fleet) as archive:
+        for fact, (name, handle) in zip(facts, archive.items(), strict=True):
+            assert fact == {
+                "name": name,
+                "bytes": handle.size,
+                "digest": handle.digest,
+                "metadata": handle.metadata,
+                **json.loads(json.dumps(handle.summary.to_dict())),
+            }
+
+
+def test_unpack(fleet, tmp_path, good, run) -> None:
+    out = tmp_path / "new" / "folder"
+    assert "4 artifacts unpacked" in good("unpack", fleet, "-d", out)
+    models = fleet.parent / "models"
+    for name in NAMES:
+        assert (out / f"{name}.jaxexp").read_bytes() == (models / f"{name}.jaxexp").read_bytes()
+    assert sum(path.is_file() for path in out.rglob("*")) == 4
+    (out / "h.jaxexp").write_text("mine")
+    (out / "b8.jaxexp").unlink()
+    status, _, err = run("unpack", fleet, "-d", out)
+    assert status == 1
+    assert "--force" in err
+    assert (out / "h.jaxexp").read_text() == "mine"
+    assert not (out / "b8.jaxexp").exists()  # nothing is written if not all can be
+    good("unpack", fleet, "h", "-d", out, "--force")
+    assert (out / "h.jaxexp").read_bytes() == (models / "h.jaxexp").read_bytes()
+    good("unpack", fleet, "inner/*", "-d", out, "--suffix", ".bin")
+    assert (out / "inner" / "b16.bin").exists()
+    assert run("unpack", fleet, "-d", out, "--suffix", "/../../x")[0] == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
+def test_unpack_stays_inside(fleet, tmp_path, run) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "inner").symlink_to(outside)
+    (inside / "h.jaxexp").symlink_to(outside / "h")
+    for pattern in ("inner/*", "h"):
+        for force in ([], ["--force"]):
+            status, _, err = run("unpack", fleet, pattern, "-d", inside, *force)
+            assert status == 1
+            assert err.count("\n") == 1
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../../up", "..", ".", "a\0b"])
+def test_names_that_lead_out_are_refused(tmp_path, name: str) -> None:
+    """Archives refuse them, too: this is the second wall."""
+    with pytest.raises(click.ClickException, match="would not lie inside"):
+        unpack._inside(str(tmp_path), name, ".jaxexp")
+
+
+def test_members(folder, fleet, good, run, tmp_path) -> None:
+    """Wherever a file is read, it may be a member of an archive, or several."""
+    member = f"{fleet}::b8"
+    assert good("inspect", member).partition("\n")[2] == good("inspect", folder / "scores.jaxexp").partition("\n")[2]
+    assert [fact["file"] for fact in json.loads(good("inspect", "--json", f"{fleet}::*"))] == [
+        f"{fleet}::{name}" for name in NAMES
+    ]
+    assert "1 of 1 artifact whole" in good("verify", member)
+    assert good("diff", member, folder / "scores.jaxexp") == ""
+    assert good("diff", member, f"{fleet}::inner/again") == ""
+    assert run("diff", member, f"{fleet}::inner/*")[0] == 2
+    assert "loads it" in good("compat", member)
+    good("migrate", member, tmp_path / "new")
+    assert "b8" in good("bench", "--rounds", 1, member)
+    assert "module @" in good("inspect", "--mlir", member)
+    for bad in (f"{fleet}::nothing", fleet, f"{folder / 'scores.jaxexp'}::b8"):
+        status, out, err = run("inspect", bad)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+    odd = tmp_path / "odd::name"
+    odd.write_bytes((folder / "scores.jaxexp").read_bytes())
+    good("inspect", odd)
+
+
+def test_urls(fleet, good) -> None:
+    pytest.importorskip("fsspec")
+    url = fleet.as_uri()
+    assert good("ls", url) == good("ls", fleet)
+    assert good("inspect", f"{url}::b8").partition("\n")[2] == good("inspect", f"{fleet}::b8").partition("\n")[2]
+    assert "4 of 4 artifacts whole" in good("verify", url)
+    assert inputs.split("s3://bucket/fleet.zip::a/b") == ("s3://bucket/fleet.zip", "a/b")
+    assert inputs.split("simplecache::s3://bucket/fleet.zip") == ("simplecache::s3://bucket/fleet.zip", None)
+    assert inputs.is_archive("s3://bucket/fleet.zip")
+    assert not inputs.is_archive("s3://bucket/model.jaxexp")
+
+
+def test_verify_archives(folder, fleet, tmp_path, good, run) -> None:
+    text = good("verify", fleet, folder / "scores.jaxexp")
+    assert re.search(r"fleet.zip .* whole: 4 members", text)
+    assert "5 of 5 artifacts whole" in text
+    assert "2 of 2 artifacts whole" in good("verify", f"{fleet}::inner/*")
+    blob = bytearray(fleet.read_bytes())
+    with jaxexp.Archive.open(fleet) as archive:
+        at = blob.index(bytes(archive["h"].read()))
+    blob[at + 300] ^= 1
+    (tmp_path / "bad.zip").write_bytes(blob)
+    status, out, _ = run("verify", "--json", tmp_path / "bad.zip")
+    assert status == 1
+    facts = json.loads(out)
+    assert (facts["whole"], facts["damaged"]) == (3, 1)
+    (wrong,) = (file for file in facts["files"] if file["state"] == "damaged")
+    assert (wrong["file"], wrong["archive"]) == (f"{tmp_path / 'bad.zip'}::h", str(tmp_path / "bad.zip"))
+    assert run("unpack", tmp_path / "bad.zip", "h", "-d", tmp_path / "out")[0] == 1
+    assert not list((tmp_path / "out").glob("*"))
+    (tmp_path / "torn.zip").write_bytes(fleet.read_bytes()[:-5])
+    status, out, _ = run("verify", tmp_path / "torn.zip", fleet)
+    assert status == 1
+    assert re.search(r"torn.zip .* damaged", out)
+    assert "4 of 5 artifacts whole" in out
+
+
+def test_verify_an_unfinished_append(folder, fleet, tmp_path, good) -> None:
+    """The archive is as it was before, and whole; what is left behind it is mentioned."""
+    torn = tmp_path / "torn.zip"
+    torn.write_bytes(fleet.read_bytes())
+    good("pack", "--append", torn, f"x={folder / 'sharded.jaxexp'}")
+    torn.write_bytes(torn.read_bytes()[:-5])
+    left = jaxexp.Archive.open(torn).unfinished_bytes
+    assert left > 0
+    text = good("verify", torn)
+    assert "whole: 4 members" in text
+    assert f"{left:,} bytes after its end" in text
+    assert {file["unfinished_bytes"] for file in json.loads(good("verify", "--json", torn))["files"]} == {left}

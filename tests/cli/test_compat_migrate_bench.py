@@ -1,0 +1,113 @@
+"""`jaxexp compat`, `migrate` and `bench`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+import jaxexp
+from jaxexp._cli.commands import bench
+from kit.corpus import arr
+from kit.places import GOLDEN
+
+# --- compat and migrate -----------------------------------------------------------------------------------------------
+
+
+def test_compat(folder, good, run) -> None:
+    old = GOLDEN / "jax-0.4.30" / "poly.bin"
+    found = jaxexp.compatibility(old.read_bytes())
+    text = good("compat", old)
+    assert found.fun_name in text
+    for first, last in found.readers:
+        assert re.search(rf"^  {re.escape(first)} to {re.escape(last)} +loads it", text, re.MULTILINE)
+    (facts,) = json.loads(good("compat", "--json", old))
+    assert facts.pop("file") == str(old)
+    assert facts["readers"] == [list(span) for span in found.readers]
+    assert facts["promised_until"] == found.promised_until.isoformat()
+    assert facts.keys() == set(type(found).__dataclass_fields__)
+    good("compat", "--reader", jax.__version__, folder / "scores.jaxexp")
+    status, out, err = run("compat", "--reader", "0.4.30", old, folder / "scores.jaxexp")
+    assert status == 1
+    assert "scores" in out
+    assert err.count("\n") == 1
+    assert str(folder / "scores.jaxexp") in err
+    assert str(old) not in err
+
+
+def test_migrate(folder, tmp_path, good, run) -> None:
+    old, new = GOLDEN / "jax-0.4.30" / "poly.bin", tmp_path / "new.jaxexp"
+    assert f"{old} -> {new}" in good("migrate", old, new)
+    jax_export.deserialize(bytearray(new.read_bytes()))
+    before = new.read_bytes()
+    status, _, err = run("migrate", old, new)
+    assert status == 1
+    assert "--force" in err
+    assert new.read_bytes() == before
+    good("migrate", "--force", "--to", "jax-0.6.2", old, new)
+    assert jaxexp.compatibility(new.read_bytes()).readable_by("0.6.2")
+    assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]
+
+
+def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:
+    np.savez(tmp_path / "in.npz", arr(3), np.eye(4, 3, dtype=np.float32), arr(3, 4))
+    good("migrate", "--inputs", tmp_path / "in.npz", folder / "scores.jaxexp", tmp_path / "new")
+    np.savez(tmp_path / "few.npz", arr(3))
+    status, _, err = run("migrate", "--inputs", tmp_path / "few.npz", folder / "scores.jaxexp", tmp_path / "other")
+    assert status == 1
+    assert "expected 3" in err
+    assert not (tmp_path / "other").exists()
+
+
+# --- bench ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow(reason="measures for seconds")
+def test_bench_of_no_file(good) -> None:
+    """Then of two functions of its own."""
+    rows = json.loads(good("bench", "--json", "--rounds", 2))
+    assert [(row["file"], row["what"]) for row in rows] == [
+        (name, what) for name in ("1 layer", "100 layers") for what in ("signature", "all")
+    ]
+    assert_rows_of_bench(rows)
+
+
+def assert_rows_of_bench(rows) -> None:
+    for row in rows:
+        assert row.keys() == {"file", "what", "jaxexp", "jax.export", "ratio", "quartiles"}
+        assert row["ratio"] == pytest.approx(row["jax.export"] / row["jaxexp"])
+
+
+def test_bench(folder, good) -> None:
+    rows = json.loads(good("bench", "--json", "--rounds", 2, folder / "scores.jaxexp"))
+    assert [row["what"] for row in rows] == ["signature", "all"]
+    assert_rows_of_bench(rows)
+    text = good("bench", "--rounds", 1, folder / "scores.jaxexp")
+    assert text.count("scores.jaxexp") == 2
+    assert "jax.export" in text
+
+
+def test_bench_checks_that_both_load_the_same(folder, monkeypatch, run) -> None:
+    blob = (folder / "hostile.jaxexp").read_bytes()
+    assert bench._difference(blob) is None
+    other = jaxexp.export(jax.jit(lambda x: x + 2))(1.0).serialize()
+    real = jax_export.deserialize
+    monkeypatch.setattr(jax_export, "deserialize", lambda _: real(other))
+    assert "fun_name" in bench._difference(blob)
+    status, out, err = run("bench", "--rounds", 1, folder / "hostile.jaxexp")
+    assert status == 1
+    assert "differ in fun_name" in err
+    assert "signature" not in out
+
+    def refuse(_):
+        raise RuntimeError("too old")
+
+    monkeypatch.setattr(jax_export, "deserialize", refuse)
+    status, out, err = run("bench", "--json", "--rounds", 1, folder / "hostile.jaxexp")
+    assert status == 1
+    assert "cannot load it: RuntimeError: too old" in json.loads(out)[0]["error"]
+    assert err.count("\n") == 1

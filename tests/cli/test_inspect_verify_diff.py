@@ -1,0 +1,246 @@
+"""`jaxexp inspect`, `verify` and `diff`: what they print of artifacts, and where."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from kit.command_line import NAMES
+from kit.corpus import arr, spec
+from kit.places import GOLDEN
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+def test_inspect(folder, good) -> None:
+    text = good("inspect", folder / "scores.jaxexp", folder / "sharded.jaxexp")
+    found = jaxexp.inspect(folder / "scores.jaxexp")
+    for part in (
+        "scores  ",
+        f"{found.total_bytes:,} bytes",
+        f"JAX {jax.__version__} with {found.trailer}",
+        "lapack_spotrf_ffi (1), shape_assertion (2)",
+        "VJPs up to order 1",
+        "batch >= 2",
+        'by = "me", run = [1, 2]',
+        found.module_digests[0],
+        "args[0]['b']  float32[3]",
+        "args[1]       float32[batch,4]",
+        "result  float32[3,batch]",
+        "P('x', None) on Mesh('x': 4, 'y': 2)",
+        "for 8 devices",
+        "result['sum']  float32[]",
+    ):
+        assert part in text
+    assert re.search(r"^  of VJP 1 +lapack_spotrf_ffi \(1\), lapack_strsm_ffi \(2\)", text, re.MULTILINE) or (
+        "lapack_strsm_ffi (2)" in text
+    )
+    assert "weakly typed" in good("inspect", folder / "hostile.jaxexp")
+    assert "compared and right" in good("inspect", "--check", folder / "scores.jaxexp")
+    assert "none: damage" in good("inspect", folder / "untrailed.jaxexp")
+
+
+def test_inspect_json(folder, good) -> None:
+    names = [str(folder / "scores.jaxexp"), str(folder / "sharded.jaxexp")]
+    facts = json.loads(good("inspect", "--json", *names))
+    assert [fact.pop("file") for fact in facts] == names
+    assert facts == [json.loads(json.dumps(jaxexp.inspect(name).to_dict())) for name in names]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("**/*.bin"))[::7], ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_inspect_and_verify_artifacts_of_all_releases(good, path: Path) -> None:
+    found = jaxexp.inspect(path)
+    assert found.fun_name in good("inspect", path)
+    assert len(json.loads(good("inspect", "--json", path))) == 1
+    assert "whole" in good("verify", path)
+
+
+def test_inspect_mlir(folder, good, run) -> None:
+    text = good("inspect", "--mlir", folder / "scores.jaxexp")
+    assert text.startswith("module @")
+    assert "stablehlo.custom_call @lapack_spotrf_ffi" in text
+    assert "lapack_strsm" not in text
+    assert "lapack_strsm" in good("inspect", "--mlir", "--vjp", 1, folder / "scores.jaxexp")
+    status, out, err = run("inspect", "--mlir", "--vjp", 2, folder / "scores.jaxexp")
+    assert (status, out) == (1, "")
+    assert "no VJP of order 2" in err
+    assert "\x1b" not in good("inspect", "--mlir", folder / "hostile.jaxexp")
+
+
+def test_inspect_mlir_cuts_large_constants(tmp_path, good) -> None:
+    values = np.arange(100, dtype=np.float32) ** 2
+    jaxexp.export(jax.jit(lambda x: x + values))(spec((100,))).save(tmp_path / "f")
+    short, long = good("inspect", "--mlir", tmp_path / "f"), good("inspect", "--mlir", "--all", tmp_path / "f")
+    assert len(short) + 500 < len(long)
+
+
+def test_inspect_goes_on_after_an_error(folder, damaged, run) -> None:
+    status, out, err = run("inspect", damaged / "cut", folder / "scores.jaxexp", damaged / "missing")
+    assert status == 1
+    assert "float32[batch,4]" in out
+    assert [("cut" in line, "missing" in line) for line in err.splitlines()] == [(True, False), (False, True)]
+    status, out, err = run("inspect", "--json", damaged / "cut", folder / "scores.jaxexp")
+    assert status == 1
+    first, second = json.loads(out)
+    assert first.keys() == {"file", "error"}
+    assert second["fun_name"] == "scores"
+
+
+def test_thousands_of_arguments(tmp_path, good) -> None:
+    """In a pipe nothing is cut."""
+    jaxexp.export(jax.jit(lambda xs: xs[0]))([1.0] * 500).save(tmp_path / "f")
+    lines = good("inspect", tmp_path / "f").splitlines()
+    assert sum(line.startswith("  args[0][") for line in lines) == 500
+    assert any(len(line) > 1000 for line in lines)  # the tree
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+def test_verify(folder, damaged, run, good) -> None:
+    assert "4 of 4 artifacts whole" in good("verify", folder)
+    assert "whole, without digests" in good("verify", folder / "untrailed.jaxexp")
+    status, out, err = run("verify", folder, damaged, damaged / "missing")
+    assert status == 1
+    assert err == "jaxexp: 5 of 9 artifacts are not whole\n"
+    lines = {line.split()[0]: line for line in out.splitlines() if "/" in line}
+    for name in ("cut", "flipped", "empty", "text"):
+        assert "damaged" in lines[str(damaged / name)]
+    assert "unreadable" in lines[str(damaged / "missing")]
+    assert list(lines) == [*map(str, sorted(folder.iterdir())), *map(str, sorted(damaged.iterdir())), *list(lines)[-1:]]
+
+
+def test_verify_json(folder, damaged, run) -> None:
+    status, out, _ = run("verify", "--json", folder, damaged, damaged / "missing", "--workers", 3)
+    assert status == 1
+    facts = json.loads(out)
+    files = facts.pop("files")
+    total = sum(path.stat().st_size for place in (folder, damaged) for path in place.iterdir())
+    assert facts == {"artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "bytes": total}
+    assert all(
+        file.keys() == {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes"} for file in files
+    )
+    assert [file["digests"] for file in files[:4]] == [True, True, True, False]
+    assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
+
+
+def test_verify_finds_every_flipped_byte_of_a_module(folder, tmp_path, run) -> None:
+    blob = (folder / "hostile.jaxexp").read_bytes()
+    for at in range(0, len(blob), 37):
+        (tmp_path / "f").write_bytes(blob[:at] + bytes([blob[at] ^ 0x10]) + blob[at + 1 :])
+        assert run("verify", tmp_path / "f")[0] == 1, at
+
+
+def test_verify_folders(folder, damaged, tmp_path, run, good) -> None:
+    inner = tmp_path / "models" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "models" / "a.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes())
+    (tmp_path / "models" / ".0123.tmp").write_bytes(b"left over by somebody")
+    (inner / "b.jaxexp").write_bytes((damaged / "cut").read_bytes())
+    (inner / "notes.txt").write_text("not an artifact")
+    models = tmp_path / "models"
+    assert "1 of 1 artifact whole" in good("verify", models)
+    status, out, _ = run("verify", "-r", models)
+    assert status == 1
+    assert "1 of 3 artifacts whole" in out
+    status, out, _ = run("verify", "-r", "--include", "*.jaxexp", models)
+    assert "1 of 2 artifacts whole" in out
+    status, out, _ = run("verify", "-rq", "--include", "*.jaxexp", models)
+    assert [line.split()[0] for line in out.splitlines()] == ["artifact", str(inner / "b.jaxexp")]
+    assert good("verify", "-q", models) == ""
+    (tmp_path / "none").mkdir()
+    assert run("verify", tmp_path / "none") == (1, "", "jaxexp: there is no artifact here\n")
+
+
+def test_verify_reads_bytecode(tmp_path, run) -> None:
+    """Without a digest, damage in a module is seen where it breaks the bytecode."""
+    blob = bytearray(jaxexp.export(jax.jit(jnp.sin))(arr(2)).serialize(trailer=False))
+    at = blob.index(b"ML\xefR")
+    blob[at + 30 : at + 60] = bytes(30)
+    (tmp_path / "f").write_bytes(blob)
+    status, out, _ = run("verify", tmp_path / "f")
+    assert status == 1
+    assert "MLIR bytecode" in out
+
+
+# --- diff -------------------------------------------------------------------------------------------------------------
+
+
+def test_diff(folder, tmp_path, run, good) -> None:
+    assert good("diff", folder / "scores.jaxexp", folder / "scores.jaxexp") == ""
+    jaxexp.export(jax.jit(lambda x: jnp.sin(x) + 1.0))(arr(2)).save(tmp_path / "a", metadata={"v": 1})
+    jaxexp.export(jax.jit(lambda x: jnp.sin(jnp.sin(x)) + 1.0))(arr(3)).save(tmp_path / "b", metadata={"v": 2})
+    status, out, err = run("diff", tmp_path / "a", tmp_path / "b")
+    assert (status, err) == (1, "")
+    rows = {line[2:].split("  ")[0]: line.split() for line in out.splitlines() if line}
+    assert rows["args[0]"][1:] == ["float32[2]", "float32[3]"]
+    sine = next(row for name, row in rows.items() if "sine" in name)
+    assert sine[1:] == ["1", "2", "+1"]
+    assert rows["metadata"][-4:] == ['{"v":', "1}", '{"v":', "2}"]
+    assert "platforms" not in rows
+    size = (tmp_path / "b").stat().st_size - (tmp_path / "a").stat().st_size
+    assert rows["artifact"][-1] == f"{size:+,}"
+
+
+def test_diff_json_and_sections(folder, tmp_path, run) -> None:
+    for name, constant in (("a", 1.0), ("b", 2.0)):
+        jaxexp.export(jax.jit(lambda x, c=constant: x + c))(arr(2)).save(tmp_path / name)
+    status, out, _ = run("diff", "--json", tmp_path / "a", tmp_path / "b")
+    facts = json.loads(out)
+    assert status == 1
+    assert facts.keys() == {"a", "b", "same", "changes"}
+    assert facts["same"] is False
+    assert facts["changes"].keys() == {"origin"}  # the constant is in the bytes alone
+    assert facts["changes"]["origin"].keys() == {"all bytes", "module"}
+    assert run("diff", "--only", "signature", "--only", "operations", tmp_path / "a", tmp_path / "b") == (0, "", "")
+    status, out, _ = run("diff", "--json", "--only", "sizes", tmp_path / "a", tmp_path / "a")
+    assert (status, json.loads(out)["same"], json.loads(out)["changes"]) == (0, True, {})
+
+
+def test_diff_of_vjps_and_modules_that_cannot_be_read(folder, tmp_path, run) -> None:
+    exported = jaxexp.load(folder / "scores.jaxexp")
+    exported.save(tmp_path / "none", vjp_order=0)
+    status, out, _ = run("diff", "--json", folder / "scores.jaxexp", tmp_path / "none")
+    changes = json.loads(out)["changes"]
+    assert status == 1
+    assert changes["signature"] == {"VJPs": {"a": 1, "b": 0}}
+    assert "operations" not in changes
+    assert changes["sizes"]["VJP 1: module"]["b"] is None
+
+
+def test_diff_of_archives(folder, fleet, tmp_path, good, run) -> None:
+    other = tmp_path / "other.zip"
+    good("pack", other, f"b8={folder / 'sharded.jaxexp'}", f"h={folder / 'hostile.jaxexp'}", f"new={fleet}::b8")
+    assert good("diff", fleet, fleet) == ""
+    status, out, _ = run("diff", "--json", fleet, other)
+    digests = {name: jaxexp.Archive.open(fleet)[name].digest for name in NAMES}
+    assert status == 1
+    assert json.loads(out)["changes"]["members"] == {
+        "b8": {"a": digests["b8"], "b": digests["inner/b16"]},
+        "inner/again": {"a": digests["inner/again"], "b": None},
+        "inner/b16": {"a": digests["inner/b16"], "b": None},
+        "new": {"a": None, "b": digests["b8"]},
+    }
+    status, out, _ = run("diff", fleet, other)
+    assert status == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["members", "b8", "inner/again", "inner/b16", "new"]
+    assert run("diff", fleet, folder / "scores.jaxexp")[0] == 2
+
+
+def test_diff_trouble(folder, damaged, run) -> None:
+    for arguments in (
+        [folder / "scores.jaxexp", damaged / "cut"],
+        [folder / "scores.jaxexp", damaged / "missing"],
+        [folder / "scores.jaxexp"],
+        [folder / "scores.jaxexp", folder / "scores.jaxexp", "--only", "colour"],
+    ):
+        status, out, err = run("diff", *arguments)
+        assert (status, out) == (2, "")
+        assert err.count("\n") == 1

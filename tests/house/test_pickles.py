@@ -1,0 +1,68 @@
+"""Pickles of jaxexp's objects outlive changes of its files."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+
+import pytest
+
+import jaxexp
+from kit.corpus import CASES, export_with
+
+
+def named_in(pickled: bytes) -> set[str]:
+    """The modules whose objects a pickle looks up."""
+    names: list[str] = []
+    modules = set()
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "STACK_GLOBAL":
+            modules.add(names[-2])
+        elif isinstance(argument, str):
+            names.append(argument)
+    return modules
+
+
+def test_public_objects_say_that_they_are_of_jaxexp() -> None:
+    for name in jaxexp.__all__:
+        value = getattr(jaxexp, name)
+        if getattr(value, "__module__", "jax").startswith("jaxexp"):
+            assert value.__module__ == "jaxexp", name
+            assert getattr(jaxexp, value.__qualname__) is value
+
+
+def test_pickles_name_public_objects_only(tmp_path) -> None:
+    """A pickle that somebody keeps must not depend on how jaxexp's files are laid out."""
+    exported = export_with(jaxexp, CASES["sin"].build())
+    blob = bytes(exported.serialize(vjp_order=1))
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        writer.add("a/sin", blob)
+        writer.add("b/sin", exported)
+    with pytest.raises(jaxexp.DeserializationError) as refusal:
+        jaxexp.deserialize(b"no artifact")
+    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
+        objects = {
+            "function": jaxexp.deserialize(blob),
+            "archive": archive,
+            "slice": archive.glob("a/*"),
+            "handle": archive["b/sin"],
+            "summary": archive["b/sin"].summary,
+            "inspection": jaxexp.inspect(blob),
+            "argument": jaxexp.inspect(blob).arguments[0],
+            "compatibility": jaxexp.compatibility(blob),
+            "refusal": jaxexp.compatibility(blob).refusals[0],
+            "policy": jaxexp.Policy(max_devices=1),
+            "check": jaxexp.DisabledSafetyCheck.platform(),
+            "error": refusal.value,
+        }
+        for name, value in objects.items():
+            pickled = pickle.dumps(value)
+            assert {module for module in named_in(pickled) if module.startswith("jaxexp")} == {"jaxexp"}, name
+            again = pickle.loads(pickled)
+            assert type(again) is type(value)
+            if name in ("archive", "slice"):
+                assert list(again) == list(value)
+            elif name == "handle":
+                assert again.load() == value.load()
+            elif name != "error":
+                assert again == value, name

@@ -1,0 +1,71 @@
+"""The tests' own house: what is shared lies in kit, and tools are for people and for make."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kit.places import TESTS
+from tools import check
+
+FILES = sorted(TESTS.glob("*/test_*.py"))
+ROOMS = {path.parent.name for path in FILES}
+
+
+def imported(path: Path) -> set[str]:
+    """The first names of what a file imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." if node.level else (node.module or "").partition(".")[0])
+    return found
+
+
+def test_no_test_imports_another() -> None:
+    files = {path.stem for path in FILES} | {"conftest", "."}
+    wrong = {str(path.relative_to(TESTS)): imported(path) & files for path in FILES}
+    assert not {path: names for path, names in wrong.items() if names}
+
+
+def test_kit_imports_no_tools() -> None:
+    wrong = [path.name for path in (TESTS / "kit").rglob("*.py") if "tools" in imported(path)]
+    assert not wrong
+
+
+def test_files_have_names_of_their_own() -> None:
+    """Reports and the table of behaviours would mix them up."""
+    assert len({path.name for path in FILES}) == len(FILES) > 50
+
+
+def test_marks_say_why(request: pytest.FixtureRequest) -> None:
+    marks = [mark for item in request.session.items for name in ("slow", "once") for mark in item.iter_markers(name)]
+    assert all(mark.kwargs.keys() == {"reason"} and mark.kwargs["reason"] for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("path", "room"),
+    [
+        ("tests/read/test_policy.py", "read"),
+        ("tests/kit/corpus.py", None),
+        ("tests/conftest.py", None),
+        ("python/jaxexp/_codec/nodes.py", "codec"),
+        ("python/jaxexp/_cli/commands/verify.py", "cli"),
+        ("python/jaxexp/_jax.py", None),
+        ("cpp/wire/bytecode/cursor.cpp", "module"),
+        ("docs/guide/cli.md", "house"),
+        ("Makefile", None),
+    ],
+)
+def test_make_check_knows_whose_tests_a_change_concerns(path: str, room: str | None) -> None:
+    assert check.room_of(path) == room
+    assert room is None or room in check.rooms()
+
+
+def test_make_check_looks_at_everything_a_little_when_much_has_changed() -> None:
+    assert check.chosen(["tests/read/x.py", "python/jaxexp/_codec/y.py", "README.md"]) == {"read", "codec"}
+    assert check.chosen(["tests/read/x.py", "tests/io/y.py", "tests/call/z.py"]) == set()
+    assert set(check.ELSEWHERE.values()) <= check.rooms() == ROOMS

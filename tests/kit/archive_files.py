@@ -1,0 +1,48 @@
+"""Archives in files."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jaxexp
+from jaxexp import Archive
+from kit.archives import blob
+
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+
+
+def make(path: Path, members: dict[str, Any], **options: Any) -> Path:
+    with Archive.create(path, **options) as archive:
+        for name, member in members.items():
+            archive.add(name, member)
+    return path
+
+
+def assert_sound(path: Path, expected: dict[str, bytes]) -> None:
+    """The archive has these artifacts, nothing in it is damaged, and ZIP tools agree."""
+    with Archive.open(path) as archive:
+        assert {name: bytes(handle.read()) for name, handle in archive.items()} == expected
+        assert archive.verify() == {}
+        assert archive.unfinished_bytes == 0
+        own = [name for name in archive if not archive[name].shares_modules]
+    with zipfile.ZipFile(path) as zipped:
+        assert zipped.testzip() is None
+        names = zipped.namelist()
+        assert len(names) == len(set(names))
+        assert names[-1] == ".jaxexp/index"
+        stored = [name for name in names if not name.startswith(".jaxexp/")]
+        assert set(stored) <= set(own)
+        for name in stored:
+            assert zipped.read(name) == expected[name]
+            assert zipped.getinfo(name).compress_type == zipfile.ZIP_STORED
+        # Whoever is not there under its own name has the bytes, or the modules, of somebody who is.
+        for name in set(expected) - set(stored):
+            assert f".jaxexp/apart/{name}" in names or expected[name] in (expected[other] for other in expected)
+
+
+def exported_again() -> jaxexp.Exported:
+    return jaxexp.deserialize(blob())

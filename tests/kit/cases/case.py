@@ -1,0 +1,92 @@
+"""What a case is, and what most of them are made of."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType
+
+f32 = np.float32
+
+
+@dataclasses.dataclass
+class Program:
+    """A jitted function, what to export it with, and what to call it with.
+
+    `specs`, `kwspecs` go to the exporter; `args`, `kwargs` to `live` and to the exported function. They are the same by
+    default, and so are `live` and `fun`, which differ where some arguments are static.
+    """
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    specs: tuple[Any, ...] | None = None
+    kwspecs: dict[str, Any] | None = None
+    platforms: tuple[str, ...] | None = None
+    disabled: tuple[str, ...] = ()  # "platform", or the target of a custom call
+    live: Callable[..., Any] | None = None  # the function of the call arguments; default `fun`
+    finish: Callable[[Any], Any] = lambda results: results  # makes results readable on the host
+    callable_here: bool = True  # False where this machine lacks what the module calls
+
+    def __post_init__(self) -> None:
+        self.live = self.fun if self.live is None else self.live
+        self.specs = self.args if self.specs is None else self.specs
+        self.kwspecs = self.kwargs if self.kwspecs is None else self.kwspecs
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A named program; `vjp_order` is how often the tests differentiate it."""
+
+    name: str
+    build: Callable[[], Program]
+    vjp_order: int = 0
+    x64: bool = False
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[None]:
+        with jax.enable_x64(True) if self.x64 else contextlib.nullcontext():
+            yield
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(build: Callable[[], Program] | None = None, **options: Any) -> Any:
+    """Adds a builder to `CASES` under its own name."""
+
+    def add(build: Callable[[], Program]) -> Callable[[], Program]:
+        CASES[build.__name__] = Case(build.__name__, build, **options)
+        return build
+
+    return add if build is None else add(build)
+
+
+def export_with(library: Any, program: Program) -> Any:
+    """The Exported that `library` (jax.export or jaxexp) makes of a program."""
+    checks = [
+        library.DisabledSafetyCheck.platform() if c == "platform" else library.DisabledSafetyCheck.custom_call(c)
+        for c in program.disabled
+    ]
+    return library.export(program.fun, platforms=program.platforms, disabled_checks=checks)(
+        *program.specs, **program.kwspecs
+    )
+
+
+def arr(*shape: int, dtype: Any = f32, seed: int = 0) -> np.ndarray:
+    """Random values, the same ones in every process."""
+    values = np.random.default_rng([seed, *shape]).uniform(0.25, 1.75, shape)
+    return values.astype(dtype)
+
+
+def spec(shape: tuple[Any, ...], dtype: Any = f32, **kwargs: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, **kwargs)
+
+
+def mesh(shape: tuple[int, ...], names: tuple[str, ...], axis_type: AxisType = AxisType.Auto) -> jax.sharding.Mesh:
+    return jax.make_mesh(shape, names, axis_types=(axis_type,) * len(names))

@@ -1,0 +1,368 @@
+"""Cases of arguments and results: shapes, trees, dtypes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes  # noqa: F401  (gives numpy the names of the small dtypes)
+import numpy as np
+from jax import export as jax_export
+
+from .case import Program, arr, case, f32, spec
+
+# --- shapes and arguments -------------------------------------------------------------------------------------------
+
+
+@case(vjp_order=2)
+def sin() -> Program:
+    return Program(jax.jit(jnp.sin), (arr(4),))
+
+
+@case(vjp_order=2)
+def scalars() -> Program:
+    return Program(jax.jit(lambda x, y: x * y + 1), (f32(2.5), f32(-1.5)))
+
+
+@case(vjp_order=1)
+def weak_types() -> Program:
+    return Program(jax.jit(lambda x, n, z: (x * 2, n + 1, z * x)), (2.5, 3, 1 + 2j))
+
+
+@case
+def no_arguments() -> Program:
+    return Program(jax.jit(lambda: jnp.arange(5, dtype=jnp.float32)))
+
+
+@case
+def no_results() -> Program:
+    return Program(jax.jit(lambda x: ()), (arr(3),))
+
+
+@case
+def result_is_none() -> Program:
+    return Program(jax.jit(lambda x: None), (arr(3),))
+
+
+@case
+def nothing_at_all() -> Program:
+    return Program(jax.jit(dict))
+
+
+@case(vjp_order=1)
+def zero_size() -> Program:
+    return Program(jax.jit(lambda x, y: (jnp.concatenate([x, y]), x.sum())), (arr(0, 3), arr(2, 3)))
+
+
+@case(vjp_order=1)
+def fifty_arguments() -> Program:
+    args = tuple(arr(2, seed=i) if i % 3 else f32(i) for i in range(50))
+    return Program(jax.jit(lambda *xs: (sum(xs[1:], xs[0]), xs[7] * xs[8])), args)
+
+
+@case
+def fifty_results() -> Program:
+    return Program(jax.jit(lambda x: [x, x * 2, x[:1]] * 16 + [x.sum(), None, x]), (arr(3),))
+
+
+@case(vjp_order=2)
+def dropped() -> Program:
+    return Program(jax.jit(lambda a, b, c, d: b * d), (arr(2), arr(3), arr(4, dtype=np.int32), arr(3, seed=1)))
+
+
+@case
+def all_dropped() -> Program:
+    return Program(jax.jit(lambda a, b: jnp.ones(3)), (arr(2), arr(3)))
+
+
+@case
+def kept_unused() -> Program:
+    return Program(jax.jit(lambda a, b: b + 1, keep_unused=True), (arr(2), arr(3)))
+
+
+@case(vjp_order=1)
+def identity() -> Program:
+    return Program(jax.jit(lambda x, y: (y, x, y)), (arr(2), arr(3)))
+
+
+@case
+def rank_seven() -> Program:
+    return Program(jax.jit(lambda x: x.transpose((6, 5, 4, 3, 2, 1, 0)).sum((1, 3))), (arr(1, 2, 3, 1, 2, 1, 2),))
+
+
+@case
+def static_argnums() -> Program:
+    fun = jax.jit(lambda x, n, y, mode: x**n + (y if mode == "add" else -y), static_argnums=(1, 3))
+    x, y = arr(3), arr(3, seed=1)
+    return Program(fun, (x, y), specs=(x, 2, y, "add"), live=lambda x, y: fun(x, 2, y, "add"))
+
+
+@case(vjp_order=1)
+def static_argnames() -> Program:
+    fun = jax.jit(lambda x, *, scale, kind: jnp.tanh(x) * scale if kind == "t" else x, static_argnames=("kind",))
+    kwargs = {"scale": f32(3)}
+    live = lambda x, *, scale: fun(x, scale=scale, kind="t")  # noqa: E731
+    return Program(fun, (arr(3),), kwargs, kwspecs={**kwargs, "kind": "t"}, live=live)
+
+
+@case
+def static_by_name_passed_by_position() -> Program:
+    def repeat(x, times):
+        return jnp.tile(x, times)
+
+    fun = jax.jit(repeat, static_argnames="times")
+    return Program(fun, (arr(3),), specs=(spec((3,)), 2), live=lambda x: fun(x, 2))
+
+
+@case(vjp_order=1)
+def keywords() -> Program:
+    fun = jax.jit(lambda x, *, zeta, alpha, mid: x * zeta - alpha / mid)
+    return Program(fun, (arr(3),), {"zeta": arr(3, seed=1), "alpha": arr(3, seed=2), "mid": arr(3, seed=3)})
+
+
+@case
+def only_keywords() -> Program:
+    return Program(jax.jit(lambda **kw: {k + "'": v * 2 for k, v in kw.items()}), (), {"b": arr(2), "a": arr(3)})
+
+
+# --- pytrees --------------------------------------------------------------------------------------------------------
+
+Point = collections.namedtuple("Point", "x y")
+Segment = collections.namedtuple("Segment", ["start", "end", "weight"])
+
+
+@jax.tree_util.register_pytree_node_class
+class Tagged:
+    """A custom node with auxiliary data of several kinds."""
+
+    def __init__(self, left: Any, right: Any, tag: tuple[str, int]):
+        self.left, self.right, self.tag = left, right, tag
+
+    def tree_flatten(self):
+        return (self.left, self.right), self.tag
+
+    @classmethod
+    def tree_unflatten(cls, tag, children):
+        return cls(*children, tag)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Layer:
+    """A dataclass node; `activation` is static."""
+
+    w: Any
+    b: Any
+    activation: str = dataclasses.field(metadata={"static": True}, default="tanh")
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A node without children."""
+
+    rate: int
+
+
+def _encode_tag(tag: tuple[str, int]) -> bytes:
+    return f"{tag[0]}\0{tag[1]}".encode()
+
+
+def _decode_tag(data: bytes) -> tuple[str, int]:
+    name, number = bytes(data).decode().split("\0")
+    return name, int(number)
+
+
+jax_export.register_namedtuple_serialization(Point, serialized_name="corpus.Point")
+jax_export.register_namedtuple_serialization(Segment, serialized_name="corpus.Segment")
+jax_export.register_pytree_node_serialization(
+    Tagged, serialized_name="corpus.Tagged", serialize_auxdata=_encode_tag, deserialize_auxdata=_decode_tag
+)
+jax_export.register_pytree_node_serialization(
+    Layer,
+    serialized_name="corpus.Layer",
+    serialize_auxdata=lambda aux: aux[0].encode(),
+    deserialize_auxdata=lambda data: (bytes(data).decode(),),
+    from_children=lambda aux, children: Layer(*children, activation=aux[0]),
+)
+jax_export.register_pytree_node_serialization(
+    Settings,
+    serialized_name="corpus.Settings",
+    serialize_auxdata=lambda aux: str(aux.rate).encode(),
+    deserialize_auxdata=lambda data: Settings(int(bytes(data))),
+    from_children=lambda aux, children: aux,
+)
+
+
+@case(vjp_order=2)
+def nested_containers() -> Program:
+    def fun(a, b):
+        return {"s": a["x"] * b[0], "n": None, "t": (b[1][0], [a["y"], {"z": jnp.sin(a["x"])}])}
+
+    return Program(jax.jit(fun), ({"x": arr(2), "y": arr(3)}, [arr(2, seed=1), (arr(1), None)]))
+
+
+@case(vjp_order=1)
+def empty_containers() -> Program:
+    fun = jax.jit(lambda a, b, c, d: ((), [], {}, None, {"e": [(), [{}]]}, d + 1))
+    return Program(fun, ((), [[], {}], {"k": None, "l": ()}, arr(2)))
+
+
+@case(vjp_order=1)
+def namedtuples() -> Program:
+    def fun(s):
+        return Segment(s.end, s.start, Point(s.weight * 2, s.start.x + s.end.y))
+
+    return Program(jax.jit(fun), (Segment(Point(arr(2), arr(2, seed=1)), Point(arr(2), arr(2, seed=2)), f32(3)),))
+
+
+@case(vjp_order=1)
+def ordered_dict() -> Program:
+    def fun(d):
+        return collections.OrderedDict((k, v * 2) for k, v in reversed(d.items()))
+
+    return Program(jax.jit(fun), (collections.OrderedDict([("z", arr(2)), ("a", arr(3)), ("m", arr(1))]),))
+
+
+@case(vjp_order=2)
+def custom_node() -> Program:
+    fun = jax.jit(lambda t: Tagged(t.right * t.left, {"d": t.left}, ("out", t.tag[1] + 1)))
+    return Program(fun, (Tagged(arr(2), arr(2, seed=1), ("in", 41)),))
+
+
+@case(vjp_order=1)
+def dataclass_node() -> Program:
+    def fun(layer, x):
+        y = getattr(jnp, layer.activation)(x @ layer.w + layer.b)
+        return y, Layer(layer.w * 2, layer.b, activation="sin")
+
+    return Program(jax.jit(fun), (Layer(arr(3, 2), arr(2)), arr(4, 3)))
+
+
+@case
+def static_node() -> Program:
+    return Program(jax.jit(lambda s, x: (x * s.rate, Settings(s.rate + 1))), (Settings(3), arr(2)))
+
+
+@case(vjp_order=1)
+def mixed_nodes() -> Program:
+    def fun(tree, *, extra):
+        layer = tree["p"].x
+        return collections.OrderedDict(out=Tagged(layer.w * extra[0], None, ("a", 1)), rest=[tree["p"].y])
+
+    tree = {"p": Point(Layer(arr(2), None, "cos"), collections.OrderedDict(k=(arr(1), Tagged((), [], ("", 0)))))}
+    return Program(jax.jit(fun), (tree,), {"extra": Point(arr(2, seed=1), None)})
+
+
+@case
+def same_nodes_many_times() -> Program:
+    tree = [{"w": arr(2, seed=i), "b": Tagged(arr(1), None, ("t", 1))} for i in range(12)]
+    return Program(jax.jit(lambda t: [layer["w"] * layer["b"].left for layer in t]), (tree,))
+
+
+@case
+def unicode_keys() -> Program:
+    return Program(
+        jax.jit(lambda d: {"β'": d["β"], "": d[""], "λ/\n": d["🦜"] + 1}), ({"β": arr(1), "": arr(2), "🦜": arr(3)},)
+    )
+
+
+@case
+def wide_tree() -> Program:
+    params = {f"layer{i}": {"w": arr(2, seed=i), "b": f32(i)} for i in range(60)}
+    return Program(jax.jit(lambda p: sum(v["w"].sum() + v["b"] for v in p.values())), (params,))
+
+
+@case
+def deep_tree() -> Program:
+    def nest(leaf, depth):
+        for i in range(depth):
+            leaf = ((leaf,), [leaf], {"k": leaf})[i % 3]
+        return leaf
+
+    return Program(jax.jit(lambda t: nest(jax.tree.leaves(t)[0] * 2, 90)), (nest(arr(2), 90),))
+
+
+# --- dtypes ---------------------------------------------------------------------------------------------------------
+
+FLOAT8 = ("e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e4m3", "e3m4", "e8m0fnu")
+
+
+@case(vjp_order=1)
+def standard_dtypes() -> Program:
+    names = "bool int8 int16 int32 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()
+    args = tuple(np.ones(3, name) for name in names)
+    return Program(jax.jit(lambda *xs: [~xs[0], *(x + x for x in xs[1:])]), args)
+
+
+@case(x64=True, vjp_order=2)
+def wide_dtypes() -> Program:
+    args = tuple(arr(3, dtype=name) for name in ("int64", "uint64", "float64", "complex128"))
+    return Program(jax.jit(lambda i, u, x, z: (i + 2**40, u + u, x * x * 2, z * x)), args)
+
+
+@case
+def four_bit_integers() -> Program:
+    args = tuple(np.asarray([1, 2, 3]).astype(name) for name in ("int4", "uint4"))
+    return Program(jax.jit(lambda i, u: (-i, u + u, i.astype(jnp.int32))), args)
+
+
+@case
+def float8s() -> Program:
+    args = tuple(np.asarray([1, 2, 0.5]).astype(f"float8_{name}") for name in FLOAT8)
+    return Program(jax.jit(lambda *xs: [((x.astype(f32) * 2).astype(x.dtype), x.astype(f32)) for x in xs]), args)
+
+
+@case
+def float4() -> Program:
+    x = np.asarray([1, 2, 0.5]).astype("float4_e2m1fn")
+    return Program(jax.jit(lambda x: ((x.astype(f32) * 2).astype(x.dtype), x.astype(f32))), (x,))
+
+
+@case
+def float0() -> Program:
+    zeros = np.zeros((3,), jax.dtypes.float0)
+    return Program(jax.jit(lambda z, x: (z, x + 1)), (zeros, arr(2)))
+
+
+@case(vjp_order=1)
+def integers_and_floats() -> Program:
+    fun = jax.jit(lambda x, n, b: (jnp.where(b, x * n, x), n + 1, ~b))
+    return Program(fun, (arr(3), np.arange(3, dtype=np.int32), np.array([True, False, True])))
+
+
+@case(vjp_order=1)
+def complex_numbers() -> Program:
+    z = arr(3) + 1j * arr(3, seed=1)
+    return Program(jax.jit(lambda z, x: (jnp.exp(z) * x, jnp.abs(z), z.conj())), (z.astype(np.complex64), arr(3)))
+
+
+def _keys(impl: str) -> Program:
+    def fun(key, x):
+        return jax.random.split(key, 2), jax.random.uniform(key, x.shape) + x
+
+    return Program(jax.jit(fun), (jax.random.key(7, impl=impl), arr(3)))
+
+
+@case
+def threefry_key() -> Program:
+    return _keys("threefry2x32")
+
+
+@case
+def rbg_key() -> Program:
+    return _keys("rbg")
+
+
+@case
+def unsafe_rbg_key() -> Program:
+    return _keys("unsafe_rbg")
+
+
+@case
+def key_batch() -> Program:
+    fun = jax.jit(lambda keys: (keys[::-1], jax.vmap(lambda k: jax.random.normal(k, (2,)))(keys)))
+    return Program(fun, (jax.random.split(jax.random.key(3), (3,)),))

@@ -1,0 +1,255 @@
+"""Cases of symbolic shapes, platforms, and several devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export as jax_export
+from jax import lax
+from jax._src import core
+from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from .case import Program, arr, case, f32, mesh, spec
+
+# --- symbolic shapes ------------------------------------------------------------------------------------------------
+
+
+@case(vjp_order=2)
+def symbolic_batch() -> Program:
+    (b,) = jax_export.symbolic_shape("b")
+    return Program(jax.jit(lambda x, w: jnp.tanh(x @ w)), (arr(5, 4), arr(4, 3)), specs=(spec((b, 4)), spec((4, 3))))
+
+
+@case(vjp_order=1)
+def symbolic_several() -> Program:
+    a, b, c = jax_export.symbolic_shape("a, b, c")
+    fun = jax.jit(lambda x, y: jnp.concatenate([x @ y, x @ y * 2], axis=0))
+    return Program(fun, (arr(2, 3), arr(3, 4)), specs=(spec((a, b)), spec((b, c))))
+
+
+@case
+def symbolic_expressions() -> Program:
+    a, b = jax_export.symbolic_shape("a, b")
+
+    def fun(x, y, z):
+        return x.reshape(-1), jnp.pad(y, (1, 2)), z.sum() * x.shape[0], jnp.concatenate([y, y, y[:1]])
+
+    return Program(
+        fun=jax.jit(fun),
+        args=(arr(2, 5), arr(5), arr(4, 11)),
+        specs=(spec((a, b)), spec((b,)), spec((2 * a, 2 * b + 1))),
+    )
+
+
+@case
+def symbolic_division() -> Program:
+    (n,) = jax_export.symbolic_shape("n", constraints=["n >= 4", "mod(n, 2) == 0"])
+
+    def fun(x):
+        (n,) = x.shape
+        return x.reshape((n // 2, 2)), x[: n - 3], jnp.zeros(core.max_dim(n, 7)), x[: core.min_dim(n % 5, 1)]
+
+    return Program(jax.jit(fun), (arr(6),), specs=(spec((n,)),))
+
+
+@case(vjp_order=1)
+def symbolic_value() -> Program:
+    (n,) = jax_export.symbolic_shape("n")
+    return Program(jax.jit(lambda x: x.mean() + jnp.array(x.shape[0], f32)), (arr(6),), specs=(spec((n,)),))
+
+
+@case
+def symbolic_tree() -> Program:
+    args = ({"x": arr(3, 2), "y": [arr(3)]},)
+    specs = jax_export.symbolic_args_specs(args, ({"x": "b, ...", "y": ["b"]},))
+    return Program(jax.jit(lambda d, *, s: d["x"].sum(1) * d["y"][0] + s), args, {"s": f32(2)}, specs=specs)
+
+
+@case
+def symbolic_unused() -> Program:
+    (n,) = jax_export.symbolic_shape("n")
+    return Program(jax.jit(lambda x, unused: x * 2), (arr(6), arr(6)), specs=(spec((n,)), spec((n,))))
+
+
+@case(vjp_order=1)
+def symbolic_multi_platform() -> Program:
+    (n,) = jax_export.symbolic_shape("n")
+    return Program(jax.jit(lambda x: jnp.cos(x).sum()), (arr(6),), specs=(spec((n,)),), platforms=("tpu", "cpu"))
+
+
+@case
+def symbolic_while() -> Program:
+    (n,) = jax_export.symbolic_shape("n")
+    fun = jax.jit(lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], f32(0)))
+    return Program(fun, (arr(6),), specs=(spec((n,)),))
+
+
+# --- platforms and safety checks ------------------------------------------------------------------------------------
+
+
+@case(vjp_order=2)
+def multi_platform() -> Program:
+    return Program(jax.jit(lambda x: jnp.cos(x) * x), (arr(4),), platforms=("cpu", "cuda", "tpu"))
+
+
+@case(vjp_order=1)
+def platform_dependent() -> Program:
+    def fun(x):
+        return lax.platform_dependent(x, cpu=lambda x: x * 2, cuda=lambda x: x * 3, default=lambda x: x * 4)
+
+    return Program(jax.jit(fun), (arr(4),), platforms=("cuda", "cpu", "rocm"))
+
+
+@case
+def platform_check_disabled() -> Program:
+    return Program(jax.jit(lambda x: x * 2 + 1), (arr(4),), platforms=("tpu",), disabled=("platform",))
+
+
+@case
+def other_platform() -> Program:
+    return Program(jax.jit(lambda x: x * 2 + 1), (arr(4),), platforms=("rocm",), callable_here=False)
+
+
+@case
+def custom_call_allowed() -> Program:
+    target = "jaxexp_corpus_no_such_target"
+    fun = jax.jit(lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((2,), f32))(x))
+    return Program(fun, (arr(2),), disabled=(target, "another_target"), callable_here=False)
+
+
+# --- several devices ------------------------------------------------------------------------------------------------
+
+
+def _placed(fun: Any, shardings: tuple[Any, ...], *args: Any, **options: Any) -> Program:
+    """A program called with arguments that lie where `shardings` say; exported from shapes alone."""
+    specs = tuple(spec(x.shape, x.dtype) for x in args)
+    return Program(fun, tuple(map(jax.device_put, args, shardings)), specs=specs, **options)
+
+
+@case(vjp_order=1)
+def sharded_1d() -> Program:
+    s = NamedSharding(mesh((8,), ("x",)), P("x"))
+    return _placed(jax.jit(lambda a, b: a * 2 + b, in_shardings=s, out_shardings=s), (s, s), arr(8), arr(8, seed=1))
+
+
+@case(vjp_order=2)
+def sharded_2d() -> Program:
+    m = mesh((4, 2), ("x", "y"))
+    s, r, t = (NamedSharding(m, p) for p in (P("x", "y"), P("y"), P(None, "x")))
+    fun = jax.jit(lambda a, b: jnp.sin(a @ b), in_shardings=(s, r), out_shardings=t)
+    return _placed(fun, (s, r), arr(8, 4), arr(4, 4))
+
+
+@case
+def sharded_over_two_axes() -> Program:
+    m = mesh((2, 2, 2), ("x", "y", "z"))
+    s, r = NamedSharding(m, P(("x", "z"), None, "y")), NamedSharding(m, P(None, ("y", "x")))
+    fun = jax.jit(lambda a, b: (a + 1, b * a[0]), in_shardings=(s, r), out_shardings=(r, s))
+    return _placed(jax.jit(lambda a: fun(a, a)), (s,), arr(4, 4, 4))
+
+
+@case
+def replicated() -> Program:
+    m = mesh((8,), ("x",))
+    r, s = NamedSharding(m, P()), NamedSharding(m, P("x"))
+    fun = jax.jit(lambda a, b: (a * 2, b + a), in_shardings=(r, s), out_shardings=(r, r))
+    return _placed(fun, (r, s), arr(8), arr(8, seed=1))
+
+
+@case(vjp_order=1)
+def partly_sharded() -> Program:
+    m = mesh((4, 2), ("x", "y"))
+    s, r = NamedSharding(m, P("x")), NamedSharding(m, P())
+    fun = jax.jit(lambda a, b, c: (a * b, b.sum() * c["k"]), in_shardings=(s, None, None))
+    args = (arr(8), arr(8, seed=1), {"k": arr(3)})
+    placed = (jax.device_put(args[0], s), jax.device_put(args[1], r), jax.device_put(args[2], r))
+    return Program(fun, placed, specs=(spec((8,)), spec((8,)), {"k": spec((3,))}))
+
+
+@case
+def sharded_specs() -> Program:
+    s = NamedSharding(mesh((8,), ("x",)), P("x"))
+    x = jax.device_put(arr(8, 2), s)
+    return Program(jax.jit(lambda a: a.sum(1)), (x,), specs=(spec((8, 2), sharding=s),))
+
+
+@case
+def constrained_inside() -> Program:
+    m = mesh((4, 2), ("x", "y"))
+    s, t = NamedSharding(m, P("x")), NamedSharding(m, P("y", "x"))
+    fun = jax.jit(lambda a: lax.with_sharding_constraint(a * 2, t).T, in_shardings=s)
+    return _placed(fun, (s,), arr(8, 8))
+
+
+@case
+def memory_kinds() -> Program:
+    m = mesh((8,), ("x",))
+    host, device = (NamedSharding(m, P("x"), memory_kind=kind) for kind in ("pinned_host", "device"))
+    fun = jax.jit(
+        lambda a, b: (jax.device_put(a, device) * 2 + b, jax.device_put(b, host)),
+        in_shardings=(host, device),
+        out_shardings=(device, host),
+    )
+    return _placed(fun, (host, device), arr(8), arr(8, seed=1))
+
+
+@case
+def one_device_sharding() -> Program:
+    s = SingleDeviceSharding(jax.devices()[0], memory_kind="unpinned_host")
+    return Program(jax.jit(lambda x, y: x * y, in_shardings=(s, None)), (arr(3), arr(3, seed=1)))
+
+
+@case
+def sharded_trees_and_dropped() -> Program:
+    m = mesh((2, 4), ("data", "model"))
+    s, r = NamedSharding(m, P("data", "model")), NamedSharding(m, P("model"))
+    args = ({"w": arr(4, 8), "unused": arr(2)}, arr(8))
+    shardings = ({"w": s, "unused": NamedSharding(m, P())}, r)
+    fun = jax.jit(lambda p, b: {"o": p["w"] + b}, in_shardings=shardings, out_shardings={"o": s})
+    specs = jax.tree.map(lambda x: spec(x.shape, x.dtype), args)
+    return Program(fun, jax.tree.map(jax.device_put, args, shardings), specs=specs)
+
+
+@case
+def sharded_symbolic() -> Program:
+    s = NamedSharding(mesh((8,), ("x",)), P(None, "x"))
+    (b,) = jax_export.symbolic_shape("b")
+    fun = jax.jit(lambda a: a * 2, in_shardings=s, out_shardings=s)
+    return Program(fun, (jax.device_put(arr(3, 8), s),), specs=(spec((b, 8)),))
+
+
+@case(vjp_order=1)
+def shard_map_psum() -> Program:
+    m = mesh((8,), ("i",))
+    body = jax.shard_map(lambda x: lax.psum(jnp.sin(x), "i"), mesh=m, in_specs=P("i"), out_specs=P())
+    s = NamedSharding(m, P("i"))
+    return _placed(jax.jit(body, in_shardings=s), (s,), arr(8, 2))
+
+
+@case(vjp_order=1)
+def explicit_mesh() -> Program:
+    m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
+    s, r = NamedSharding(m, P("x", "y")), NamedSharding(m, P("y", None))
+    fun = jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b, out_sharding=NamedSharding(m, P("x", None))))
+    args = jax.device_put(arr(8, 4), s), jax.device_put(arr(4, 3), r)
+    return Program(fun, args)
+
+
+@case
+def unreduced_result() -> Program:
+    m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
+    a, b = (jax.device_put(arr(4, 4), NamedSharding(m, p)) for p in (P("x", "y"), P("y", None)))
+    out = NamedSharding(m, P("x", None, unreduced={"y"}))
+    fun = jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b, out_sharding=out))
+    return Program(fun, (a, b), finish=jax.jit(lambda r: jax.sharding.reshard(r, NamedSharding(m, P("x", None)))))
+
+
+@case
+def reduced_argument() -> Program:
+    m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
+    a = jax.device_put(arr(4, 4), NamedSharding(m, P("x", None)))
+    b = jax.device_put(arr(4, 4), NamedSharding(m, P(None, None, reduced={"x"})))
+    return Program(jax.jit(lambda a, b: (a + 1, jnp.sin(b))), (a, b))

@@ -1,0 +1,303 @@
+"""Cases of what functions do: effects, linear algebra, control flow, derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as jax_export
+from jax import lax
+from jax._src import core, effects
+from jax._src.interpreters import mlir
+from jaxlib.mlir.dialects import stablehlo
+
+from .case import Program, arr, case, f32, spec
+
+# --- effects --------------------------------------------------------------------------------------------------------
+
+
+class _Effect(effects.Effect):
+    """Equal to every effect of its own class, as an effect must be to survive serialization."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self).__name__)
+
+    def __lt__(self, other: object) -> bool:
+        return type(self).__name__ < type(other).__name__
+
+
+class FirstOrderedEffect(_Effect): ...
+
+
+class SecondOrderedEffect(_Effect): ...
+
+
+class UnorderedEffect(_Effect): ...
+
+
+class EffectWithArgument(_Effect):
+    """Cannot be serialized: there is no constructor without arguments."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+
+class UnequalEffect(_Effect):
+    """Cannot be serialized: two instances differ."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+EFFECTS = {
+    "first": FirstOrderedEffect(),
+    "second": SecondOrderedEffect(),
+    "unordered": UnorderedEffect(),
+    "argument": EffectWithArgument("e"),
+    "unequal": UnequalEffect(),
+}
+for _effect in EFFECTS.values():
+    # Artifacts name an effect by its class, and those in tests/golden know this one.
+    type(_effect).__module__ = "corpus"
+    effects.lowerable_effects.add_type(type(_effect))
+    effects.control_flow_allowed_effects.add_type(type(_effect))
+    effects.custom_derivatives_allowed_effects.add_type(type(_effect))
+for _name in ("first", "second"):
+    effects.ordered_effects.add_type(type(EFFECTS[_name]))
+
+touch_p = core.Primitive("corpus_touch")
+touch_p.def_impl(lambda x, *, effect: jnp.sin(x))
+
+
+@touch_p.def_effectful_abstract_eval
+def _touch_abstract_eval(x, *, effect):
+    return x, {EFFECTS[effect]}
+
+
+def _touch_lowering(ctx, x, *, effect):
+    if effect in ("first", "second"):  # the token passes through: all that ordering needs here
+        ctx.set_tokens_out(mlir.TokenSet({EFFECTS[effect]: ctx.tokens_in.get(EFFECTS[effect])}))
+    return [stablehlo.sine(x)]
+
+
+mlir.register_lowering(touch_p, _touch_lowering)
+
+
+def touch(x: Any, effect: str) -> Any:
+    """sin(x), with the named effect."""
+    return touch_p.bind(x, effect=effect)
+
+
+@case
+def ordered_effect() -> Program:
+    return Program(jax.jit(lambda x: touch(x, "first") * 2), (arr(3),))
+
+
+@case
+def unordered_effect() -> Program:
+    return Program(jax.jit(lambda x: touch(x, "unordered") * 2), (arr(3),))
+
+
+@case
+def several_effects() -> Program:
+    def fun(x, unused):
+        return touch(touch(touch(x, "first"), "unordered"), "second")
+
+    return Program(jax.jit(fun), (arr(3), arr(2)))
+
+
+@case
+def effects_and_symbolic_shapes() -> Program:
+    (n,) = jax_export.symbolic_shape("n")
+    fun = jax.jit(lambda x: touch(touch(x, "first"), "second") + x.shape[0])
+    return Program(fun, (arr(4),), specs=(spec((n,)),), platforms=("cpu", "cuda"))
+
+
+# --- linear algebra: custom calls -----------------------------------------------------------------------------------
+
+
+def _spd(n: int) -> np.ndarray:
+    a = arr(n, n)
+    return a @ a.T + n * np.eye(n, dtype=f32)
+
+
+@case(vjp_order=1)
+def cholesky() -> Program:
+    return Program(jax.jit(lambda a: lax.linalg.cholesky(a, symmetrize_input=False)), (_spd(3),))
+
+
+@case
+def qr() -> Program:
+    return Program(jax.jit(lambda a: lax.linalg.qr(a, full_matrices=False)), (arr(4, 3) + np.eye(4, 3, dtype=f32),))
+
+
+@case
+def eigh() -> Program:
+    return Program(jax.jit(jnp.linalg.eigvalsh), (_spd(3),))
+
+
+@case
+def svd() -> Program:
+    return Program(jax.jit(lambda a: lax.linalg.svd(a, compute_uv=False)), (arr(4, 3),))
+
+
+@case
+def lu() -> Program:
+    return Program(jax.jit(lax.linalg.lu), (_spd(3),))
+
+
+@case(vjp_order=1)
+def triangular_solve() -> Program:
+    lower = np.tril(_spd(3))
+    return Program(
+        jax.jit(lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)), (lower, arr(3, 2))
+    )
+
+
+@case
+def linalg_symbolic_multi_platform() -> Program:
+    (b,) = jax_export.symbolic_shape("b")
+    fun = jax.jit(lambda a: jnp.linalg.cholesky(a))
+    args = (np.stack([_spd(3)] * 2),)
+    return Program(fun, args, specs=(spec((b, 3, 3)),), platforms=("cpu", "tpu"))
+
+
+# --- control flow, derivatives, and the rest ------------------------------------------------------------------------
+
+
+@case(vjp_order=2)
+def scan() -> Program:
+    def fun(x, xs):
+        return lax.scan(lambda c, y: (jnp.sin(c * y), c + y), x, xs)
+
+    return Program(jax.jit(fun), (f32(0.5), arr(4)))
+
+
+@case
+def while_loop() -> Program:
+    return Program(
+        jax.jit(lambda x, n: lax.while_loop(lambda c: c[1] > 0, lambda c: (c[0] * 1.5, c[1] - 1), (x, n))),
+        (arr(2), np.int32(3)),
+    )
+
+
+@case(vjp_order=1)
+def cond() -> Program:
+    return Program(jax.jit(lambda p, x: lax.cond(p, jnp.sin, jnp.cos, x)), (np.bool_(True), arr(3)))
+
+
+@case(vjp_order=1)
+def fori_and_switch() -> Program:
+    def fun(i, x):
+        y = lax.switch(i, [jnp.sin, jnp.cos, lambda x: x * x], x)
+        return lax.fori_loop(0, 3, lambda k, c: c * y + k, x)
+
+    return Program(jax.jit(fun), (np.int32(2), arr(3)))
+
+
+@case(vjp_order=2)
+def custom_vjp() -> Program:
+    @jax.custom_vjp
+    def clipped(x):
+        return jnp.clip(x, -1, 1)
+
+    # Deliberately not the true derivative: the test sees whether this rule travelled.
+    clipped.defvjp(lambda x: (clipped(x), x), lambda x, ct: (ct * jnp.cos(x) * 3,))
+    return Program(jax.jit(lambda x: clipped(x * 2)), (arr(4) - 1,))
+
+
+@case(vjp_order=2)
+def custom_jvp() -> Program:
+    @jax.custom_jvp
+    def softened(x):
+        return jnp.log1p(jnp.exp(x))
+
+    @softened.defjvp
+    def _(primals, tangents):
+        (x,), (t,) = primals, tangents
+        return softened(x), t * jax.nn.sigmoid(x) * 2
+
+    return Program(jax.jit(softened), (arr(4),))
+
+
+@case(vjp_order=2)
+def remat() -> Program:
+    fun = jax.checkpoint(lambda x, w: jnp.sin(jnp.sin(x @ w)))
+    return Program(jax.jit(lambda x, w: fun(x, w).sum()), (arr(2, 3), arr(3, 3)))
+
+
+@case
+def donated() -> Program:
+    # numpy arguments: the copies that JAX makes of them are what gets donated.
+    fun = jax.jit(lambda state, x: ({"s": state["s"] + x}, (state["s"] * x).sum()), donate_argnums=0)
+    return Program(fun, ({"s": arr(4)}, arr(4, seed=1)))
+
+
+@case
+def donated_symbolic() -> Program:
+    (n,) = jax_export.symbolic_shape("n")
+    fun = jax.jit(lambda x, y: x + y, donate_argnums=0)
+    return Program(fun, (arr(4), arr(4, seed=1)), specs=(spec((n,)), spec((n,))))
+
+
+@case(vjp_order=1)
+def large_constant() -> Program:
+    table = arr(64, 1024)
+    return Program(jax.jit(lambda x: x @ table), (arr(2, 64),))
+
+
+@case(vjp_order=2)
+def perceptron() -> Program:
+    def loss(params, x, y):
+        for layer in params:
+            x = jnp.tanh(x @ layer["w"] + layer["b"])
+        return -(jax.nn.log_softmax(x) * jax.nn.one_hot(y, 3)).sum(1).mean()
+
+    params = [{"w": arr(4, 4), "b": arr(4)}, {"w": arr(4, 3), "b": arr(3)}]
+    return Program(jax.jit(loss), (params, arr(5, 4), np.arange(5, dtype=np.int32) % 3))
+
+
+@case(vjp_order=1)
+def convolution_and_gather() -> Program:
+    def fun(image, kernel, index):
+        y = lax.conv_general_dilated(image, kernel, (1, 1), "SAME")
+        return y[:, :, index], jnp.sort(y.reshape(-1))[::7]
+
+    return Program(jax.jit(fun), (arr(1, 2, 5, 5), arr(3, 2, 3, 3), np.array([3, 0], np.int32)))
+
+
+@case(vjp_order=1)
+def nested_jit_and_vmap() -> Program:
+    inner = jax.jit(lambda x, s: jnp.sin(x) * s, inline=False)
+    return Program(jax.jit(jax.vmap(lambda x: inner(x, 2.0) + inner(x[::-1], 3.0))), (arr(3, 4),))
+
+
+@case(vjp_order=1)
+def calls_an_exported() -> Program:
+    (n,) = jax_export.symbolic_shape("n")
+    inner = jax_export.export(jax.jit(lambda x: jnp.sin(x) * x.shape[0]))(spec((n,)))
+    blob = inner.serialize(vjp_order=1)
+    loaded = jax_export.deserialize(blob)
+    return Program(jax.jit(lambda x, y: loaded.call(x) + loaded.call(y).sum()), (arr(3), arr(5)))
+
+
+@case
+def random_inside() -> Program:
+    return Program(jax.jit(lambda seed: jax.random.normal(jax.random.key(seed), (4,))), (np.uint32(5),))
+
+
+@case
+def named_scopes() -> Program:
+    def fun(x):
+        with jax.named_scope("outer"):
+            return jax.named_call(jnp.sin, name='quo"ted')(x)
+
+    return Program(jax.jit(fun), (arr(3),))

@@ -1,0 +1,25 @@
+"""Artifacts whose modules were exchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._module import mlir
+from kit.corpus import arr
+
+
+def serialized(text: str) -> bytes:
+    """MLIR text as a portable artifact."""
+    with _jax.make_ir_context(), _jax.ir.Location.unknown():
+        return mlir.serialize(_jax.ir.Module.parse(text))
+
+
+def with_module(text: str, **fields) -> bytes:
+    """An artifact of a function float32[2] -> float32[2] whose module is another one."""
+    exported = jaxexp.export(jax.jit(jnp.sin))(arr(2))
+    return bytes(dataclasses.replace(exported, mlir_module_serialized=serialized(text), **fields).serialize())

@@ -1,0 +1,1 @@
+"""Cases that differ from those of the corpus in how data is sharded."""

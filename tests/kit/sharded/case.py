@@ -1,0 +1,67 @@
+"""What a case of several devices is, and what most of them are made of."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import export as jax_export
+from jax._src.sharding_impls import GSPMDSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxexp
+from kit.corpus import Program, spec
+
+LIBRARIES = {"jax": jax_export, "ours": jaxexp}
+Auto, Explicit, Manual = AxisType.Auto, AxisType.Explicit, AxisType.Manual
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    build: Callable[[], Program]
+    vjp_order: int = 0
+    exporting: Callable[[], Any] = contextlib.nullcontext  # the context to export in
+    calling: Callable[[], Any] = contextlib.nullcontext
+    theirs: int | None = None  # how many VJPs jax.export can export, where that is less than `vjp_order`
+    theirs_usable: bool = True  # whether jax.export can differentiate calls with them
+
+    @property
+    def shared_order(self) -> int:
+        return self.vjp_order if self.theirs is None else self.theirs
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(build: Callable[[], Program] | None = None, **options: Any) -> Any:
+    def add(build: Callable[[], Program]) -> Callable[[], Program]:
+        CASES[build.__name__] = Case(build, **options)
+        return build
+
+    return add if build is None else add(build)
+
+
+def placed(fun: Any, shardings: tuple[Any, ...], *args: Any, specs: Any = None, **options: Any) -> Program:
+    """Exported from shapes alone, unless `specs` are given; called with arguments that lie where `shardings` say."""
+    specs = tuple(spec(x.shape, x.dtype) for x in args) if specs is None else specs
+    return Program(fun, tuple(map(jax.device_put, args, shardings)), specs=specs, **options)
+
+
+def mapped(body: Any, m: Mesh, in_specs: tuple[Any, ...], out_specs: Any, *args: Any, **options: Any) -> Program:
+    """A `shard_map` whose arguments lie as it wants them."""
+    shardings = tuple(NamedSharding(m, s) for s in in_specs)
+    fun = jax.shard_map(body, mesh=m, in_specs=in_specs, out_specs=out_specs, **options)
+    return placed(jax.jit(fun, in_shardings=shardings), shardings, *args)
+
+
+def gspmd(m: Mesh, partitions: P, ndim: int) -> GSPMDSharding:
+    return GSPMDSharding(list(m.devices.flat), NamedSharding(m, partitions)._to_xla_hlo_sharding(ndim))
+
+
+def abstract_mesh_by_default() -> AbstractMesh:
+    """Of Auto axes up to JAX 0.10, then of Explicit ones."""
+    return AbstractMesh((4, 2), ("a", "b"))

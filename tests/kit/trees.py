@@ -1,0 +1,49 @@
+"""Trees as people build them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export as jax_export
+
+import jaxexp
+from kit.compare import assert_same_values
+from kit.corpus import arr
+from kit.derivatives import pull_back, second_order
+
+LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
+
+
+def squares(tree: Any) -> Any:
+    """Every leaf to one of its own shape; the n-th one weighs n."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure.unflatten([n * x * x + jnp.sin(x) for n, x in enumerate(leaves, 1)])
+
+
+def check(value: Any, writer: Any, reader: Any, fun: Callable[[Any], Any] = squares) -> Any:
+    """`fun` through bytes and back: its trees, its results, and its first two derivatives. Returns what was loaded."""
+
+    def fresh(tree: Any) -> Any:
+        """JAX 0.10.2 now and then takes one dataclass for another of the same name in what it remembers of `fun`."""
+        return fun(tree)
+
+    exported = writer.export(jax.jit(fresh))(value)
+    loaded = reader.deserialize(exported.serialize(vjp_order=2))
+    assert type(loaded) is reader.Exported
+    assert loaded.in_tree == exported.in_tree == jax.tree.structure(((value,), {}))
+    assert loaded.out_tree == exported.out_tree
+    assert loaded.vjp().in_tree == exported.vjp().in_tree
+    result = loaded.call(value)
+    assert type(result) is type(fun(value))
+    assert_same_values(result, fun(value))
+    assert_same_values(jax.jit(loaded.call)(value), fun(value))
+    assert_same_values(pull_back(loaded.call, (value,), {}), pull_back(fun, (value,), {}))
+    assert_same_values(second_order(loaded.call, (value,), {}), second_order(fun, (value,), {}), rtol=1e-4)
+    return loaded
+
+
+def of(*keys: Any) -> dict[Any, Any]:
+    return {key: arr(2, seed=n) for n, key in enumerate(keys)}
