@@ -57,7 +57,7 @@ def test_one_order_fewer(name: str, how: str) -> None:
 
 
 def test_forward_mode_of_a_function_without_any_vjp() -> None:
-    with pytest.raises(jaxexp.ExportError, match=r"wave takes its VJPs up to order 2.*vjp_order=0.*vjp_order=2"):
+    with pytest.raises(jaxexp.ExportError, match=r"wave needs its VJPs up to order 2.*vjp_order=0.*vjp_order=2"):
         jax.jvp(loaded(wave, VECTOR, vjp_order=0).call, (X,), (V,))
 
 

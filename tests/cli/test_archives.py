@@ -214,5 +214,5 @@ def test_verify_an_unfinished_append(folder, fleet, tmp_path, good) -> None:
     assert left > 0
     text = good("verify", torn)
     assert "whole: 4 members" in text
-    assert f"{left:,} bytes behind it" in text
+    assert f"{left:,} bytes after its end" in text
     assert {file["unfinished_bytes"] for file in json.loads(good("verify", "--json", torn))["files"]} == {left}

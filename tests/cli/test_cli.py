@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxexp
-from jaxexp._cli import inputs
+from jaxexp._cli.commands import migrate
 from kit.command_line import started
 from kit.places import ROOT
 
@@ -150,7 +150,7 @@ def test_an_unexpected_error(monkeypatch, folder, run) -> None:
     def broken(text):
         raise RuntimeError("two\nlines\x1b[0m")
 
-    monkeypatch.setattr(inputs, "artifact", broken)
+    monkeypatch.setattr(migrate, "artifact", broken)
     status, out, err = run("migrate", "x", "y")
     assert (status, out) == (1, "")
     assert err.startswith(r"jaxexp: RuntimeError: two lines\x1b[0m (not expected")

@@ -112,7 +112,7 @@ def test_a_module_that_is_too_new() -> None:
     message = (
         rf"at mlir_module_serialized: expected a module that JAX {jax.__version__} reads, "
         rf"for StableHLO up to {newest}, "
-        r"found one for StableHLO 1\.99\.0, which takes a JAX that is newer than this jaxexp"
+        r"found one for StableHLO 1\.99\.0, which needs a JAX that is newer than this jaxexp"
     )
     args = CASES["sin"].build().args
     uses = (exported.mlir_module, lambda: exported.call(*args))

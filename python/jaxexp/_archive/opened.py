@@ -162,7 +162,9 @@ def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, Any, Any]:
         or pointer.root_position + pointer.root_size > pointer.index_size
     ):
         raise DeserializationError(
-            "", f"an index of {pointer.index_size} bytes at {start}", f"an archive of {end}; get another copy of it"
+            "",
+            f"an index of {pointer.index_size} bytes at {start}",
+            f"an archive of {end} bytes; get another copy of it",
         )
     inside = start - (source.size - first)
     index = last[inside : inside + pointer.index_size] if inside >= 0 else source.read(start, pointer.index_size)

@@ -352,7 +352,7 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
         return memoryview(exported_or_bytes.serialize(vjp_order)).toreadonly()
     raise ExportTypeError(
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
-        f"{type(exported_or_bytes)}; Exported.from_jax takes one of jax.export"
+        f"{type(exported_or_bytes)}; Exported.from_jax converts an Exported of jax.export"
     )
 
 

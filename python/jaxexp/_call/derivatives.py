@@ -75,9 +75,9 @@ def _vjp_of_vjp(exported: ExportedData) -> ExportedData:
     def error(found: int) -> ExportError:
         name, order = data.origin(exported)
         return ExportError(
-            f"forward-mode differentiation of {name} takes its VJPs up to order {order + 2}, and it was serialized "
+            f"forward-mode differentiation of {name} needs its VJPs up to order {order + 2}, but it was serialized "
             f"with vjp_order={order + found}: serialize it with vjp_order={order + 2} or more. Each derivative "
-            "in forward mode takes two orders, each one in reverse mode, such as jax.grad, takes one"
+            "in forward mode needs two orders; each one in reverse mode, such as jax.grad, needs one"
         )
 
     return data.chain_up_to(exported, 2, error)[-1]

@@ -177,8 +177,8 @@ def _arguments(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dic
     for i, (aval, placed) in enumerate(zip(exported.in_avals, shardings, strict=True)):
         if not all(isinstance(size, int) for size in aval.shape):
             raise ExportError(
-                f"prefetch of {exported.fun_name}: argument {i} has the symbolic shape {aval.shape}, and code is made "
-                "for sizes. Pass (function, args) with arrays or jax.ShapeDtypeStruct of these"
+                f"prefetch of {exported.fun_name}: argument {i} has the symbolic shape {aval.shape}, but code is "
+                "compiled for known sizes. Pass (function, args), with arrays or jax.ShapeDtypeStruct of these sizes"
             )
         specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type))
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)

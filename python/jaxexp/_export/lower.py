@@ -113,7 +113,7 @@ def _check_lowering(computation: Any) -> None:
             something that this version of jaxexp does not know.
     """
     if not isinstance(computation, _jax.MeshComputation):
-        raise UnsupportedError(f"functions made by jax.jit can be exported, this one was lowered as {computation}")
+        raise UnsupportedError(f"only functions made by jax.jit can be exported; this one was lowered as {computation}")
     facts = computation.compile_args
     if facts.get("host_callbacks") or facts.get("keepalive"):
         raise UnsupportedError(

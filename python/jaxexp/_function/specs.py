@@ -22,5 +22,6 @@ def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict
                 raise ExportError(
                     f"{fun_name} needs all symbolic dimensions in one scope, but "
                     f"{first[0]} in {_jax.describe_key_path(first[1])} and {dim} in {_jax.describe_key_path(path)} "
-                    "come from two: make them with one call of symbolic_shape or symbolic_args_specs, or pass scope="
+                    "come from two scopes: make them with one call of symbolic_shape or symbolic_args_specs, or pass "
+                    "scope="
                 )

@@ -180,7 +180,7 @@ class _Remote(_Ranges):
         try:
             import fsspec
         except ImportError as error:
-            raise ImportError(f"reading {url} takes fsspec: pip install 'jaxexp[remote]'") from error
+            raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
         self.name = url
         self.address: tuple[str, dict[str, Any]] | None = (url, options)
         self._fs: Any

@@ -103,8 +103,8 @@ def check_present(exported: ExportedData, module: Any, module_context: Any) -> N
     used = set(map(mlir.target_of, _reachable_calls(module, every_case=len(exported.platforms) == 1)))
     if found := callbacks & used:
         raise ExportError(
-            f"calling {exported.fun_name}: its module calls back to Python ({_list(found)}), to functions that only "
-            "the process had that exported it. Export the function without its callbacks"
+            f"calling {exported.fun_name}: its module calls back to Python ({_list(found)}), to functions that "
+            "existed only in the process that exported it. Export the function without its callbacks"
         )
     if found := missing & used:
         raise ExportError(

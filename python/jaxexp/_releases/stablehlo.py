@@ -87,5 +87,5 @@ def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool] | N
     ]
     reader = too_new[-1][0] if too_new else first_to_read(version)
     contains = f" with {', '.join(what for _, what in too_new)}" if too_new else ""
-    takes = "takes a JAX that is newer than this jaxexp" if reader is None else f"JAX {reader.version} and newer read"
+    takes = "needs a JAX that is newer than this jaxexp" if reader is None else f"JAX {reader.version} and newer read"
     return f"one for StableHLO {version}{contains}, which {takes}", bool(too_new)

@@ -222,7 +222,7 @@ def _rows(verdicts: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
             size = sum(verdict.bytes for verdict in whole)
             if whole:
                 left = whole[0].unfinished_bytes
-                note = f"{left:,} bytes behind it are of an append that was not finished" if left else ""
+                note = f"{left:,} bytes after its end are from an append that was not finished" if left else ""
                 yield archive, f"{size:,}", f"whole: {counted(len(whole), 'member')}", note
         for verdict in found:
             yield verdict.file, f"{verdict.bytes:,}", _state(verdict), verdict.error or ""
