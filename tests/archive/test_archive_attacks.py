@@ -200,7 +200,7 @@ def test_every_place_in_every_member(forged: Forged) -> None:
                 archive = Archive.open(io.BytesIO(data))
                 for name in archive:
                     assert archive[name].size >= 0
-                archive._reader.index.check()
+                archive._opened.index.check()
                 read += 1
             except DeserializationError:
                 refused += 1

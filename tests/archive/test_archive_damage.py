@@ -21,7 +21,7 @@ class TestDamage:
         """Opening looks at the root alone, finding a member at one block more."""
         members = {f"m{i:03}": blob(version=i % 5) for i in range(200)}
         make(path, members)
-        pointer = Archive.open(path)._reader.pointer
+        pointer = Archive.open(path)._opened.pointer
         data = bytearray(path.read_bytes())
         data[pointer.index_position + pointer.root_position // 2] ^= 1  # in the second block of four
         path.write_bytes(data)
@@ -37,7 +37,7 @@ class TestDamage:
 
     def test_every_bit_of_the_index_and_the_end(self, path: Path) -> None:
         make(path, {"a": blob(), "b": blob("tpu"), "c": plain()})
-        pointer = Archive.open(path)._reader.pointer
+        pointer = Archive.open(path)._opened.pointer
         data = path.read_bytes()
         unnoticed = []
         for position in range(pointer.index_position - 80, len(data)):
@@ -56,7 +56,7 @@ class TestDamage:
         make(path, {"a": blob(), "b": blob("tpu"), "c": plain(), "d": plain()})
         archive = Archive.open(path)
         data = path.read_bytes()
-        extents = archive._reader.index.zip_extents(list(range(4)))
+        extents = archive._opened.index.zip_extents(list(range(4)))
         owners = {0: {"a"}, 1: {"b"}, 2: {"c", "d"}}
         for number, names in owners.items():
             position, size, *_ = extents[number]
@@ -64,7 +64,7 @@ class TestDamage:
                 damaged = bytearray(data)
                 damaged[at] ^= 0x10
                 errors = Archive.open(io.BytesIO(damaged)).verify()
-                in_header = at < archive._reader.index.extent(number)[0]  # of one of those who share bytes
+                in_header = at < archive._opened.index.extent(number)[0]  # of one of those who share bytes
                 assert ({min(names)} if in_header else names) <= set(errors), at
                 if number == 0:
                     assert set(errors) <= {"a", "b"}, "b has a's module"
@@ -87,7 +87,7 @@ class TestDamage:
     def test_load_all_reports_each(self, path: Path) -> None:
         make(path, {f"m{i}": blob(factor=1.0 + i) for i in range(6)})
         data = bytearray(path.read_bytes())
-        index = Archive.open(path)._reader.index
+        index = Archive.open(path)._opened.index
         for i in (1, 4):
             data[index.extent(i)[0] + 100] ^= 1
         path.write_bytes(data)
@@ -105,7 +105,7 @@ class TestDamage:
 
 def rebuilt(path: Path, change: Any) -> io.BytesIO:
     """An archive whose index was written by somebody who lies."""
-    reader = Archive.open(path)._reader
+    reader = Archive.open(path)._opened
     records = _native.ArchiveRecords()
     records.take(reader.index)
     members = {name: records.get(name) for name in records.names()}

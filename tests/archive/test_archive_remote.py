@@ -186,7 +186,7 @@ def test_a_large_index_takes_one_more_request(server: Any, http_url: str, tmp_pa
             archive.add(f"{'a-long-folder-name/' * 5}{i:03}", blob(version=i % 9), metadata={"number": i})
     server.data = (tmp_path / "many.zip").read_bytes()
     many = Archive.open(http_url)
-    index = many._reader.pointer.index_size
+    index = many._opened.pointer.index_size
     assert index > 1 << 16
     assert [size for command, size in server.requests if command == "GET"] == [1 << 16, index]
     name = list(many)[123]
@@ -203,7 +203,7 @@ def test_a_torn_append_is_found_behind_its_garbage(server: Any, http_url: str, d
 
 def test_damage_names_url_and_member(server: Any, http_url: str, data: bytes) -> None:
     damaged = bytearray(data)
-    position, _, _ = Archive.open(http_url)._reader.index.extent(Archive.open(http_url)._reader.find("m05"))
+    position, _, _ = Archive.open(http_url)._opened.index.extent(Archive.open(http_url)._opened.find("m05"))
     damaged[position + 200] ^= 1
     server.data = bytes(damaged)
     archive = Archive.open(http_url)

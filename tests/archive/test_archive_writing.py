@@ -253,6 +253,6 @@ class TestWriting:
                 assert zipped.read("far/65999") == b"00065999"
                 assert zipped.read("m") == blob()
             assert archive.glob("m").verify() == {}
-            archive._reader.check()
+            archive._opened.check()
         finally:
             path.unlink()

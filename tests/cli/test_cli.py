@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxexp
+from jaxexp._cli import inputs
 from jaxexp._cli.commands import migrate
 from kit.command_line import started
 from kit.places import ROOT

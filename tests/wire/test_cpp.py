@@ -182,7 +182,7 @@ def test_archives(program: Path, tmp_path: Path) -> None:
     assert run(fleet, path) == "".join(lines)
 
     whole = path.read_bytes()
-    reader = jaxexp.Archive.open(path)._reader
+    reader = jaxexp.Archive.open(path)._opened
     places = len(whole) - 20, reader.pointer.index_position + 40, reader.index.extent(0)[0] + 40
     path.write_bytes(whole + whole[:-100])
     assert run(fleet, path) == "".join(lines)
