@@ -103,13 +103,27 @@ class TestDamage:
         assert set(archive.verify(workers=2)) == {"m1", "m4"}
 
 
+def forge(members: dict[str, Any], name: str, **changes: Any) -> None:
+    """Says something else of a member: of its place (`stored_size` for its size), or of its artifact."""
+    true = members[name]
+    place = {key: getattr(true.place, key) for key in ("position", "size", "crc32", "header", "shared", "apart")}
+    said = {key: getattr(true, key) for key in ("summary", "digest", "size", "metadata", "own_metadata")}
+    modules = changes.pop("modules", true.modules)
+    for key, value in changes.items():
+        if key in said:
+            said[key] = value
+        else:
+            place[key.removeprefix("stored_")] = value
+    members[name] = _native.Member(**said).at(_native.MemberPlace(**place), modules)
+
+
 def rebuilt(path: Path, change: Any) -> io.BytesIO:
     """An archive whose index was written by somebody who lies."""
     reader = Archive.open(path)._opened
     records = _native.ArchiveRecords()
     records.take(reader.index)
     members = {name: records.get(name) for name in records.names()}
-    data = path.read_bytes()[: max(member["position"] + member["stored_size"] for member in members.values())]
+    data = path.read_bytes()[: max(member.place.position + member.place.size for member in members.values())]
     change(members)
     lying = _native.ArchiveRecords()
     for name, member in members.items():
@@ -117,8 +131,8 @@ def rebuilt(path: Path, change: Any) -> io.BytesIO:
     header = len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, len(data)))
     start = len(data) + header
     index, root_position, root_size, digest = lying.write("liar 1.0", start)
-    place = {"position": start, "stored_size": len(index), "crc32": zlib.crc32(index), "header": header}
-    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), place["crc32"], len(data)) + index
+    place = _native.MemberPlace(start, len(index), zlib.crc32(index), header)
+    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), place.crc32, len(data)) + index
     pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, digest)
     return io.BytesIO(data + lying.last_bytes(place, len(data), pointer.comment()))
 
@@ -134,7 +148,7 @@ class TestHostileIndex:
 
     def test_overlapping_members(self, three: Path) -> None:
         def overlap(members: dict[str, Any]) -> None:
-            members["c"].update(position=members["a"]["position"] + 64, stored_size=128, size=128)
+            forge(members, "c", position=members["a"].place.position + 64, stored_size=128, size=128)
 
         with pytest.raises(
             DeserializationError, match=r"index.members\[.\]: expected bytes of its own, found some that"
@@ -146,21 +160,21 @@ class TestHostileIndex:
         {"header": 65535}, {"size": 5},
     ], ids=str)  # fmt: skip
     def test_members_out_of_range(self, change: dict[str, int], three: Path) -> None:
-        archive = Archive.open(rebuilt(three, lambda members: members["c"].update(change)))
+        archive = Archive.open(rebuilt(three, lambda members: forge(members, "c", **change)))
         for use in (lambda: archive["c"], archive.load_all, archive.verify, lambda: list(archive)):
             with pytest.raises(DeserializationError, match=r"index.members\[2\]"):
                 use()
 
     def test_modules_out_of_range(self, three: Path) -> None:
         def far(members: dict[str, Any]) -> None:
-            members["b"]["modules"] = [(1 << 40, 10, bytes(16))]
+            forge(members, "b", modules=[(1 << 40, 10, bytes(16))])
 
         with pytest.raises(DeserializationError, match=r"index.members\[1\].modules\[0\]"):
             Archive.open(rebuilt(three, far))["b"].load()
 
     def test_modules_that_are_no_members_bytes(self, three: Path) -> None:
         def other(members: dict[str, Any]) -> None:
-            members["b"]["modules"] = [(0, size, digest) for _, size, digest in members["b"]["modules"]]
+            forge(members, "b", modules=[(0, size, digest) for _, size, digest in members["b"].modules])
 
         archive = Archive.open(rebuilt(three, other))
         with pytest.raises(DeserializationError, match=r"modules\[0\]"):
@@ -169,23 +183,23 @@ class TestHostileIndex:
             archive["b"].load().mlir_module()
 
     def test_modules_of_the_wrong_number(self, three: Path) -> None:
-        archive = Archive.open(rebuilt(three, lambda members: members["b"].update(modules=2 * members["b"]["modules"])))
+        archive = Archive.open(rebuilt(three, lambda m: forge(m, "b", modules=2 * m["b"].modules)))
         for use in (archive["b"].load, archive["b"].read, archive.load_all):
             with pytest.raises(DeserializationError, match="modules"):
                 use()
 
     def test_shared_bytes_that_nobody_owns(self, three: Path) -> None:
-        archive = Archive.open(rebuilt(three, lambda members: members["c"].update(shared=True)))
+        archive = Archive.open(rebuilt(three, lambda members: forge(members, "c", shared=True)))
         with pytest.raises(DeserializationError, match="the bytes of another member"):
             archive.load_all()
 
     def test_metadata_that_is_no_json(self, three: Path) -> None:
         for wrong in ("{", "[1]", "null"):
-            archive = Archive.open(rebuilt(three, lambda m, w=wrong: m["a"].update(metadata=w, own_metadata=True)))
+            archive = Archive.open(rebuilt(three, lambda m, w=wrong: forge(m, "a", metadata=w, own_metadata=True)))
             for use in (lambda archive=archive: archive["a"].metadata, archive["a"].load):
                 with pytest.raises(DeserializationError, match="JSON"):
                     use()
 
     def test_another_artifact_than_the_digest_says(self, three: Path) -> None:
-        archive = Archive.open(rebuilt(three, lambda members: members["c"].update(digest=bytes(16))))
+        archive = Archive.open(rebuilt(three, lambda members: forge(members, "c", digest=bytes(16))))
         assert set(archive.verify()) == {"c"}

@@ -237,12 +237,13 @@ class TestWriting:
         count = 66_000
         with Archive.create(path) as archive:
             archive.add("m", blob())
-            member = archive._records.get("m")
+            m = archive._records.get("m")
+            member = _native.Member(summary=m.summary, digest=m.digest, size=8, metadata=None, own_metadata=False)
             archive._end = 5 << 30
             for i in range(count):
                 data = b"%08d" % i
                 place = archive._write(f"far/{i}", data)
-                archive._records.put(f"far/{i}", {**member, **place, "size": 8, "apart": False, "modules": []})
+                archive._records.put(f"far/{i}", member.at(place, []))
         try:
             archive = Archive.open(path)
             assert len(archive) == count + 1

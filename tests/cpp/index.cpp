@@ -40,7 +40,7 @@ void seal_index(Bytes& bytes) {
   for (const auto& [at, digest] : digests) std::ranges::copy(digest, bytes.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
-Bytes index_of(const std::vector<std::pair<std::string, wire::MemberRecord>>& members, std::size_t in_block,
+Bytes index_of(const std::vector<std::pair<std::string, wire::Member>>& members, std::size_t in_block,
                std::uint64_t end) {
   std::vector<Bytes> blocks;
   std::vector<wire::schema::BlockPlace> places;

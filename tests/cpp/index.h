@@ -24,7 +24,7 @@ std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::
 void seal_index(std::vector<std::uint8_t>& bytes);
 
 /// Members in blocks of `in_block`, each of which is a flat buffer with a single one's records in it.
-std::vector<std::uint8_t> index_of(const std::vector<std::pair<std::string, wire::MemberRecord>>& members,
+std::vector<std::uint8_t> index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
                                    std::size_t in_block, std::uint64_t end);
 
 }  // namespace jaxexp::tests

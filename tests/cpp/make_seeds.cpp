@@ -23,22 +23,24 @@ using namespace jaxexp;
 
 /// Indexes of up to nine members: some that own their bytes, one that shares another's, one without its modules.
 std::vector<std::vector<std::uint8_t>> indexes() {
-  std::vector<std::pair<std::string, wire::MemberRecord>> members;
+  std::vector<std::pair<std::string, wire::Member>> members;
   for (std::uint64_t i = 0; i < 9; ++i) {
-    wire::MemberRecord record;
-    record.position = 128 + 1024 * i;
-    record.header = 64;
-    record.size = record.stored_size = 700;
+    wire::Member record;
+    wire::Member::Place& place = record.place;
+    wire::Member::Summary& summary = record.summary;
+    place.position = 128 + 1024 * i;
+    place.header = 64;
+    record.size = place.size = 700;
     record.digest[0] = static_cast<std::uint8_t>(i);
-    record.modules = {{record.position + 300, 200, {}}};
-    record.fun_name = "f";
-    record.writer = "0.12.0.1";
-    record.platforms = "cpu\ncuda";
-    record.arguments = "float32[8,128]";
-    record.nr_devices = record.argument_count = 1;
-    if (i == 1) record.jax_version = "0.12.0.1", record.metadata = R"({"v": 1})", record.own_metadata = true;
-    if (i == 2) record.position = 128, record.shared = true, record.modules[0].position = 428;
-    if (i == 3) record.apart = true, record.stored_size = 400, record.modules[0].position = 428;
+    record.modules = {{place.position + 300, 200, {}}};
+    summary.fun_name = "f";
+    summary.writer = "0.12.0.1";
+    summary.platforms = "cpu\ncuda";
+    summary.arguments = "float32[8,128]";
+    summary.nr_devices = summary.argument_count = 1;
+    if (i == 1) summary.jax_version = "0.12.0.1", record.metadata = R"({"v": 1})", record.own_metadata = true;
+    if (i == 2) place.position = 128, place.shared = true, record.modules[0].position = 428;
+    if (i == 3) place.apart = true, place.size = 400, record.modules[0].position = 428;
     members.emplace_back("m/" + std::to_string(i), record);
   }
   const auto first = [&](std::ptrdiff_t count) { return std::vector(members.begin(), members.begin() + count); };

@@ -18,12 +18,6 @@ schema::Digest to_struct(const Digest& digest) {
   return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest));
 }
 
-std::string text(const flatbuffers::String* string) { return string ? string->str() : std::string(); }
-
-std::optional<std::string> optional_text(const flatbuffers::String* string) {
-  return string ? std::optional(string->str()) : std::nullopt;
-}
-
 void check_text(std::string_view text, const char* what) {
   if (text.size() > max_index_text_size)
     throw std::invalid_argument(std::string(what) + " of an archive's member has to be at most " +
@@ -32,40 +26,11 @@ void check_text(std::string_view text, const char* what) {
 
 }  // namespace
 
-MemberRecord MemberRecord::of(const schema::Member& member) {
-  const schema::Place& place = *member.place();
-  MemberRecord record;
-  record.position = place.position();
-  record.stored_size = place.size();
-  record.crc32 = place.crc32();
-  record.header = place.header();
-  record.shared = place.shared();
-  record.apart = place.apart();
-  record.digest = stored(*member.digest());
-  record.size = member.size();
-  for (std::uint32_t i = 0; member.modules() && i < member.modules()->size(); ++i) {
-    const schema::Module& module = *member.modules()->Get(i);
-    record.modules.push_back({module.position(), module.size(), stored(module.digest())});
-  }
-  record.fun_name = text(member.fun_name());
-  record.jax_version = optional_text(member.jax_version());
-  record.writer = text(member.writer());
-  record.platforms = text(member.platforms());
-  record.arguments = text(member.arguments());
-  record.results = text(member.results());
-  record.nr_devices = member.nr_devices();
-  record.argument_count = member.argument_count();
-  record.result_count = member.result_count();
-  record.metadata = optional_text(member.metadata());
-  record.own_metadata = member.own_metadata();
-  return record;
-}
-
 void ArchiveRecords::take(const ArchiveIndex& index) {
   index.check();
   for (std::uint32_t i = 0; i < index.size(); ++i) {
     const schema::Member& member = index.member(i);
-    const auto place = members_.emplace_hint(members_.end(), member.name()->str(), MemberRecord::of(member));
+    const auto place = members_.emplace_hint(members_.end(), member.name()->str(), Member::of(member));
     know(place->first, place->second);
   }
 }
@@ -86,43 +51,43 @@ void ArchiveRecords::check_name(std::string_view name) const {
     throw std::invalid_argument("an archive has at most " + std::to_string(max_members) + " members");
 }
 
-void ArchiveRecords::put(const std::string& name, MemberRecord record) {
-  check_text(record.fun_name, "the function's name");
-  check_text(record.platforms, "the list of platforms");
-  if (record.metadata) check_text(*record.metadata, "the metadata");
-  MemberRecord& known = members_[name];
-  known = std::move(record);
+void ArchiveRecords::put(const std::string& name, Member member) {
+  check_text(member.summary.fun_name, "the function's name");
+  check_text(member.summary.platforms, "the list of platforms");
+  if (member.metadata) check_text(*member.metadata, "the metadata");
+  Member& known = members_[name];
+  known = std::move(member);
   know(name, known);
 }
 
 void ArchiveRecords::remove(std::string_view name) { members_.erase(members_.find(name)); }
 
-void ArchiveRecords::know(const std::string& name, const MemberRecord& record) {
-  if (record.shared) return;
-  contents_.emplace(record.digest, name);
-  if (record.apart) return;
-  for (std::size_t i = 0; i < record.modules.size(); ++i)
-    modules_.emplace(record.modules[i].digest, std::pair(name, i));
+void ArchiveRecords::know(const std::string& name, const Member& member) {
+  if (member.place.shared) return;
+  contents_.emplace(member.digest, name);
+  if (member.place.apart) return;
+  for (std::size_t i = 0; i < member.modules.size(); ++i)
+    modules_.emplace(member.modules[i].digest, std::pair(name, i));
 }
 
 const std::string* ArchiveRecords::of_content(const Digest& digest, std::uint32_t size) const {
   const auto [first, last] = contents_.equal_range(digest);
   for (auto found = first; found != last; ++found) {
     const auto member = members_.find(found->second);
-    if (member == members_.end() || member->second.shared) continue;
+    if (member == members_.end() || member->second.place.shared) continue;
     if (member->second.digest == digest && member->second.size == size) return &member->first;
   }
   return nullptr;
 }
 
-const MemberRecord::Module* ArchiveRecords::module(const Digest& digest, std::uint32_t size) const {
+const Member::Module* ArchiveRecords::module(const Digest& digest, std::uint32_t size) const {
   const auto [first, last] = modules_.equal_range(digest);
   for (auto found = first; found != last; ++found) {
     const auto& [name, number] = found->second;
     const auto member = members_.find(name);
-    if (member == members_.end() || member->second.shared || member->second.apart) continue;
+    if (member == members_.end() || member->second.place.shared || member->second.place.apart) continue;
     if (number >= member->second.modules.size()) continue;
-    const MemberRecord::Module& module = member->second.modules[number];
+    const Member::Module& module = member->second.modules[number];
     if (module.digest == digest && module.size == size) return &module;
   }
   return nullptr;
@@ -134,10 +99,10 @@ std::size_t ArchiveRecords::DigestHash::operator()(const Digest& digest) const {
 
 std::vector<ZipMember> ArchiveRecords::files() const {
   std::vector<ZipMember> files;
-  for (const auto& [name, record] : members_)
-    if (!record.shared)
-      files.push_back({record.apart ? std::string(apart_folder) + name : name, record.stored_size, record.crc32,
-                       record.position - record.header});
+  for (const auto& [name, member] : members_)
+    if (const Member::Place& place = member.place; !place.shared)
+      files.push_back({place.apart ? std::string(apart_folder) + name : name, place.size, place.crc32,
+                       place.position - place.header});
   return files;
 }
 
@@ -161,9 +126,9 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
     const std::uint32_t first = number;
     std::vector<flatbuffers::Offset<schema::Member>> tables;
     for (; member != members_.end() && number - first < members_in_block; ++member, ++number) {
-      const MemberRecord& m = member->second;
+      const Member& m = member->second;
       std::vector<schema::Module> modules;
-      for (const MemberRecord::Module& module : m.modules)
+      for (const Member::Module& module : m.modules)
         modules.emplace_back(module.position, module.size, to_struct(module.digest));
       // Members that follow each other have much in common.
       const auto shared = [&](const std::string& text) { return fbb.CreateSharedString(text); };
@@ -172,14 +137,17 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
       };
       const auto name = fbb.CreateString(member->first);
       const auto module_vector = fbb.CreateVectorOfStructs(modules);
-      const auto fun_name = shared(m.fun_name), jax_version = optional(m.jax_version), wrote = shared(m.writer);
-      const auto platforms = shared(m.platforms), arguments = shared(m.arguments), results = shared(m.results);
+      const Member::Summary& said = m.summary;
+      const auto fun_name = shared(said.fun_name), jax_version = optional(said.jax_version),
+                 wrote = shared(said.writer);
+      const auto platforms = shared(said.platforms), arguments = shared(said.arguments), results = shared(said.results);
       const auto metadata = optional(m.metadata);
-      const schema::Place place(m.position, m.stored_size, m.crc32, m.header, m.shared, m.apart);
+      const auto& [position, size, crc32, header, is_shared, is_apart] = m.place;
+      const schema::Place place(position, size, crc32, header, is_shared, is_apart);
       const schema::Digest digest = to_struct(m.digest);
       tables.push_back(schema::CreateMember(fbb, name, &place, &digest, m.size, module_vector, fun_name, jax_version,
-                                            wrote, platforms, m.nr_devices, arguments, m.argument_count, results,
-                                            m.result_count, metadata, m.own_metadata));
+                                            wrote, platforms, said.nr_devices, arguments, said.argument_count, results,
+                                            said.result_count, metadata, m.own_metadata));
     }
     fbb.Finish(schema::CreateBlock(fbb, fbb.CreateVector(tables)));
     align();

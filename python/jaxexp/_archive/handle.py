@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any
 
+from jaxexp import _native
 from jaxexp._artifact.inspect import described
 from jaxexp._io.files import named_in_errors
 from jaxexp._public import public
@@ -41,14 +42,12 @@ class Handle:
     @property
     def size(self) -> int:
         """The size of the artifact in bytes."""
-        size: int = self._member["size"]
-        return size
+        return self._member.size
 
     @property
     def digest(self) -> str:
         """The digest of the artifact as a hexadecimal number (XXH3, 128 bits). Equal artifacts have equal digests."""
-        digest: bytes = self._member["digest"]
-        return digest.hex()
+        return self._member.digest.hex()
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -59,8 +58,7 @@ class Handle:
     @property
     def shares_modules(self) -> bool:
         """Whether its modules are stored with another member. Then `unzip` does not extract a complete artifact."""
-        apart: bool = self._member["apart"]
-        return apart
+        return self._member.place.apart
 
     def load(self, *, policy: Policy | None = None) -> Exported:
         """The function, as from `jaxexp.load`. If the file is mapped, the module is read when the function is called.
@@ -107,7 +105,7 @@ class Handle:
             return described(image, check_modules, modules)
 
     @property
-    def _member(self) -> dict[str, Any]:
+    def _member(self) -> _native.Member:
         with self._placed():
             return self._opened.index.member(self._number)
 

@@ -81,9 +81,9 @@ class Opened:
 
     def metadata(self, number: int) -> dict[str, Any]:
         member = self.index.member(number)
-        if member["metadata"] is not None:
-            return self.object(member["metadata"])
-        if member["own_metadata"]:
+        if member.metadata is not None:
+            return self.object(member.metadata)
+        if member.own_metadata:
             return {}
         from jaxexp._artifact.metadata import from_json  # takes a while to import, for what few ask
 

@@ -59,36 +59,37 @@ class Summary:
         return {**dataclasses.asdict(self), "vjp_order": self.vjp_order}
 
 
-def fields_of(artifact: _native.Artifact) -> dict[str, Any]:
+def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
     """An artifact's summary, as the index of an archive stores it."""
     facts = artifact.describe()
     arguments, results = values_of(artifact, facts, _LISTED)
-    return {
-        "fun_name": facts["fun_name"],
-        "jax_version": facts["jax_version"],
-        "writer": facts["writer"],
-        "platforms": "\n".join(facts["platforms"]),
-        "nr_devices": facts["nr_devices"],
-        "arguments": _list(arguments),
-        "argument_count": len(facts["arguments"]),
-        "results": _list(results),
-        "result_count": len(facts["results"]),
-    }
+    return _native.MemberSummary(
+        fun_name=facts["fun_name"],
+        jax_version=facts["jax_version"],
+        writer=facts["writer"],
+        platforms="\n".join(facts["platforms"]),
+        nr_devices=facts["nr_devices"],
+        arguments=_list(arguments),
+        argument_count=len(facts["arguments"]),
+        results=_list(results),
+        result_count=len(facts["results"]),
+    )
 
 
-def of_member(member: dict[str, Any]) -> Summary:
+def of_member(member: _native.Member) -> Summary:
     """The summary of a member of an index."""
+    stored = member.summary
     return Summary(
-        fun_name=member["fun_name"],
-        jax_version=member["jax_version"],
-        writer=member["writer"],
-        platforms=_lines(member["platforms"]),
-        nr_devices=member["nr_devices"],
-        arguments=_lines(member["arguments"]),
-        argument_count=member["argument_count"],
-        results=_lines(member["results"]),
-        result_count=member["result_count"],
-        module_bytes=tuple(size for _, size, _ in member["modules"]),
+        fun_name=stored.fun_name,
+        jax_version=stored.jax_version,
+        writer=stored.writer,
+        platforms=_lines(stored.platforms),
+        nr_devices=stored.nr_devices,
+        arguments=_lines(stored.arguments),
+        argument_count=stored.argument_count,
+        results=_lines(stored.results),
+        result_count=stored.result_count,
+        module_bytes=tuple(size for _, size, _ in member.modules),
     )
 
 

@@ -63,12 +63,7 @@ def _check_directory(opened: Opened) -> None:
             if before[most - header :] == _native.zip_local_header(
                 _native.ARCHIVE_INDEX_NAME, pointer.index_size, crc32, begin
             ):
-                place = {
-                    "position": pointer.index_position,
-                    "stored_size": pointer.index_size,
-                    "crc32": crc32,
-                    "header": header,
-                }
+                place = _native.MemberPlace(pointer.index_position, pointer.index_size, crc32, header)
                 if behind == opened.index.last_bytes(place, start, pointer.comment()):
                     return
         raise DeserializationError(

@@ -18,7 +18,7 @@ from jaxexp._public import public
 from jaxexp._version import __version__
 
 from .opened import Opened
-from .summary import fields_of
+from .summary import to_store
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -110,15 +110,15 @@ class ArchiveWriter:
         size = artifact.size
         blob = memoryview(blob)[:size]  # what follows in the buffer is no part of it
         digest = _native.digest(blob)
-        member = {
-            **fields_of(artifact),
-            "digest": digest,
-            "size": size,
-            "metadata": own_metadata if own_metadata is not None else _stored_metadata(artifact),
-            "own_metadata": own_metadata is not None,
-        }
+        member = _native.Member(
+            summary=to_store(artifact),
+            digest=digest,
+            size=size,
+            metadata=own_metadata if own_metadata is not None else _stored_metadata(artifact),
+            own_metadata=own_metadata is not None,
+        )
         if (equal := self._equal(blob, digest, size)) is not None:
-            self._put(name, {**member, **{key: equal[key] for key in _PLACE}, "shared": True})
+            self._put(name, member.at(equal.place.as_shared(), equal.modules))
         elif self._share_modules and (apart := self._apart(artifact, blob, modules)) is not None:
             self._store_apart(name, *apart, member)
         else:
@@ -135,12 +135,12 @@ class ArchiveWriter:
         if member is None:
             raise KeyError(name)
         self._records.remove(name)
-        if member["shared"]:
+        if member.place.shared:
             return
         # Those who share its bytes: one of them has them from now on.
-        if heirs := self._records.sharing(member["position"]):
+        if heirs := self._records.sharing(member.place.position):
             self._move(member, heirs[0], heirs[1:])
-        elif not member["apart"]:
+        elif not member.place.apart:
             self._give_modules(member)
 
     def __contains__(self, name: object) -> bool:
@@ -165,36 +165,35 @@ class ArchiveWriter:
                 raise
         self._context.__exit__(kind, error, trace)
 
-    def _put(self, name: str, member: dict[str, Any]) -> None:
+    def _put(self, name: str, member: _native.Member) -> None:
         try:
             self._records.put(name, member)
         except ValueError as error:
             raise ExportError(f"{name!r} cannot be stored in the archive: {error}") from error
 
-    def _store(self, name: str, blob: Any, member: dict[str, Any], modules: list[tuple[int, int, bytes]]) -> None:
+    def _store(self, name: str, blob: Any, member: _native.Member, modules: list[tuple[int, int, bytes]]) -> None:
         """Writes an artifact as a member of its own."""
         place = self._write(name, blob)
-        inside = [(place["position"] + offset, size, digest) for offset, size, digest in modules]
-        self._put(name, {**member, **place, "apart": False, "modules": inside})
+        inside = [(place.position + offset, size, digest) for offset, size, digest in modules]
+        self._put(name, member.at(place, inside))
 
     def _store_apart(
-        self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: dict[str, Any]
+        self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: _native.Member
     ) -> None:
         """Writes an artifact without its modules, which are elsewhere."""
-        self._put(
-            name,
-            {**member, **self._write(_native.ARCHIVE_APART_FOLDER + name, image), "apart": True, "modules": modules},
-        )
+        self._put(name, member.at(self._write(name, image, apart=True), modules))
 
-    def _write(self, name: str, data: Any) -> dict[str, Any]:
+    def _write(self, name: str, data: Any, *, apart: bool = False) -> _native.MemberPlace:
         """Writes a member of the ZIP file behind the others."""
+        if apart:
+            name = _native.ARCHIVE_APART_FOLDER + name
         crc32 = zlib.crc32(data)
         size = memoryview(data).nbytes
         header = _native.zip_local_header(name, size, crc32, self._end)
         self._write_at(self._end, header, data)
         position = self._end + len(header)
         self._end = position + size
-        return {"position": position, "stored_size": size, "crc32": crc32, "header": len(header), "shared": False}
+        return _native.MemberPlace(position, size, crc32, len(header), apart=apart)
 
     def _write_at(self, position: int, *parts: Any) -> None:
         self._file.seek(position)
@@ -211,7 +210,7 @@ class ArchiveWriter:
             size -= len(part)
         return b"".join(parts)
 
-    def _equal(self, blob: Any, digest: bytes, size: int) -> dict[str, Any] | None:
+    def _equal(self, blob: Any, digest: bytes, size: int) -> _native.Member | None:
         """A member of the same content. Digests can be made to agree, so bytes are compared."""
         name = self._records.of_content(digest, size)
         member = None if name is None else self._records.get(name)
@@ -233,48 +232,47 @@ class ArchiveWriter:
             return _native.cut(blob), places
         return None
 
-    def _artifact_bytes(self, member: dict[str, Any]) -> bytes | bytearray:
-        stored = self._read(member["position"], member["stored_size"])
-        if not member["apart"]:
+    def _artifact_bytes(self, member: _native.Member) -> bytes | bytearray:
+        stored = self._read(member.place.position, member.place.size)
+        if not member.place.apart:
             return stored
-        return _native.join(stored, [self._read(position, size) for position, size, _ in member["modules"]])
+        return _native.join(stored, [self._read(position, size) for position, size, _ in member.modules])
 
-    def _move(self, removed: dict[str, Any], heir: str, others: list[str]) -> None:
+    def _move(self, removed: _native.Member, heir: str, others: list[str]) -> None:
         """Writes what a member had that was removed again, for those who shared it."""
-        stored = self._read(removed["position"], removed["stored_size"])
-        place = self._write(_native.ARCHIVE_APART_FOLDER + heir if removed["apart"] else heir, stored)
-        moved = place["position"] - removed["position"]
-        modules = removed["modules"]
-        if not removed["apart"]:
-            modules = [(position + moved, size, digest) for position, size, digest in modules]
+        old, modules = removed.place, removed.modules
+        place = self._write(heir, self._read(old.position, old.size), apart=old.apart)
+        if not old.apart:
+            moved = place.position - old.position
+            modules = tuple((position + moved, size, digest) for position, size, digest in modules)
         for name in [heir, *others]:
             member = self._records.get(name)
             assert member is not None
-            self._put(name, {**member, **place, "shared": name != heir, "modules": modules})
-        if not removed["apart"]:
+            self._put(name, member.at(place if name == heir else place.as_shared(), modules))
+        if not old.apart:
             self._give_modules(removed)
 
-    def _give_modules(self, removed: dict[str, Any]) -> None:
+    def _give_modules(self, removed: _native.Member) -> None:
         """Finds other places for the modules of a removed member that others use, or makes one of these whole."""
-        for name in self._records.using(removed["position"], removed["stored_size"]):
+        for name in self._records.using(removed.place.position, removed.place.size):
             member = self._records.get(name)
             assert member is not None
-            if member["shared"] or not member["apart"]:  # those who share bytes follow their owner
+            if member.place.shared or not member.place.apart:  # those who share bytes follow their owner
                 continue
-            sharing = self._records.sharing(member["position"])
-            places = [self._records.module(digest, size) for _, size, digest in member["modules"]]
-            if None in places:
+            sharing = self._records.sharing(member.place.position)
+            found = [(self._records.module(digest, size), size, digest) for _, size, digest in member.modules]
+            modules = [(position, size, digest) for position, size, digest in found if position is not None]
+            if len(modules) < len(found):
                 blob = self._artifact_bytes(member)
                 self._store(name, blob, member, _native.Artifact(blob).modules())
             else:
-                modules = [(place, *module[1:]) for place, module in zip(places, member["modules"], strict=True)]
-                self._put(name, {**member, "modules": modules})
+                self._put(name, member.at(member.place, modules))
             owner = self._records.get(name)
             assert owner is not None
             for other in sharing:
                 follower = self._records.get(other)
                 assert follower is not None
-                self._put(other, {**follower, **{key: owner[key] for key in _PLACE}, "shared": True})
+                self._put(other, follower.at(owner.place.as_shared(), owner.modules))
 
     def _finish(self) -> None:
         """Writes the index and the ZIP file's own directory; the last bytes only when all others are on the disk."""
@@ -297,8 +295,6 @@ class ArchiveWriter:
             os.fsync(self._file.fileno())
 
 
-# What a member has in common with one that shares its bytes.
-_PLACE = ("position", "stored_size", "crc32", "header", "apart", "modules")
 _MOST_METADATA = 1 << 16
 
 
@@ -311,10 +307,10 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                 with old.placed(name):
                     member = old.index.member(number)
                     blob = old.artifact_bytes(number)
-                    digest = new._add(name, blob, member["metadata"] if member["own_metadata"] else None)
-                    if digest != member["digest"]:
+                    digest = new._add(name, blob, member.metadata if member.own_metadata else None)
+                    if digest != member.digest:
                         raise DeserializationError(
-                            "", f"an artifact of digest {member['digest'].hex()}", f"one of {digest.hex()}"
+                            "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
                         )
 
 
