@@ -41,7 +41,7 @@ def inspect(path_or_buffer: str | os.PathLike[str] | Buffer, *, check_modules: b
     """
     if not isinstance(path_or_buffer, (str, os.PathLike)):
         return described(path_or_buffer, check_modules)
-    with files.named_in_errors(os.fsdecode(path_or_buffer)):
+    with files.named_in_errors(path_or_buffer):
         return described(files.mapped(path_or_buffer), check_modules)
 
 

@@ -154,9 +154,9 @@ class ExportedData:
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     """What `make` makes of a function, made once and kept with it under a name."""
     attributes = exported.__dict__
-    try:
+    if name in attributes:
         value: T = attributes[name]
-    except KeyError:
+    else:
         value = attributes[name] = make(exported)
     return value
 

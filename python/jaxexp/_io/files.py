@@ -17,14 +17,14 @@ class named_in_errors:  # noqa: N801  (used as a function)
 
     __slots__ = ("_name",)
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str | os.PathLike[str]) -> None:
         self._name = name
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
-            error.file = self._name
+            error.file = os.fsdecode(self._name)
 
 
 def mapped(path: str | os.PathLike[str]) -> mmap.mmap:

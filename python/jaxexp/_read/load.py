@@ -82,7 +82,7 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Expor
         PolicyError: as in `deserialize`; it names the file.
         OSError: the file cannot be opened.
     """
-    with files.named_in_errors(os.fsdecode(path)):
+    with files.named_in_errors(path):
         if policy is not None:
             return deserialize(files.read(path, policy.check_size), policy=policy)
         mapped = files.mapped(path)
