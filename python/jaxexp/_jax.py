@@ -1,6 +1,6 @@
 """The only place that imports private JAX: the version gate, the names that jaxexp needs, and small shims.
 
-Every other module takes these names from here, so that a JAX release which moves one of them is met in one file.
+Every other module takes these names from here. So if a JAX release moves one of them, only this file changes.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ except (ImportError, AttributeError) as error:
 
 
 def cached() -> Callable[[_F], _F]:
-    """A decorator that keeps a function's results, until JAX is asked to forget what it keeps."""
+    """A decorator that keeps a function's results, until JAX's caches are cleared."""
     decorator: Callable[[_F], _F] = _cache()
     return decorator
 

@@ -1,4 +1,4 @@
-"""The group of commands: which there are and what is common to them."""
+"""The group of commands, and what they have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FAILED = {"diff": 2}
 
 
 class _InterruptedError(Exception):
-    """Instead of KeyboardInterrupt, of which click makes an empty line."""
+    """Replaces KeyboardInterrupt, for which click prints an empty line."""
 
 
 class _UnreadError(Exception):

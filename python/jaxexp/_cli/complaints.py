@@ -1,4 +1,4 @@
-"""What becomes of errors: one line on stderr, and an exit status."""
+"""Errors become one line on stderr and an exit status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How results look: titles, fields and tables, on a terminal and in a pipe.
 
-Artifacts are what others wrote, so what is printed of them is escaped here, in one place: no control character, no
-change of direction, no escape sequence reaches a terminal. Into a pipe goes plain text that is never cut or wrapped.
+Artifacts come from others, so everything that is printed from them is escaped here: no control character, no change of
+direction, no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the native codec builds JAX's objects with, and how effects and safety checks cross into bytes."""
+"""The functions with which the native codec builds JAX's objects; effects and safety checks as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an artifact is, and who can read it: told from its bytes, without running it."""
+"""What an artifact is, and who can read it, found out from its bytes without running it."""
 
 from __future__ import annotations
 

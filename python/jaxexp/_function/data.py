@@ -1,4 +1,4 @@
-"""`ExportedData`: the fields of an exported function, what follows from them, and what its verbs keep with it.
+"""`ExportedData`: the fields of an exported function, values derived from them, and what the verbs keep with it.
 
 The verbs (`call`, `serialize`, `specialize`, ...) are in rooms above. They take `ExportedData`, and return the class
 that they were given.
@@ -98,7 +98,7 @@ class ExportedData:
     if not TYPE_CHECKING:  # which would take a misspelt name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Fields that are made when somebody first asks: neither the constructor nor the decoder sets them."""
+            """Fields that are made on first use: neither the constructor nor the decoder sets them."""
             make = _MADE_LATER.get(name)
             if make is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

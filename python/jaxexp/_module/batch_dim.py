@@ -1,7 +1,7 @@
 """The declaration that a dimension variable is a batch.
 
-It is an attribute of the module, so that it travels through every reader and writer of artifacts. It is checked against
-the signature wherever it is used; one that does not fit is as good as none.
+It is an attribute of the module, so every reader and writer of artifacts keeps it. Whoever uses it compares it with the
+signature first, and ignores it if it does not fit.
 """
 
 from __future__ import annotations

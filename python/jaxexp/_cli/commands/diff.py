@@ -1,4 +1,4 @@
-"""`jaxexp diff`: in what two artifacts differ."""
+"""`jaxexp diff`: the differences between two artifacts."""
 
 from __future__ import annotations
 
