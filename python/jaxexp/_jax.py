@@ -226,7 +226,7 @@ def any_symbolic(avals: Sequence[Any]) -> bool:
 
 
 def _fields_of_aval(rank: int) -> tuple[Any, ...] | None:
-    """What is alike in all abstract values of a rank; None where this JAX makes them in another way than is known."""
+    """The fields that are equal in all abstract values of a rank; None if this JAX makes them in an unknown way."""
     shape, dtype = (2,) * rank, jax.numpy.dtype("float32")
     aval = ShapedArray(shape, dtype)
     names = ("sharding", "manual_axis_type", "memory_space", "layout")
@@ -308,7 +308,7 @@ def same_type(aval: Any, other: Any) -> bool:
 
 
 def computation_of(lowered: Any) -> Any:
-    """What `jax.stages.Lowered` wraps: the module, and in `compile_args` all that is known about it."""
+    """The computation in a `jax.stages.Lowered`: the module, and facts about it in `compile_args`."""
     return lowered._lowering
 
 

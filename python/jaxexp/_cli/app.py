@@ -25,11 +25,11 @@ class _InterruptedError(Exception):
 
 
 class _UnreadError(Exception):
-    """Instead of BrokenPipeError, which ends in different ways with different releases of click."""
+    """Replaces BrokenPipeError, which releases of click handle in different ways."""
 
 
 class _Commands(click.Group):
-    """Imports the file of a command when it is asked for: what a command needs, others do not wait for."""
+    """Imports the file of a command on demand, so no command waits for what another one needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

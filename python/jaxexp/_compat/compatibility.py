@@ -202,7 +202,7 @@ def compatibility(buffer: Buffer) -> Compatibility:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Facts:
-    """What decides who can load an artifact."""
+    """The facts that decide who can load an artifact."""
 
     version: int
     calling_convention_version: int

@@ -15,7 +15,7 @@ _originals: dict[str, Any] = {}
 
 
 class _Installation:
-    """Ends on `uninstall`, or at the end of a with block."""
+    """Calls `uninstall` at the end of a `with` block."""
 
     def __enter__(self) -> None:
         pass
