@@ -1,27 +1,14 @@
-// jaxexp._native: what Python sees of the codec.
+// jaxexp._native: a table of contents.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/filesystem.h>
-#include <nanobind/stl/map.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
-#include <nanobind/stl/vector.h>
 
-#include "bindings/archive/archive.h"
-#include "bindings/artifact/apart.h"
-#include "bindings/artifact/artifact.h"
-#include "bindings/artifact/encode.h"
+#include "bindings/archive/define.h"
+#include "bindings/artifact/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
-#include "bindings/bytecode/check_bytecode.h"
-#include "bindings/bytecode/contents.h"
-#include "bindings/bytecode/head.h"
-#include "bindings/many/read_many.h"
-#include "bindings/many/verify_files.h"
-#include "wire/exported/dtype_name.h"
+#include "bindings/bytecode/define.h"
+#include "bindings/many/define.h"
 
 NB_MODULE(_native, m) {
-  using namespace jaxexp;
   using namespace jaxexp::bindings;
   using namespace nb::literals;
 
@@ -35,100 +22,8 @@ NB_MODULE(_native, m) {
 
   m.def("bind", &bind, "jax"_a, nb::sig("def bind(jax: object) -> None"),
         "Keeps references to JAX's types, enum members and functions, which are attributes of `jax`.");
-  nb::class_<Form>(m, "Form", "Which slots an artifact fills; by default, those that today's readers know.")
-      .def(nb::init<>())
-      .def(nb::init<std::uint16_t, bool, bool>(), "serialization_version"_a, "short_device_count"_a, "hlo_shardings"_a);
-  nb::class_<wire::Notes>(m, "Notes", "What a trailer says that is not told from the functions.")
-      .def(
-          "__init__",
-          [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata) {
-            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}};
-          },
-          "writer"_a, "metadata"_a, nb::sig("def __init__(self, writer: str, metadata: dict[str, str]) -> None"));
-  m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
-        nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
-                "notes: Notes | None) -> bytearray"),
-        "The bytes of a function and its VJPs, in this order; with a trailer where there are notes.");
-  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
-        nb::sig("def encode_parts(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
-                "notes: Notes | None) -> list[bytes | memoryview]"),
-        "The same bytes in pieces; those of the modules are views, not copies.");
-
-  nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")
-      .def(nb::init<nb::handle, nb::handle>(), "buffer"_a.none(), "modules"_a = nb::tuple(),
-           nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
-                   "modules: collections.abc.Sequence[typing_extensions.Buffer] = ()) -> None"),
-           "Where there are modules, the buffer is what `cut` left of an artifact: one for each function.")
-      .def("decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
-           "The fields of the Exported, except its module.")
-      .def("module", &Artifact::module, nb::sig("def module(self) -> memoryview"),
-           "The bytes of the StableHLO module: a read-only view into the buffer.")
-      .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
-           "The same bytes, without a comparison with their digest.")
-      .def_prop_ro(
-          "size", &Artifact::size,
-          "How many bytes it has, its modules included; all of the buffer where no trailer says where it ends.")
-      .def("vjp", &Artifact::vjp, "The VJP that was serialized with it.")
-      .def_prop_ro("serialization_version", &Artifact::serialization_version)
-      .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))
-      .def_prop_ro("writer", &Artifact::writer, "The releases of JAX that write such an artifact.")
-      .def_prop_ro("fun_name", &Artifact::fun_name)
-      .def_prop_ro("nr_devices", &Artifact::nr_devices)
-      .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"))
-      .def("facts", &Artifact::facts, nb::sig("def facts(self) -> dict[str, object]"),
-           "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
-      .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
-           "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
-      .def("modules", &Artifact::modules, nb::sig("def modules(self) -> list[tuple[int, int, bytes]]"),
-           "Offset, size and digest of its module, of its VJP's, and so on.")
-      .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
-           "The user's metadata as JSON texts; None where there is none.")
-      .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
-           "What it says, as plain Python objects; needs no `bind`. Its module is not compared with a digest.");
-  bind_file_bytes(m);
-  nb::class_<ReadMany>(m, "ReadMany", "How many artifacts are read at once, and what is made of them.")
-      .def(nb::init<nb::object, std::size_t, bool>(), "makes"_a, "workers"_a, "stop"_a,
-           nb::sig("def __init__(self, makes: object, workers: int, stop: bool) -> None"))
-      .def("items", &ReadMany::items, "items"_a, "may_map"_a, "most_file_bytes"_a.none(),
-           nb::sig("def items(self, items: list[object], may_map: bool, most_file_bytes: int | None) "
-                   "-> tuple[list[typing.Any], list[int]]"),
-           "The functions in files and buffers, and the indices of the exceptions among them.")
-      .def("slices", &ReadMany::slices, "owner"_a, "extents"_a,
-           nb::sig("def slices(self, owner: typing_extensions.Buffer, extents: list[tuple[int, int, object]]) "
-                   "-> tuple[list[typing.Any], list[int]]"),
-           "The same for parts of one buffer.");
-  m.def("cut", &cut, "artifact"_a.none(), nb::sig("def cut(artifact: typing_extensions.Buffer) -> bytes"),
-        "An artifact without its modules' bytes, for who keeps those elsewhere; it has to have a trailer.");
-  m.def("join", &join, "image"_a.none(), "modules"_a,
-        nb::sig("def join(image: typing_extensions.Buffer, "
-                "modules: collections.abc.Sequence[typing_extensions.Buffer]) -> bytearray"),
-        "The artifact that `cut` made the image from, byte for byte; its modules are compared with their digests.");
-  m.def("digest", &digest, "buffer"_a.none(), nb::sig("def digest(buffer: typing_extensions.Buffer) -> bytes"),
-        "XXH3 of 128 bits, in its canonical byte order, as trailers have it.");
-  m.def("check_bytecode", &check_bytecode, "module"_a,
-        nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),
-        "Refuses the bytes of a module that MLIR's reader cannot be trusted with.");
-  m.def("verify_files", &verify_files, "paths"_a, "workers"_a,
-        nb::sig("def verify_files(paths: list[str], workers: int) -> "
-                "list[tuple[int, bool, None | int | tuple[str, str, str]]]"),
-        "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
-        "digests, and what is wrong, if anything: an errno, or where, what was expected, and what was found.");
-  m.def("contents", &contents, "module"_a,
-        nb::sig("def contents(module: typing_extensions.Buffer) -> "
-                "tuple[dict[str, int], dict[str, int] | None] | None"),
-        "How often each kind of operation, and each target of a custom call, occurs in a module, after the same check; "
-        "None, or None for the targets, where it is written in a way that is not known here.");
-  m.def("module_producer", &module_producer, "module"_a,
-        nb::sig("def module_producer(module: typing_extensions.Buffer) -> str | None"),
-        "Who wrote a module; None where the bytes are no MLIR bytecode.");
-  m.def("module_may_name", &module_may_name, "module"_a, "names"_a,
-        nb::sig("def module_may_name(module: typing_extensions.Buffer, *names: str) -> bool"),
-        "Whether one of these may be the name of an operation, an attribute or a symbol in a module.");
-  m.def("module_head", &module_head, "module"_a,
-        nb::sig("def module_head(module: typing_extensions.Buffer) -> "
-                "tuple[str, frozenset[str], frozenset[str], frozenset[tuple[str, int]], frozenset[tuple[str, int]]]"),
-        "The head of a module: its producer; dialects and operations; kinds of attributes and of types, each a dialect "
-        "and the number that it has for the kind.");
-  m.def("dtype_name", &wire::dtype_name, "kind"_a, "What JAX calls a dtype, by its number in an artifact.");
+  define_artifact(m);
+  define_many(m);
+  define_bytecode(m);
   define_archive(m);
 }

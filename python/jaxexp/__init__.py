@@ -61,6 +61,7 @@ def __getattr__(name: str) -> object:
     module, _, name_there = home.partition(":")
     value = getattr(importlib.import_module(f".{module}", __name__), name_there or name)
     globals()[name] = value
+    _meet_jax()
     return value
 
 
@@ -68,6 +69,10 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "jax" in sys.modules:
-    # A JAX that cannot be supported is refused here, and jax.export learns to read jaxexp's own nodes.
-    importlib.import_module("._codec.nodes", __name__)
+def _meet_jax() -> None:
+    """Where JAX is loaded: refuses one that cannot be supported, and lets jax.export read jaxexp's own nodes."""
+    if "jax" in sys.modules:
+        importlib.import_module("._codec.nodes", __name__)
+
+
+_meet_jax()

@@ -67,11 +67,6 @@ class Exported(ExportedData):
     """
 
     @property
-    def _module_buffer(self) -> bytes | memoryview:
-        """For the encoder: the module, without a copy where that is possible."""
-        return data.module_view(self)
-
-    @property
     def batch_dim(self) -> str | None:
         """The dimension variable that `export` was given as `batch_dim`, or None.
 

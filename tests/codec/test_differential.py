@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,36 +35,55 @@ every_case = pytest.mark.parametrize("name", CASES)
 every_route = pytest.mark.parametrize("route", ["ours to ours", "ours to jax", "jax to ours"])
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
+def made(name: str) -> dict[tuple[Any, ...], Any]:
+    """All that was made of a case. It comes and goes together: modules say where their function was exported."""
+    return {}
+
+
+def once_a_case(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps what a function makes of a case, whose name is its first argument."""
+
+    @functools.wraps(make)
+    def kept(name: str, *how: str) -> Any:
+        of_case, key = made(name), (make.__name__, *how)
+        if key not in of_case:
+            of_case[key] = make(name, *how)
+        return of_case[key]
+
+    return kept
+
+
+@once_a_case
 def program(name: str) -> Program:
     with CASES[name].context():
         return CASES[name].build()
 
 
-@functools.lru_cache(maxsize=8)
-def exported(library: str, name: str) -> Any:
+@once_a_case
+def exported(name: str, library: str) -> Any:
     with CASES[name].context():
         return export_with(LIBRARIES[library], program(name))
 
 
-@functools.lru_cache(maxsize=8)
-def blob(library: str, name: str) -> bytes:
+@once_a_case
+def blob(name: str, library: str) -> bytes:
     with CASES[name].context():
-        return bytes(exported(library, name).serialize(vjp_order=CASES[name].vjp_order))
+        return bytes(exported(name, library).serialize(vjp_order=CASES[name].vjp_order))
 
 
-@functools.lru_cache(maxsize=8)
-def loaded(route: str, name: str) -> Any:
+@once_a_case
+def loaded(name: str, route: str) -> Any:
     writer, reader = route.split(" to ")
     with CASES[name].context():
-        return LIBRARIES[reader].deserialize(bytearray(blob(writer, name)))
+        return LIBRARIES[reader].deserialize(bytearray(blob(name, writer)))
 
 
 @every_case
 def test_reads_what_jax_export_wrote(name: str) -> None:
     case = CASES[name]
     with case.context():
-        theirs, ours = loaded("jax to jax", name), loaded("jax to ours", name)
+        theirs, ours = loaded(name, "jax to jax"), loaded(name, "jax to ours")
         assert_same_chains(ours, theirs, case.vjp_order)
         last = chain(ours, case.vjp_order)[-1]
         assert not last.has_vjp()
@@ -74,9 +94,9 @@ def test_reads_what_jax_export_wrote(name: str) -> None:
 def test_jax_export_reads_what_jaxexp_wrote(name: str) -> None:
     case = CASES[name]
     with case.context():
-        theirs = loaded("ours to jax", name)
-        assert_same_chains(theirs, exported("ours", name), case.vjp_order, as_written=True)
-        assert_same_chains(theirs, loaded("jax to jax", name), case.vjp_order, module=False)
+        theirs = loaded(name, "ours to jax")
+        assert_same_chains(theirs, exported(name, "ours"), case.vjp_order, as_written=True)
+        assert_same_chains(theirs, loaded(name, "jax to jax"), case.vjp_order, module=False)
         assert not chain(theirs, case.vjp_order)[-1].has_vjp()
 
 
@@ -84,7 +104,7 @@ def test_jax_export_reads_what_jaxexp_wrote(name: str) -> None:
 def test_reads_what_jaxexp_wrote(name: str) -> None:
     case = CASES[name]
     with case.context():
-        assert_same_chains(loaded("ours to ours", name), exported("ours", name), case.vjp_order, as_written=True)
+        assert_same_chains(loaded(name, "ours to ours"), exported(name, "ours"), case.vjp_order, as_written=True)
 
 
 @every_case
@@ -92,15 +112,15 @@ def test_rewrites_what_jax_export_wrote(name: str) -> None:
     """jax.export's bytes, read and written again by jaxexp, still say the same to jax.export."""
     case = CASES[name]
     with case.context():
-        again = jax_export.deserialize(loaded("jax to ours", name).serialize(vjp_order=case.vjp_order))
-        assert_same_chains(again, loaded("jax to jax", name), case.vjp_order)
+        again = jax_export.deserialize(loaded(name, "jax to ours").serialize(vjp_order=case.vjp_order))
+        assert_same_chains(again, loaded(name, "jax to jax"), case.vjp_order)
 
 
 @every_case
 def test_exports_the_same(name: str) -> None:
     case = CASES[name]
     with case.context():
-        ours, theirs = exported("ours", name), exported("jax", name)
+        ours, theirs = exported(name, "ours"), exported(name, "jax")
         assert_same_chains(ours, theirs, case.vjp_order, module=False)
         for our_link, their_link in zip(chain(ours, case.vjp_order), chain(theirs, case.vjp_order), strict=True):
             assert module_interface(our_link) == module_interface(their_link)
@@ -112,15 +132,15 @@ def test_exports_the_same(name: str) -> None:
 def test_crosses_over(name: str) -> None:
     case = CASES[name]
     with case.context():
-        theirs = exported("jax", name)
+        theirs = exported(name, "jax")
         ours = jaxexp.Exported.from_jax(theirs)
         assert isinstance(ours, jaxexp.Exported)
         assert_same_fields(ours, theirs)
         # jax.export makes a VJP anew each time, with other source locations in the module.
         assert_same_chains(ours, theirs, case.vjp_order, module=False)
-        back = exported("ours", name).to_jax()
+        back = exported(name, "ours").to_jax()
         assert isinstance(back, jax_export.Exported)
-        assert_same_chains(back, exported("ours", name), case.vjp_order)
+        assert_same_chains(back, exported(name, "ours"), case.vjp_order)
 
 
 @every_case
@@ -134,7 +154,7 @@ def test_traces_the_same(name: str) -> None:
         specs, kwspecs = p.specs, p.kwspecs
     with case.context():
         ours, theirs = (
-            jax.make_jaxpr(loaded(route, name).call)(*specs, **kwspecs) for route in ("jax to ours", "jax to jax")
+            jax.make_jaxpr(loaded(name, route).call)(*specs, **kwspecs) for route in ("jax to ours", "jax to jax")
         )
         assert [str(a) for a in ours.out_avals] == [str(a) for a in theirs.out_avals]
         assert [a.sharding for a in ours.out_avals] == [a.sharding for a in theirs.out_avals]
@@ -142,7 +162,7 @@ def test_traces_the_same(name: str) -> None:
         assert ours.effects == theirs.effects
 
 
-@functools.lru_cache(maxsize=8)
+@once_a_case
 def results(name: str, how: str) -> Any:
     """What the routes are compared with: the live function's values and derivatives, and jax.export's call."""
     p = program(name)
@@ -152,7 +172,7 @@ def results(name: str, how: str) -> Any:
         return pull_back(p.live, p.args, p.kwargs)
     if how == "second derivatives":
         return second_order(p.live, p.args, p.kwargs)
-    call = loaded("jax to jax", name).call
+    call = loaded(name, "jax to jax").call
     return (jax.jit(call) if how == "jitted" else call)(*p.args, **p.kwargs)
 
 
@@ -161,10 +181,10 @@ def results(name: str, how: str) -> Any:
 def test_computes_the_same(name: str, route: str) -> None:
     case, p = CASES[name], program(name)
     with case.context():
-        call = loaded(route, name).call
+        call = loaded(name, route).call
         if not p.callable_here:
             with pytest.raises(Exception) as theirs:
-                loaded("jax to jax", name).call(*p.args, **p.kwargs)
+                loaded(name, "jax to jax").call(*p.args, **p.kwargs)
             # What the compiler would refuse, a custom call that nothing implements, jaxexp refuses before.
             at_compilation = route != "ours to jax" and isinstance(theirs.value, jax.errors.JaxRuntimeError)
             with pytest.raises(jaxexp.ExportError if at_compilation else type(theirs.value)):
@@ -185,7 +205,7 @@ def test_fresh_computes_the_same(name: str) -> None:
     """Before any serialization, too; the same function as after it."""
     case, p = CASES[name], program(name)
     with case.context():
-        fresh, read = exported("ours", name), loaded("ours to ours", name)
+        fresh, read = exported(name, "ours"), loaded(name, "ours to ours")
         assert fresh.mlir_module() == read.mlir_module()
         if p.callable_here and name in FRESH:
             assert_same_values(p.finish(fresh.call(*p.args, **p.kwargs)), p.finish(results(name, "live")))
@@ -200,7 +220,7 @@ differentiated_twice = pytest.mark.parametrize("name", [name for name, case in C
 def test_first_derivatives(name: str, route: str) -> None:
     case, p = CASES[name], program(name)
     with case.context():
-        assert_same_values(pull_back(loaded(route, name).call, p.args, p.kwargs), results(name, "first derivatives"))
+        assert_same_values(pull_back(loaded(name, route).call, p.args, p.kwargs), results(name, "first derivatives"))
 
 
 @pytest.mark.parametrize("route", ["ours to jax", "jax to ours"])
@@ -211,7 +231,7 @@ def test_vjp_called_directly(name: str, route: str) -> None:
     with case.context():
         flat = jax.tree.leaves((p.args, p.kwargs))
         cts = jax.tree.leaves(cotangents(results(name, "live")))
-        found = loaded(route, name).vjp().call(*flat, *cts)
+        found = loaded(name, route).vjp().call(*flat, *cts)
         assert len(found) == len(flat)
         assert_same_values(list(found), jax.tree.leaves(results(name, "first derivatives")))
 
@@ -223,12 +243,12 @@ def test_second_derivatives(name: str, route: str) -> None:
     with case.context():
         expected = results(name, "second derivatives")
         assert any(jnp.any(x != 0) for x in expected), "a second derivative of zero would show nothing"
-        assert_same_values(second_order(loaded(route, name).call, p.args, p.kwargs), expected)
+        assert_same_values(second_order(loaded(name, route).call, p.args, p.kwargs), expected)
 
 
 def test_vjp_of_symbolic_shapes_at_several_sizes() -> None:
     """One artifact, any batch."""
-    ours = loaded("ours to ours", "symbolic_batch")
+    ours = loaded("symbolic_batch", "ours to ours")
     p = program("symbolic_batch")
     for rows in (1, 2, 7):
         args = (jnp.ones((rows, 4)), p.args[1])
@@ -246,7 +266,7 @@ BEYOND = ("scalars", "nested_containers", "integers_and_floats", "symbolic_batch
 def test_forward_mode(name: str, how: str) -> None:
     """Needs the VJP of the VJP: computed from it, on loaded functions too."""
     p = program(name)
-    fun = jaxexp.deserialize(exported("ours", name).serialize(vjp_order=2)).call
+    fun = jaxexp.deserialize(exported(name, "ours").serialize(vjp_order=2)).call
 
     def push(f: Any) -> Any:
         pushed = lambda *args: jax.jvp(f, args, cotangents(args))  # noqa: E731  (any tangents of the arguments' types)
@@ -277,12 +297,12 @@ def test_vmap(name: str, how: str) -> None:
         mapped = jax.vmap(f)
         return (jax.jit(mapped) if how == "jitted" else mapped)(*stacked)
 
-    assert_same_values(batched(loaded("ours to ours", name).call), batched(p.live))
+    assert_same_values(batched(loaded(name, "ours to ours").call), batched(p.live))
 
 
 def test_hessian() -> None:
     """Forward over reverse and reverse over forward, of a loaded function."""
-    loss = jaxexp.deserialize(exported("ours", "remat").serialize(vjp_order=3)).call
+    loss = jaxexp.deserialize(exported("remat", "ours").serialize(vjp_order=3)).call
     p = program("remat")
     expected = jax.hessian(p.live)(*p.args)
     assert_same_values(jax.hessian(loss)(*p.args), expected, rtol=1e-4)
@@ -305,7 +325,7 @@ def test_corpus_uses_every_feature() -> None:
     for name in CASES:
         case = CASES[name]
         with case.context():
-            primal = exported("jax", name)
+            primal = exported(name, "jax")
             for e in chain(primal, case.vjp_order):
                 dtypes |= {str(a.dtype) for a in e.in_avals + e.out_avals}
             walk(primal.in_tree)

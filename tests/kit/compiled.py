@@ -4,12 +4,15 @@ JAX's own cache does this. Its keys are digests of the program, of the options o
 JAX and jaxlib, so a hit is what compiling again would give. `make clean` removes it.
 """
 
+import contextlib
 import hashlib
 import platform
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from .places import ROOT
 
@@ -25,6 +28,18 @@ def keep_compiled_programs() -> None:
         jax.config.update("jax_compilation_cache_dir", str(FOLDER / _processor()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Inside, whatever is called for the first time is really compiled: for tests of what the compiler says."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()
 
 
 def forget_if_too_many() -> None:

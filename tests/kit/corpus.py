@@ -4,7 +4,7 @@ A case is a function that returns a `Program`; `CASES` holds them by name. Build
 repeated, also in a child process. What a case needs around it (64-bit mode) is `Case.context()`.
 """
 
-from .cases import devices  # noqa: F401
+from .cases import data, devices, programs  # noqa: F401  (they fill CASES)
 from .cases.case import CASES, Case, Program, arr, case, export_with, f32, mesh, spec
 from .cases.data import Point, Segment, Tagged
 from .cases.programs import EFFECTS, FirstOrderedEffect, touch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from kit.compare import assert_same_values
+from kit.compiled import compiling
 from kit.corpus import mesh
 from kit.derivatives import pull_back
 from kit.places import GOLDEN
@@ -34,6 +36,12 @@ TRANSLATED = [name for name in ARTIFACTS if not name.endswith(NOT_EXPRESSIBLE)]
 DIVIDED_OTHERWISE = {("sub_axes", 0)}
 # The old partitioner's warnings: that it is used at all, and that it will go.
 FALL_BACK = re.compile("GSPMD attrs|GSPMD sharding propagation is going to be deprecated")
+
+
+@pytest.fixture(autouse=True)
+def _the_compiler_speaks() -> Iterator[None]:
+    with compiling():
+        yield
 
 
 def load(name: str) -> jaxexp.Exported:

@@ -21,8 +21,7 @@ namespace {
 class Module {
  public:
   Module(nb::handle exported, const JaxRefs::Names& names) {
-    // `Exported._module_buffer` says the same. Most functions that are written again were loaded, and then the module
-    // can be had without a detour through Python.
+    // Most functions that are written again were loaded, and then the module can be had without a copy.
     const nb::object fields = nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr));
     if (!fields.is_valid()) PyErr_Clear();
     const auto field = [&](const nb::object& name) {
@@ -33,7 +32,7 @@ class Module {
       artifact_ = nb::borrow(artifact);
       bytes_ = loaded_->unchecked_module_bytes();
     } else {
-      buffer_ = std::make_unique<Buffer>(nb::object(exported.attr(names._module_buffer)));
+      buffer_ = std::make_unique<Buffer>(nb::object(exported.attr(names.mlir_module_serialized)));
       bytes_ = buffer_->bytes();
     }
   }

@@ -127,6 +127,10 @@ class Encoder {
     std::vector<std::uint32_t> aval_indices, sharding_indices;
     std::vector<std::uint32_t> weak;  // for the trailer
   };
+  // exported.cpp
+  struct Parts;
+  void write_lists(Parts& parts, const Values& in, const Values& out);
+  Offset<schema::Exported> write_table(const Parts& parts, Offset<schema::Exported> vjp);
   Values values(nb::handle avals, const char* avals_field, nb::handle shardings, const char* shardings_field);
   /// Puts beside each NamedSharding the xla.OpSharding that readers before JAX 0.9.0 know alone.
   void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);

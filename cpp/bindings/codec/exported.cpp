@@ -6,6 +6,47 @@
 
 namespace jaxexp::bindings {
 
+/// Everything that an Exported table refers to, or has in itself.
+struct Encoder::Parts {
+  Offset<wire::String> fun_name, jax_version;
+  Offset<schema::PyTreeDef> in_tree, out_tree;
+  OffsetVector<wire::String> platforms;
+  OffsetVector<schema::Effect> ordered_effects, unordered_effects;
+  OffsetVector<schema::DisabledSafetyCheck> checks;
+  OffsetVector<schema::AbstractValue> in_avals, out_avals, unique_avals;
+  OffsetVector<schema::Sharding> in_shardings, out_shardings;
+  OffsetVector<schema::AbstractMesh> unique_meshes;
+  OffsetVector<schema::NamedSharding> unique_shardings;
+  Offset<wire::Vector<std::uint32_t>> in_avals_idxs, out_avals_idxs, in_shardings_idxs, out_shardings_idxs;
+  Offset<wire::Vector<std::uint16_t>> kept_idxs;
+  std::uint32_t devices = 0;
+  std::uint16_t convention = 0;
+  bool global_constants = false;
+};
+
+namespace {
+
+/// The fields of an Exported, straight from the instance's dictionary where a field is there: Exported looks up absent
+/// ones by a Python method, which makes every look-up slow.
+class Fields {
+ public:
+  explicit Fields(nb::handle exported)
+      : exported_(exported), fields_(nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr))) {
+    if (!fields_.is_valid()) PyErr_Clear();
+  }
+
+  nb::object operator[](const nb::object& name) const {
+    PyObject* const found = fields_.is_valid() ? PyDict_GetItemWithError(fields_.ptr(), name.ptr()) : nullptr;
+    return found ? nb::borrow(found) : nb::object(exported_.attr(name));
+  }
+
+ private:
+  nb::handle exported_;
+  nb::object fields_;
+};
+
+}  // namespace
+
 Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view exported_path,
                                            std::span<const std::uint8_t> module, std::string_view jax_version,
                                            Offset<schema::Exported> vjp) {
@@ -16,94 +57,97 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   distinct_shardings_ = {};
   shardings_by_number_.assign(1, sharding({}));
 
-  // Straight from the instance's dictionary where a field is there: Exported looks up absent ones by a Python method,
-  // which makes every look-up slow.
-  const nb::object fields = nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr));
-  if (!fields.is_valid()) PyErr_Clear();
-  const auto get = [&](const nb::object& name) {
-    PyObject* const found = fields.is_valid() ? PyDict_GetItemWithError(fields.ptr(), name.ptr()) : nullptr;
-    return found ? nb::borrow(found) : nb::object(exported.attr(name));
-  };
-  const auto field = [&](const nb::object& name) { return at(nb::cast<const char*>(name)), get(name); };
+  const Fields fields(exported);
+  const auto field = [&](const nb::object& name) { return at(nb::cast<const char*>(name)), fields[name]; };
   const auto number = [&](const nb::object& name, std::uint64_t least, std::uint64_t most) {
     const nb::object value = field(name);
     return integer(value, least, most, "the value");
   };
-  const auto fun_name = string(field(names_.fun_name), "the value");
-  const auto in_tree = tree(field(names_.in_tree));
-  const auto out_tree = tree(field(names_.out_tree));
-  Values in = values(get(names_.in_avals), "in_avals", get(names_._in_named_shardings), "_in_named_shardings");
-  Values out = values(get(names_.out_avals), "out_avals", get(names_._out_named_shardings), "_out_named_shardings");
+  Parts parts;
+  parts.fun_name = string(field(names_.fun_name), "the value");
+  parts.in_tree = tree(field(names_.in_tree));
+  parts.out_tree = tree(field(names_.out_tree));
+  Values in = values(fields[names_.in_avals], "in_avals", fields[names_._in_named_shardings], "_in_named_shardings");
+  Values out =
+      values(fields[names_.out_avals], "out_avals", fields[names_._out_named_shardings], "_out_named_shardings");
   if (form_.hlo_shardings) {
-    add_hlo_shardings(in, get(names_.in_shardings_hlo), "in_shardings_hlo");
-    add_hlo_shardings(out, get(names_.out_shardings_hlo), "out_shardings_hlo");
+    add_hlo_shardings(in, fields[names_.in_shardings_hlo], "in_shardings_hlo");
+    add_hlo_shardings(out, fields[names_.out_shardings_hlo], "out_shardings_hlo");
   }
-  const auto devices =
-      static_cast<std::uint32_t>(number(names_.nr_devices, 1, std::numeric_limits<std::uint32_t>::max()));
-  if (form_.short_device_count && devices > std::numeric_limits<std::int16_t>::max())
-    refuse("readers before JAX 0.8.2 count at most 32767 devices, found " + std::to_string(devices));
-  const auto platforms = each<wire::String>(get(names_.platforms), "platforms",
-                                            [&](nb::handle platform) { return string(platform, "the value"); });
+  parts.devices = static_cast<std::uint32_t>(number(names_.nr_devices, 1, std::numeric_limits<std::uint32_t>::max()));
+  if (form_.short_device_count && parts.devices > std::numeric_limits<std::int16_t>::max())
+    refuse("readers before JAX 0.8.2 count at most 32767 devices, found " + std::to_string(parts.devices));
+  parts.platforms = each<wire::String>(fields[names_.platforms], "platforms",
+                                       [&](nb::handle platform) { return string(platform, "the value"); });
   const auto write_effect = [&](nb::handle effect) { return this->effect(effect); };
-  const auto ordered = each<schema::Effect>(get(names_.ordered_effects), "ordered_effects", write_effect);
-  const auto unordered = each<schema::Effect>(get(names_.unordered_effects), "unordered_effects", write_effect);
-  const auto checks = each<schema::DisabledSafetyCheck>(get(names_.disabled_safety_checks), "disabled_safety_checks",
-                                                        [&](nb::handle check) { return safety_check(check); });
+  parts.ordered_effects = each<schema::Effect>(fields[names_.ordered_effects], "ordered_effects", write_effect);
+  parts.unordered_effects = each<schema::Effect>(fields[names_.unordered_effects], "unordered_effects", write_effect);
+  parts.checks = each<schema::DisabledSafetyCheck>(fields[names_.disabled_safety_checks], "disabled_safety_checks",
+                                                   [&](nb::handle check) { return safety_check(check); });
   constexpr std::uint64_t largest_short = std::numeric_limits<std::uint16_t>::max();
-  const auto convention = static_cast<std::uint16_t>(number(names_.calling_convention_version, 0, largest_short));
+  parts.convention = static_cast<std::uint16_t>(number(names_.calling_convention_version, 0, largest_short));
   std::vector<std::uint16_t> kept;
   for (nb::handle index : tuple_of(field(names_.module_kept_var_idx)))
     kept.push_back(
         static_cast<std::uint16_t>(integer(index, 0, largest_short, "the index of an argument that is used")));
   const int global_constants = PyObject_IsTrue(field(names_.uses_global_constants).ptr());
   if (global_constants < 0) throw nb::python_error();
+  parts.global_constants = global_constants != 0;
 
-  const auto in_avals = writer_.offsets<schema::AbstractValue>(in.avals);
-  const auto out_avals = writer_.offsets<schema::AbstractValue>(out.avals);
-  const auto in_shardings = writer_.offsets<schema::Sharding>(in.shardings);
-  const auto out_shardings = writer_.offsets<schema::Sharding>(out.shardings);
-  const auto unique_avals = writer_.offsets<schema::AbstractValue>(distinct_avals_.tables);
-  const auto unique_meshes = writer_.offsets<schema::AbstractMesh>(distinct_meshes_.tables);
-  const auto unique_shardings = writer_.offsets<schema::NamedSharding>(distinct_shardings_.tables);
-  const auto in_avals_idxs = writer_.scalars<std::uint32_t>(in.aval_indices);
-  const auto out_avals_idxs = writer_.scalars<std::uint32_t>(out.aval_indices);
-  const auto in_shardings_idxs = writer_.scalars<std::uint32_t>(in.sharding_indices);
-  const auto out_shardings_idxs = writer_.scalars<std::uint32_t>(out.sharding_indices);
-  const auto kept_idxs = writer_.scalars<std::uint16_t>(kept);
-  const auto version = writer_.string(jax_version);
-
-  schema::ExportedBuilder table(writer_.fbb());
-  table.add_function_name(fun_name);
-  table.add_in_tree(in_tree);
-  table.add_in_avals(in_avals);
-  table.add_out_tree(out_tree);
-  table.add_out_avals(out_avals);
-  table.add_in_shardings(in_shardings);
-  table.add_out_shardings(out_shardings);
-  table.add_platforms(platforms);
-  table.add_ordered_effects(ordered);
-  table.add_unordered_effects(unordered);
-  table.add_disabled_checks(checks);
-  writer_.fbb().AddElement(schema::Exported::VT_MLIR_MODULE_SERIALIZED, wire::Writer::module_placeholder);
-  table.add_module_kept_var_idx(kept_idxs);
-  if (!vjp.IsNull()) table.add_vjp(vjp);
-  table.add_nr_devices(devices);
-  table.add_unique_avals(unique_avals);
-  table.add_unique_abstract_meshes(unique_meshes);
-  table.add_unique_named_shardings(unique_shardings);
-  table.add_in_avals_idxs(in_avals_idxs);
-  table.add_out_avals_idxs(out_avals_idxs);
-  table.add_in_shardings_idxs(in_shardings_idxs);
-  table.add_out_shardings_idxs(out_shardings_idxs);
-  table.add_jax_version(version);
-  table.add_serialization_version(form_.serialization_version);
-  table.add_calling_convention_version(convention);
-  table.add_uses_global_constants(global_constants != 0);
-  if (form_.short_device_count) table.add_nr_devices_short(static_cast<std::int16_t>(devices));
-  const auto offset = table.Finish();
+  write_lists(parts, in, out);
+  parts.kept_idxs = writer_.scalars<std::uint16_t>(kept);
+  parts.jax_version = writer_.string(jax_version);
+  const auto offset = write_table(parts, vjp);
   writer_.module(offset, module);
   if (notes_) notes_->functions.insert(notes_->functions.begin(), {std::move(in.weak), std::move(out.weak)});
   return offset;
+}
+
+/// The order of what is written is the order of the bytes.
+void Encoder::write_lists(Parts& parts, const Values& in, const Values& out) {
+  parts.in_avals = writer_.offsets<schema::AbstractValue>(in.avals);
+  parts.out_avals = writer_.offsets<schema::AbstractValue>(out.avals);
+  parts.in_shardings = writer_.offsets<schema::Sharding>(in.shardings);
+  parts.out_shardings = writer_.offsets<schema::Sharding>(out.shardings);
+  parts.unique_avals = writer_.offsets<schema::AbstractValue>(distinct_avals_.tables);
+  parts.unique_meshes = writer_.offsets<schema::AbstractMesh>(distinct_meshes_.tables);
+  parts.unique_shardings = writer_.offsets<schema::NamedSharding>(distinct_shardings_.tables);
+  parts.in_avals_idxs = writer_.scalars<std::uint32_t>(in.aval_indices);
+  parts.out_avals_idxs = writer_.scalars<std::uint32_t>(out.aval_indices);
+  parts.in_shardings_idxs = writer_.scalars<std::uint32_t>(in.sharding_indices);
+  parts.out_shardings_idxs = writer_.scalars<std::uint32_t>(out.sharding_indices);
+}
+
+Offset<schema::Exported> Encoder::write_table(const Parts& parts, Offset<schema::Exported> vjp) {
+  schema::ExportedBuilder table(writer_.fbb());
+  table.add_function_name(parts.fun_name);
+  table.add_in_tree(parts.in_tree);
+  table.add_in_avals(parts.in_avals);
+  table.add_out_tree(parts.out_tree);
+  table.add_out_avals(parts.out_avals);
+  table.add_in_shardings(parts.in_shardings);
+  table.add_out_shardings(parts.out_shardings);
+  table.add_platforms(parts.platforms);
+  table.add_ordered_effects(parts.ordered_effects);
+  table.add_unordered_effects(parts.unordered_effects);
+  table.add_disabled_checks(parts.checks);
+  writer_.fbb().AddElement(schema::Exported::VT_MLIR_MODULE_SERIALIZED, wire::Writer::module_placeholder);
+  table.add_module_kept_var_idx(parts.kept_idxs);
+  if (!vjp.IsNull()) table.add_vjp(vjp);
+  table.add_nr_devices(parts.devices);
+  table.add_unique_avals(parts.unique_avals);
+  table.add_unique_abstract_meshes(parts.unique_meshes);
+  table.add_unique_named_shardings(parts.unique_shardings);
+  table.add_in_avals_idxs(parts.in_avals_idxs);
+  table.add_out_avals_idxs(parts.out_avals_idxs);
+  table.add_in_shardings_idxs(parts.in_shardings_idxs);
+  table.add_out_shardings_idxs(parts.out_shardings_idxs);
+  table.add_jax_version(parts.jax_version);
+  table.add_serialization_version(form_.serialization_version);
+  table.add_calling_convention_version(parts.convention);
+  table.add_uses_global_constants(parts.global_constants);
+  if (form_.short_device_count) table.add_nr_devices_short(static_cast<std::int16_t>(parts.devices));
+  return table.Finish();
 }
 
 Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::handle shardings,

@@ -25,6 +25,83 @@ constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_su
 /// How deep regions nest: a level for each loop or branch inside another.
 constexpr unsigned max_region_depth = 256;
 
+/// A kind of operation.
+struct Operation {
+  bool registered;  // whether its properties are in the section for that
+  bool is_vhlo, is_function, is_custom_call;
+  const OperationAttributes* attributes;
+  std::string_view dialect, name;
+  std::uint32_t number;  // counts them from 1
+  std::uint64_t count = 0;
+};
+
+/// The attributes of VHLO's operations, against what each kind of operation has.
+class AttributeCheck {
+ public:
+  AttributeCheck(const Names& names, const AttributesAndTypes& tables) : names_(names), tables_(tables) {}
+
+  /// Properties of VHLO's operations are their attributes, one after the other.
+  void properties(const Operation& kind, Cursor given) const {
+    if (!kind.attributes) return;
+    for (const char letter : kind.attributes->kinds) check(given, *kind.attributes, letter, attribute(given));
+    if (!given.at_end()) given.refuse("more attributes than an operation has");
+  }
+
+  /// Before there were properties, attributes were in a dictionary, which equal operations share.
+  void dictionary(const Cursor& at, const Operation& kind, std::optional<std::uint64_t> given) {
+    if (!dictionaries_.insert(std::uint64_t{kind.number} << 32 | (given ? *given + 1 : 0)).second) return;
+    const auto entries = given ? tables_.elements(*given) : std::span<const std::uint32_t>();
+    const OperationAttributes& known = *kind.attributes;
+    std::string_view names = known.names;
+    for (const char letter : known.kinds) {
+      const std::string_view name = names.substr(0, names.find(' '));
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+      std::size_t i = 0;
+      while (i + 1 < entries.size() && !is_named(entries[i], name)) i += 2;
+      if (i + 1 >= entries.size())
+        at.refuse("an operation " + std::string(known.operation) + " without " + std::string(name));
+      check(at, known, letter, entries[i + 1]);
+    }
+  }
+
+  /// What a custom call calls, as the number of a string; `no_string` for those whose attributes were not checked, for
+  /// which it is not known where that stands.
+  std::uint32_t target(const Operation& kind, std::optional<Cursor> own,
+                       std::optional<std::uint64_t> dictionary) const {
+    std::uint32_t target = AttributesAndTypes::no_string;
+    if (kind.attributes && own) {
+      attribute(*own), attribute(*own);  // before it in alphabetical order
+      target = tables_.string(attribute(*own));
+    } else if (kind.attributes && dictionary) {
+      const auto entries = tables_.elements(*dictionary);
+      for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+        if (is_named(entries[i], "call_target_name")) target = tables_.string(entries[i + 1]);
+    }
+    return target;
+  }
+
+ private:
+  std::uint64_t attribute(Cursor& at) const { return at.index(tables_.attributes(), "attributes"); }
+
+  bool is_named(std::uint32_t attribute, std::string_view name) const {
+    const std::uint32_t string = tables_.string(attribute);
+    return string != AttributesAndTypes::no_string && names_.strings[string] == name;
+  }
+
+  void check(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
+    constexpr char array_of_dictionaries = 'D';
+    const bool fits = is_kind(letter, tables_.vhlo_kind(attribute)) &&
+                      (letter != array_of_dictionaries || tables_.holds_dictionaries_alone(attribute));
+    if (!fits) at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
+  }
+
+  struct Nothing {};
+
+  const Names& names_;
+  const AttributesAndTypes& tables_;
+  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
+};
+
 class Module {
  public:
   Module(std::span<const std::uint8_t> bytes, const Path& where)
@@ -41,11 +118,13 @@ class Module {
     for (const auto& [dialect, name, registered] : names_->operations) {
       const bool is_vhlo = dialect == "vhlo";
       operations_.push_back({registered, is_vhlo, name == "func_v1", name.starts_with("custom_call"),
-                             is_vhlo ? attributes_of(name) : nullptr, dialect, name});
+                             is_vhlo ? attributes_of(name) : nullptr, dialect, name,
+                             static_cast<std::uint32_t>(operations_.size() + 1)});
     }
     if (const auto& properties = sections_[Section::properties]) read_properties(*properties);
     tables_.emplace(sections_.needed(Section::entries), sections_.needed(Section::entry_offsets), names_->dialects,
                     names_->strings.size());
+    attributes_.emplace(*names_, *tables_);
     Scope scope;
     Region outermost;
     block(top, scope, outermost);
@@ -66,17 +145,6 @@ class Module {
   /// The values that code may refer to: those of the regions around it, up to one that is isolated.
   struct Scope {
     std::vector<std::uint32_t> uses;  // of each value, those included that are still to be defined
-  };
-
-  struct Nothing {};
-
-  /// A kind of operation.
-  struct Operation {
-    bool registered;  // whether its properties are in the section for that
-    bool is_vhlo, is_function, is_custom_call;
-    const OperationAttributes* attributes;
-    std::string_view dialect, name;
-    std::uint64_t count = 0;
   };
 
   /// One of the regions of an operation while it is read.
@@ -156,12 +224,13 @@ class Module {
         attribute(at);
       } else {
         own = properties_[at.index(properties_.size(), "properties")];
-        check_properties(kind, *own);
+        attributes_->properties(kind, *own);
       }
     } else if (kind.attributes) {
-      check_dictionary(at, kind, dictionary);
+      attributes_->dictionary(at, kind, dictionary);
     }
-    if (kind.is_custom_call) note_target(kind, own, has & has_properties ? std::nullopt : dictionary);
+    if (kind.is_custom_call)
+      note_target(attributes_->target(kind, own, has & has_properties ? std::nullopt : dictionary));
     std::uint64_t results = 0;
     if (has & has_results) {
       results = at.count("results");
@@ -178,59 +247,11 @@ class Module {
     if (has & has_regions) regions(at, scope, region.depth + 1);
   }
 
-  /// Properties of VHLO's operations are their attributes, one after the other.
-  void check_properties(const Operation& kind, Cursor properties) const {
-    if (!kind.attributes) return;
-    for (const char letter : kind.attributes->kinds)
-      check_attribute(properties, *kind.attributes, letter, attribute(properties));
-    if (!properties.at_end()) properties.refuse("more attributes than an operation has");
-  }
-
-  /// Before there were properties, attributes were in a dictionary, which equal operations share.
-  void check_dictionary(const Cursor& at, const Operation& kind, std::optional<std::uint64_t> dictionary) {
-    const auto number = static_cast<std::uint64_t>(&kind - operations_.data()) + 1;
-    if (!dictionaries_.insert(number << 32 | (dictionary ? *dictionary + 1 : 0)).second) return;
-    const auto entries = dictionary ? tables_->elements(*dictionary) : std::span<const std::uint32_t>();
-    const OperationAttributes& known = *kind.attributes;
-    std::string_view names = known.names;
-    for (const char letter : known.kinds) {
-      const std::string_view name = names.substr(0, names.find(' '));
-      names.remove_prefix(std::min(name.size() + 1, names.size()));
-      std::size_t i = 0;
-      while (i + 1 < entries.size() && !is_named(entries[i], name)) i += 2;
-      if (i + 1 >= entries.size())
-        at.refuse("an operation " + std::string(known.operation) + " without " + std::string(name));
-      check_attribute(at, known, letter, entries[i + 1]);
-    }
-  }
-
-  /// What a custom call calls; only for those whose attributes were checked is it known where that stands.
-  void note_target(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
-    std::uint32_t target = AttributesAndTypes::no_string;
-    if (kind.attributes && own) {
-      attribute(*own), attribute(*own);  // before it in alphabetical order
-      target = tables_->string(attribute(*own));
-    } else if (kind.attributes && dictionary) {
-      const auto entries = tables_->elements(*dictionary);
-      for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
-        if (is_named(entries[i], "call_target_name")) target = tables_->string(entries[i + 1]);
-    }
+  void note_target(std::uint32_t target) {
     if (target == AttributesAndTypes::no_string)
       knows_calls_ = false;
     else
       call_targets_.push_back(target);
-  }
-
-  bool is_named(std::uint32_t attribute, std::string_view name) const {
-    const std::uint32_t string = tables_->string(attribute);
-    return string != AttributesAndTypes::no_string && names_->strings[string] == name;
-  }
-
-  void check_attribute(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
-    constexpr char array_of_dictionaries = 'D';
-    const bool fits = is_kind(letter, tables_->vhlo_kind(attribute)) &&
-                      (letter != array_of_dictionaries || tables_->holds_dictionaries_alone(attribute));
-    if (!fits) at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
   }
 
   void regions(Cursor& at, Scope& outside, unsigned depth) {
@@ -267,8 +288,8 @@ class Module {
   std::optional<Names> names_;
   std::vector<Operation> operations_;
   std::vector<Cursor> properties_;
-  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
   std::optional<AttributesAndTypes> tables_;
+  std::optional<AttributeCheck> attributes_;
   std::uint64_t undefined_ = 0;              // values that the open regions still have to define
   std::vector<std::uint32_t> call_targets_;  // of all custom calls, as numbers of strings
   bool knows_calls_ = true;

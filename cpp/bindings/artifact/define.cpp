@@ -1,0 +1,101 @@
+// The class of artifacts that are read, and the functions that write them.
+#include "bindings/artifact/define.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "bindings/artifact/apart.h"
+#include "bindings/artifact/artifact.h"
+#include "bindings/artifact/encode.h"
+#include "bindings/codec/form.h"
+#include "wire/artifact/trailer.h"
+#include "wire/exported/dtype_name.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+using namespace nb::literals;
+
+void define_encoding(nb::module_& m) {
+  nb::class_<Form>(m, "Form", "Which slots an artifact fills; by default, those that today's readers know.")
+      .def(nb::init<>())
+      .def(nb::init<std::uint16_t, bool, bool>(), "serialization_version"_a, "short_device_count"_a, "hlo_shardings"_a);
+  nb::class_<wire::Notes>(m, "Notes", "What a trailer says that is not told from the functions.")
+      .def(
+          "__init__",
+          [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata) {
+            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}};
+          },
+          "writer"_a, "metadata"_a, nb::sig("def __init__(self, writer: str, metadata: dict[str, str]) -> None"));
+  m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
+        nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
+                "notes: Notes | None) -> bytearray"),
+        "The bytes of a function and its VJPs, in this order; with a trailer where there are notes.");
+  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
+        nb::sig("def encode_parts(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
+                "notes: Notes | None) -> list[bytes | memoryview]"),
+        "The same bytes in pieces; those of the modules are views, not copies.");
+}
+
+void define_class(nb::module_& m) {
+  nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")
+      .def(nb::init<nb::handle, nb::handle>(), "buffer"_a.none(), "modules"_a = nb::tuple(),
+           nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
+                   "modules: collections.abc.Sequence[typing_extensions.Buffer] = ()) -> None"),
+           "Where there are modules, the buffer is what `cut` left of an artifact: one for each function.")
+      .def("decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
+           "The fields of the Exported, except its module.")
+      .def("module", &Artifact::module, nb::sig("def module(self) -> memoryview"),
+           "The bytes of the StableHLO module: a read-only view into the buffer.")
+      .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
+           "The same bytes, without a comparison with their digest.")
+      .def_prop_ro(
+          "size", &Artifact::size,
+          "How many bytes it has, its modules included; all of the buffer where no trailer says where it ends.")
+      .def("vjp", &Artifact::vjp, "The VJP that was serialized with it.")
+      .def_prop_ro("serialization_version", &Artifact::serialization_version)
+      .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))
+      .def_prop_ro("writer", &Artifact::writer, "The releases of JAX that write such an artifact.")
+      .def_prop_ro("fun_name", &Artifact::fun_name)
+      .def_prop_ro("nr_devices", &Artifact::nr_devices)
+      .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"))
+      .def("facts", &Artifact::facts, nb::sig("def facts(self) -> dict[str, object]"),
+           "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
+      .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
+           "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
+      .def("modules", &Artifact::modules, nb::sig("def modules(self) -> list[tuple[int, int, bytes]]"),
+           "Offset, size and digest of its module, of its VJP's, and so on.")
+      .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
+           "The user's metadata as JSON texts; None where there is none.")
+      .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
+           "What it says, as plain Python objects; needs no `bind`. Its module is not compared with a digest.");
+}
+
+void define_apart(nb::module_& m) {
+  m.def("cut", &cut, "artifact"_a.none(), nb::sig("def cut(artifact: typing_extensions.Buffer) -> bytes"),
+        "An artifact without its modules' bytes, for who keeps those elsewhere; it has to have a trailer.");
+  m.def("join", &join, "image"_a.none(), "modules"_a,
+        nb::sig("def join(image: typing_extensions.Buffer, "
+                "modules: collections.abc.Sequence[typing_extensions.Buffer]) -> bytearray"),
+        "The artifact that `cut` made the image from, byte for byte; its modules are compared with their digests.");
+  m.def("digest", &digest, "buffer"_a.none(), nb::sig("def digest(buffer: typing_extensions.Buffer) -> bytes"),
+        "XXH3 of 128 bits, in its canonical byte order, as trailers have it.");
+}
+
+}  // namespace
+
+void define_artifact(nb::module_& m) {
+  define_encoding(m);
+  define_class(m);
+  define_apart(m);
+  m.def("dtype_name", &wire::dtype_name, "kind"_a, "What JAX calls a dtype, by its number in an artifact.");
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,35 @@
+// Reads and verifications in threads.
+#include "bindings/many/define.h"
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/many/read_many.h"
+#include "bindings/many/verify_files.h"
+
+namespace jaxexp::bindings {
+
+using namespace nb::literals;
+
+void define_many(nb::module_& m) {
+  bind_file_bytes(m);
+  nb::class_<ReadMany>(m, "ReadMany", "How many artifacts are read at once, and what is made of them.")
+      .def(nb::init<nb::object, std::size_t, bool>(), "makes"_a, "workers"_a, "stop"_a,
+           nb::sig("def __init__(self, makes: object, workers: int, stop: bool) -> None"))
+      .def("items", &ReadMany::items, "items"_a, "may_map"_a, "most_file_bytes"_a.none(),
+           nb::sig("def items(self, items: list[object], may_map: bool, most_file_bytes: int | None) "
+                   "-> tuple[list[typing.Any], list[int]]"),
+           "The functions in files and buffers, and the indices of the exceptions among them.")
+      .def("slices", &ReadMany::slices, "owner"_a, "extents"_a,
+           nb::sig("def slices(self, owner: typing_extensions.Buffer, extents: list[tuple[int, int, object]]) "
+                   "-> tuple[list[typing.Any], list[int]]"),
+           "The same for parts of one buffer.");
+  m.def("verify_files", &verify_files, "paths"_a, "workers"_a,
+        nb::sig("def verify_files(paths: list[str], workers: int) -> "
+                "list[tuple[int, bool, None | int | tuple[str, str, str]]]"),
+        "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
+        "digests, and what is wrong, if anything: an errno, or where, what was expected, and what was found.");
+}
+
+}  // namespace jaxexp::bindings

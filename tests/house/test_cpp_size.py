@@ -1,0 +1,99 @@
+"""C++ that is read at a glance: classes of at most 250 lines, functions of 80; and the bindings' namespace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CPP = Path(__file__).resolve().parents[2] / "cpp"
+MOST = {"class": 250, "function": 80}
+
+if not CPP.is_dir():
+    pytest.skip("this is no checkout, so there are no C++ sources", allow_module_level=True)
+
+FILES = sorted(path for path in CPP.rglob("*") if path.suffix in (".h", ".cpp") and "third_party" not in path.parts)
+CONTROL = re.compile(r"\}|(if|for|while|do|switch|case|default|else|try|catch|namespace|enum|extern|return)\b")
+CLASS = re.compile(r"(template <.*> )?(class|struct|union)\b")
+
+
+def blocks(text: str) -> Iterator[tuple[str, str, int]]:
+    """Classes and functions: what they are, their first lines, and how many lines they have.
+
+    clang-format indents what is in a block deeper than its first and its last line, and nothing else as deep as these.
+    """
+    lines = text.split("\n")
+    depths = [len(line) - len(line.lstrip()) if line.strip() and line[0] != "#" else -1 for line in lines]
+    for end, line in enumerate(lines):
+        if not re.fullmatch(r" *\}(;|  // .*)?", line):
+            continue
+        begin = end - 1
+        while begin >= 0 and (depths[begin] == -1 or depths[begin] > depths[end]):
+            begin -= 1
+        first = lines[begin].strip()
+        if begin < 0 or CONTROL.match(first) or depths[begin] < depths[end]:
+            continue
+        kind = "class" if CLASS.match(first) else "function"
+        yield kind, first, end - begin + 1
+
+
+def test_the_reader_sees_classes_and_functions() -> None:
+    text = """\
+namespace jaxexp::wire {
+
+/// A class.
+template <class T>
+class Found : public Base {
+ public:
+#ifdef _WIN32
+  int small() { return 1; }
+#endif
+  Found(int a,
+        int b)
+      : a_(a) {
+    if (a) {
+      b();
+    } else {
+      const auto lambda = [] {
+        return 1;
+      };
+    }
+  }
+
+ private:
+  int a_;
+};
+
+int function() {
+  switch (1) {
+    case 1: return 2;
+  }
+}
+
+}  // namespace jaxexp::wire
+"""
+    found = [(kind, first.split("(")[0], size) for kind, first, size in blocks(text)]
+    assert ("class", "class Found : public Base {", 20) in found
+    assert ("function", "Found", 11) in found
+    assert ("function", "int function", 5) in found
+    assert len([kind for kind, first, _ in found if "lambda" not in first]) == 3
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CPP)))
+def test_no_class_and_no_function_is_too_long(path: Path) -> None:
+    too_long = [
+        f"{first} has {size} lines, where a {kind} may have {MOST[kind]}"
+        for kind, first, size in blocks(path.read_text())
+        if size > MOST[kind]
+    ]
+    assert not too_long, "\n".join(too_long)
+
+
+def test_the_bindings_have_a_namespace_of_their_own() -> None:
+    """A program may link them beside the library: their names are no names of its headers."""
+    for path in (CPP / "bindings").rglob("*"):
+        if path.suffix in (".h", ".cpp") and path.name != "module.cpp":
+            opened = re.findall(r"^namespace (\S+) \{$", path.read_text(), re.MULTILINE)
+            assert opened == ["jaxexp::bindings"], path
