@@ -1,6 +1,6 @@
 """The only place that imports private JAX: the version gate, the names that jaxexp needs, and small shims.
 
-Every other module takes these names from here, so that a JAX release which moves one of them is met in one file.
+Every other module takes these names from here. So if a JAX release moves one of them, only this file changes.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ except (ImportError, AttributeError) as error:
 
 
 def cached() -> Callable[[_F], _F]:
-    """A decorator that keeps a function's results, until JAX is asked to forget what it keeps."""
+    """A decorator that keeps a function's results, until JAX's caches are cleared."""
     decorator: Callable[[_F], _F] = _cache()
     return decorator
 
@@ -226,7 +226,7 @@ def any_symbolic(avals: Sequence[Any]) -> bool:
 
 
 def _fields_of_aval(rank: int) -> tuple[Any, ...] | None:
-    """What is alike in all abstract values of a rank; None where this JAX makes them in another way than is known."""
+    """The fields that are equal in all abstract values of a rank; None if this JAX makes them in an unknown way."""
     shape, dtype = (2,) * rank, jax.numpy.dtype("float32")
     aval = ShapedArray(shape, dtype)
     names = ("sharding", "manual_axis_type", "memory_space", "layout")
@@ -308,7 +308,7 @@ def same_type(aval: Any, other: Any) -> bool:
 
 
 def computation_of(lowered: Any) -> Any:
-    """What `jax.stages.Lowered` wraps: the module, and in `compile_args` all that is known about it."""
+    """The computation in a `jax.stages.Lowered`: the module, and facts about it in `compile_args`."""
     return lowered._lowering
 
 

@@ -1,4 +1,4 @@
-"""Public objects say that they are `jaxexp`'s, wherever they are defined: tracebacks and pickles name no room."""
+"""Public objects have the module name `jaxexp`, so tracebacks and pickles do not depend on where they are defined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def public(thing: T) -> T:
-    """A class or function that users import from `jaxexp`. Pickles of it find it there."""
+    """Marks a class or function that users import from `jaxexp`: pickles find it there."""
     thing.__module__ = "jaxexp"
     for member in vars(thing).values() if isinstance(thing, type) else ():
         if isinstance(member, staticmethod):  # which a pickle may name too

@@ -65,7 +65,7 @@ def _copied(
 
 
 class _Labels(Sequence[str]):
-    """What messages call members, made when there is a message."""
+    """The names of members for messages, made only when there is a message."""
 
     def __init__(self, opened: Opened, numbers: Sequence[int]) -> None:
         self._opened = opened
@@ -89,7 +89,7 @@ class _Labels(Sequence[str]):
 
 
 def _in_one_buffer(opened: Opened, extents: Sequence[Any]) -> tuple[bytes, list[Any]]:
-    """A buffer of their own for members and their modules, and where they are in it."""
+    """Members and their modules copied into one buffer, and their places in it."""
     pieces: list[Any] = []
     end = 0
 

@@ -55,7 +55,7 @@ class Opened:
         return f"{self.source.name}::{name}"
 
     def placed(self, name: str | None = None) -> named_in_errors:
-        """Says in errors which file, and which member of it, they are about."""
+        """A context in which errors get the name of the file, and of the member, that they are about."""
         return named_in_errors(self.source.name if name is None else self.label(name))
 
     def check(self) -> None:
@@ -117,12 +117,12 @@ class Opened:
         return bytes(_native.join(image, modules)) if modules else image
 
     def close(self) -> None:
-        """Lets go of the file, and of the functions that it keeps."""
+        """Releases the file and the functions that are kept for it."""
         self.kept.clear()
         self.source.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process, or later, this is the archive that was opened: all of it, opened again."""
+        """Unpickling opens the whole archive again."""
         if self.source.address is None or self._open_again is None:
             raise ExportError(
                 f"an archive in a file object cannot be pickled: another process could not open {self.source.name}. "
@@ -133,7 +133,7 @@ class Opened:
 
 
 def batches(extents: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Members in groups of a bounded size: the numbers of the first, and of the one behind the last."""
+    """Groups of members, of a limited size: the number of the first, and the number after the last."""
     first = size = 0
     for i, extent in enumerate(extents):
         size += extent[1] + sum(module for _, module in extent[2])
@@ -174,7 +174,7 @@ def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, Any, Any]:
 
 
 def _earlier_end(source: Source) -> tuple[int, _native.ArchiveEnd]:
-    """The end of the archive as it was before somebody appended to it and did not come to an end."""
+    """The end of the archive before an append that was not finished."""
     found = source.size
     while (found := source.rfind(_native.ARCHIVE_END_MAGIC, found)) >= _native.ARCHIVE_END_MAGIC_AT:
         start = found - _native.ARCHIVE_END_MAGIC_AT

@@ -1,4 +1,4 @@
-"""What an archive's index says of a function: enough to choose one without reading its artifact."""
+"""What an archive's index says about a function: enough to choose one without reading its artifact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifying an archive: its index, its members, and what `unzip` goes by."""
+"""Verifying an archive: its index, its members, and the directory that `unzip` uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .opened import Opened, batches
 def verify(
     opened: Opened, names: Sequence[str] | None, workers: int | None
 ) -> Iterator[tuple[int, list[tuple[str, DeserializationError]]]]:
-    """As it goes on, how many members were verified at once, and what is wrong with those that are damaged.
+    """Yields, step by step, how many members were verified, and the errors of those that are damaged.
 
     Raises:
         DeserializationError: the index or the ZIP file's directory is damaged.
@@ -50,7 +50,7 @@ def _errors(opened: Opened, damaged: Iterable[tuple[int, list[str]]]) -> list[tu
 
 
 def _check_directory(opened: Opened) -> None:
-    """Compares what stands behind the index with what has to be there."""
+    """Compares the bytes after the index with what they must be."""
     pointer, index = opened.pointer, opened.index_bytes
     start = pointer.index_position + pointer.index_size
     crc32 = zlib.crc32(index)

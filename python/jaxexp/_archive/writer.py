@@ -1,4 +1,4 @@
-"""Writing archives: anew, behind what is there, and without what was removed."""
+"""Writing archives: new ones, appending, and compacting."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class ArchiveWriter:
         self._put(name, member.at(self._write(name, image, apart=True), modules))
 
     def _write(self, name: str, data: Any, *, apart: bool = False) -> _native.MemberPlace:
-        """Writes a member of the ZIP file behind the others."""
+        """Writes a member of the ZIP file after the others."""
         if apart:
             name = _native.ARCHIVE_APART_FOLDER + name
         crc32 = zlib.crc32(data)
@@ -211,7 +211,7 @@ class ArchiveWriter:
         return b"".join(parts)
 
     def _equal(self, blob: Any, digest: bytes, size: int) -> _native.Member | None:
-        """A member of the same content. Digests can be made to agree, so bytes are compared."""
+        """A member with the same content. Equal digests can be forged, so the bytes are compared."""
         name = self._records.of_content(digest, size)
         member = None if name is None else self._records.get(name)
         return member if member is not None and self._artifact_bytes(member) == bytes(blob) else None
@@ -239,7 +239,7 @@ class ArchiveWriter:
         return _native.join(stored, [self._read(position, size) for position, size, _ in member.modules])
 
     def _move(self, removed: _native.Member, heir: str, others: list[str]) -> None:
-        """Writes what a member had that was removed again, for those who shared it."""
+        """Writes the bytes of a removed member again, for the members that share them."""
         old, modules = removed.place, removed.modules
         place = self._write(heir, self._read(old.position, old.size), apart=old.apart)
         if not old.apart:
@@ -316,7 +316,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
 
 @contextlib.contextmanager
 def _appended(path: str | os.PathLike[str]) -> Generator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
-    """An archive's file, for writing, its members, and where it ends; as it was, if there is an exception."""
+    """An archive's file for writing, its members, and its end. After an exception, the file is as it was."""
     with lock.locked(path) as file:
         records = _native.ArchiveRecords()
         with _open(path) as opened:
@@ -367,7 +367,7 @@ def _metadata_text(metadata: Mapping[str, Any]) -> str:
 
 
 def _stored_metadata(artifact: _native.Artifact) -> str | None:
-    """What an artifact says, if it is short: the index is read as a whole by some."""
+    """The metadata of an artifact, if it is short: some readers read the whole index."""
     texts = artifact.metadata()
     text = _object_text(texts or {})
     return text if len(text.encode()) <= _MOST_METADATA else None

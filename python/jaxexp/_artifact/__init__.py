@@ -1,4 +1,4 @@
-"""What an artifact says of itself, read from its bytes.
+"""What an artifact says about itself, read from its bytes.
 
 May import: _io. No JAX is imported here.
 """

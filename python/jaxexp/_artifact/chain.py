@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def chain(artifact: Artifact) -> Iterator[Artifact]:
-    """An artifact's function, then its VJPs in the order of their order."""
+    """An artifact's function, then its VJPs by ascending order."""
     link: Artifact | None = artifact
     while link is not None:
         yield link

@@ -1,4 +1,4 @@
-"""`inspect`: what an artifact says of itself, without JAX."""
+"""`inspect`: what an artifact says about itself, without JAX."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
 
 
 def _head(module: memoryview) -> dict[str, Any]:
-    """What the head of a module tells; a module that is damaged is still described, by what there is."""
+    """The facts in the head of a module. A damaged module is described as far as possible."""
     try:
         head = module_head.read(module)
     except DeserializationError:

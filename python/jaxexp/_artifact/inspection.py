@@ -1,4 +1,4 @@
-"""`Inspection`: what an artifact says of itself, as data and as text."""
+"""`Inspection`: what an artifact says about itself, as data and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user has to say of an artifact: a mapping of strings to JSON values, kept in its trailer."""
+"""The user's metadata of an artifact: a mapping of strings to JSON values, kept in its trailer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def to_json(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Each value as a JSON text.
 
     Raises:
-        ExportError: a key is no string, or a value has no form in JSON; the message says which. It is a TypeError too
-            where the type is to blame.
+        ExportError: a key is not a string, or a value has no JSON form; the message names it. If the type is wrong, the
+            error is also a TypeError.
     """
     if not isinstance(metadata, Mapping):
         raise ExportTypeError(f"metadata has to be a mapping of strings to JSON values, found {type(metadata)}")
@@ -25,7 +25,7 @@ def from_json(texts: Mapping[str, str]) -> dict[str, Any]:
     """The values behind the texts.
 
     Raises:
-        DeserializationError: a text is no JSON.
+        DeserializationError: a text is not JSON.
     """
     return {key: _value(key, text) for key, text in texts.items()}
 

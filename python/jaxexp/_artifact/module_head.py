@@ -1,4 +1,4 @@
-"""What the head of a serialized module tells, without an MLIR parser: its producer, operations, attributes and types.
+"""The head of a serialized module, read without an MLIR parser: its producer, operations, attributes and types.
 
 A portable artifact is MLIR bytecode (https://mlir.llvm.org/docs/BytecodeFormat/): sections with a length each, so the
 tables that name what the module is made of are read without touching the code. An older or newer jaxlib than the
@@ -35,7 +35,7 @@ class Bytecode:
 
 
 def producer(module: bytes | memoryview) -> str | None:
-    """Who wrote a module; None where the bytes are no MLIR bytecode."""
+    """Who wrote a module; None if the bytes are not MLIR bytecode."""
     return _native.module_producer(module)
 
 
@@ -46,10 +46,9 @@ def stablehlo_of(producer: str | None) -> str | None:
 
 
 def may_name(module: bytes | memoryview, *names: str) -> bool:
-    """Whether one of these may be the name of an operation, an attribute or a symbol in a module.
+    """Whether a module may use one of these names for an operation, an attribute or a symbol.
 
-    Names have a section of their own. Searching it takes no longer where there are large constants, and parsing the
-    module would.
+    Names have a section of their own, so large constants do not make this slower, as they would make parsing.
     """
     return _native.module_may_name(module, *names)
 

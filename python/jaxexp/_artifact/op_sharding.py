@@ -12,7 +12,7 @@ _SUBGROUPS = {_REPLICATED: "replicated", _MAXIMAL: "maximal", _MANUAL: "manual"}
 
 
 def text(proto: bytes) -> str:
-    """The sharding as XLA prints it, such as ``{devices=[2,1]<=[2]}``; how long it is where it is damaged."""
+    """The sharding as XLA prints it, such as ``{devices=[2,1]<=[2]}``; if it is damaged, a text with its length."""
     try:
         return _text(proto)
     except (IndexError, ValueError, KeyError):

@@ -85,7 +85,7 @@ def _run(
 
 
 def _without_batch_of_float0(arg: Any, dim: int | None) -> tuple[Any, int | None]:
-    """An array of dtype float0 has no content, so one stands for all."""
+    """All arrays of dtype float0 are alike, because they have no content."""
     if dim is None or arg.dtype != _jax.float0:
         return arg, dim
     return np.zeros((*arg.shape[:dim], *arg.shape[dim + 1 :]), _jax.float0), None
@@ -123,7 +123,7 @@ def _partitions(array: Any) -> tuple[Any, ...]:
 def _reshaped(array: Any, shape: Sequence[Any], *partitions: Any, mesh: Any) -> Any:
     """An array in another shape and, where types tell how arrays are sharded over the mesh, sharded in another way.
 
-    Where a mesh axis would come twice, the first dimension has it.
+    If a mesh axis would appear twice, the first dimension gets it.
     """
     if _jax.AxisType.Explicit not in mesh.axis_types or array.dtype == _jax.float0:
         return array.reshape(shape)
@@ -143,7 +143,7 @@ def _reshaped(array: Any, shape: Sequence[Any], *partitions: Any, mesh: Any) -> 
 def _loop(
     bind: Callable[..., Sequence[Any]], axis: _MappedAxis, args: Sequence[Any], batched: Sequence[bool]
 ) -> Sequence[Any]:
-    """One call after the other: nothing says that a function treats a leading dimension as a batch."""
+    """One call after the other, because the function did not declare a batch dimension."""
 
     def call(slices: Sequence[Any]) -> Any:
         rest = iter(slices)
@@ -170,8 +170,8 @@ def _loop(
 def _rows(axis: _MappedAxis, args: Sequence[Any], result: Any) -> Any:
     """An array for the loop to fill with results; None leaves it to JAX, which makes one of zeros.
 
-    This one is made of an argument's values. So the compiler shards both alike over Auto axes of a mesh, where nothing
-    but the data flow tells it how.
+    It is made from the values of an argument. So the compiler shards both in the same way over Auto axes of a mesh,
+    where it only follows the data flow.
     """
     like = next((arg for arg in args if _is_number(jax.typeof(arg)) and 0 not in arg.shape), None)
     if like is None or not _is_number(result) or _jax.AxisType.Explicit in axis.mesh.axis_types:

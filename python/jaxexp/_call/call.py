@@ -1,4 +1,4 @@
-"""`Exported.call`: compares tree structures, and takes the short way where nothing is being traced."""
+"""`Exported.call`: compares tree structures, and takes a fast path if nothing is being traced."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
 
 
 def lowered(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The `jax.stages.Lowered` of a call with these arguments, or specs, that the same call later compiles or finds."""
+    """The `jax.stages.Lowered` of a call with these arguments or specs. If it is compiled, the same call uses the
+    result.
+    """
     return _eager_callable(exported).lower(*args, **kwargs)
 
 
 def _eager_callable(exported: ExportedData) -> Any:
-    """The function as one jitted callable, which is kept with it."""
+    """The function as one jitted callable; the function keeps it."""
     return data.kept(exported, "_eager_call", _jitted)
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
-    """The function as one jitted callable, which donates what it was exported to donate."""
+    """The function as one jitted callable, which donates the arguments that were donated in the export."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _call_traced(exported, args, kwargs)

@@ -1,4 +1,4 @@
-"""Derivatives of exported functions: the pushforward, and its transpose, a call of the VJP."""
+"""Derivatives of exported functions: the pushforward, and its transpose, which is a call of the VJP."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _vjp_of_vjp(exported: ExportedData) -> ExportedData:
 
 
 def _cotangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
-    """A cotangent for each primal value: the one that is known by its index, or zero."""
+    """A cotangent for each primal value: the known one for its index, otherwise zero."""
     return _filled([aval.to_ct_aval() for aval in avals], known)
 
 

@@ -1,4 +1,4 @@
-"""How a call of an exported function is lowered: its module goes into the caller's, and is called there."""
+"""How a call of an exported function is lowered: its module is merged into the caller's module and called there."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _check_convention(exported: ExportedData) -> None:
 
 
 def _check_manual(axis_context: Any, exported: ExportedData) -> None:
-    """Refuses, inside `jax.shard_map`, what wants to divide data among devices that each are on their own there.
+    """Inside `jax.shard_map`, where each device works on its own, refuses functions that divide data among devices.
 
     The compiler would stop on some of these calls with an error of its own, and on others abort the process.
     """
@@ -137,7 +137,7 @@ _MESH_SYMBOLS = ("mesh", "empty_mesh", "single_device_0", "maximal_mesh_0")
 
 
 def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
-    """Brings the shardings inside a module into the form that the module around it has: Shardy, with named meshes."""
+    """Converts the shardings in a module to the form of the module around it: Shardy, with named meshes."""
     symbols = _jax.ir.SymbolTable(callee.operation)
     as_attributes = mlir.has_shardy_attributes(callee)
     has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)

@@ -133,7 +133,7 @@ def _begin(pool: concurrent.futures.Executor, item: Any, place: Any) -> concurre
 
 
 def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
-    """Raises early the error of the first function, if those in front of it are done."""
+    """Raises the error of the first function that failed, if all functions before it are done."""
     for future in compiling:
         if not future.done():
             return
@@ -165,7 +165,7 @@ def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[
 
 
 def _arguments(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Specs of arguments as the signature has them, in the places that the caller means."""
+    """Specs of the arguments in the signature, placed where the caller wants them."""
     shardings: tuple[Any, ...]
     if isinstance(place, Mesh):
         shardings = tuple(sharding.on_mesh(stored, place) for stored in exported._in_named_shardings)

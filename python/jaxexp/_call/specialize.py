@@ -51,7 +51,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
 
 
 def _convention_version(exported: ExportedData) -> int:
-    """That of the new module: an old convention differs only in its tokens."""
+    """The calling convention of the new module. Old conventions differ only in their tokens."""
     version = exported.calling_convention_version
     return version if exported.ordered_effects else max(version, OLDEST_VERSION)
 
@@ -77,7 +77,7 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
 def _specialized_module(
     exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool
 ) -> Any:
-    """The module with a main function of the new shapes; without dynamic shapes where none of them is symbolic."""
+    """The module with a main function of the new shapes. If none of them is symbolic, it has no dynamic shapes."""
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
         module = runnable.parse(exported, context)
@@ -110,7 +110,7 @@ def _specialized_module(
 
 
 def _refined_type(type_: Any, aval: Any) -> Any:
-    """The tensor type of a new shape; what a dtype such as a PRNG key's adds to the shape stays."""
+    """The tensor type with a new shape. Dimensions that a dtype adds, such as those of PRNG keys, stay."""
     tensor = _jax.ir.RankedTensorType(type_)
     dynamic = _jax.ir.ShapedType.get_dynamic_size()
     shape = [size if _jax.is_constant_dim(size) else dynamic for size in aval.shape]

@@ -1,4 +1,4 @@
-"""The group of commands: which there are and what is common to them."""
+"""The group of commands, and what they have in common."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _FAILED = {"diff": 2}
 
 
 class _InterruptedError(Exception):
-    """Instead of KeyboardInterrupt, of which click makes an empty line."""
+    """Replaces KeyboardInterrupt, for which click prints an empty line."""
 
 
 class _UnreadError(Exception):
-    """Instead of BrokenPipeError, which ends in different ways with different releases of click."""
+    """Replaces BrokenPipeError, which releases of click handle in different ways."""
 
 
 class _Commands(click.Group):
-    """Imports the file of a command when it is asked for: what a command needs, others do not wait for."""
+    """Imports the file of a command on demand, so no command waits for what another one needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

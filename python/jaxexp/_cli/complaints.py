@@ -1,4 +1,4 @@
-"""What becomes of errors: one line on stderr, and an exit status."""
+"""Errors become one line on stderr and an exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def complain(text: str) -> None:
 
 
 def said(error: BaseException) -> str:
-    """What an expected error has to say; an unexpected one is raised again."""
+    """The message of an expected error; an unexpected one is raised again."""
     from jaxexp._errors import ExportError
 
     if isinstance(error, click.ClickException):
@@ -34,7 +34,7 @@ def said(error: BaseException) -> str:
 
 
 def said_of_any(error: Exception) -> str:
-    """What an error has to say, whatever it is."""
+    """The message of any error."""
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "jaxexp"
         return f"{error.format_message().rstrip('.')}. '{command} --help' has examples"

@@ -150,7 +150,7 @@ def split(text: str) -> tuple[str, str | None]:
 
 
 def is_archive(path: str) -> bool:
-    """Whether a path is one of an archive, told by its first bytes; a URL, by its end."""
+    """Whether a path leads to an archive, by the first bytes of the file, or by the end of a URL."""
     if "://" in path:
         return path.endswith(".zip")
     if not os.path.isfile(path):

@@ -1,7 +1,7 @@
 """How results look: titles, fields and tables, on a terminal and in a pipe.
 
-Artifacts are what others wrote, so what is printed of them is escaped here, in one place: no control character, no
-change of direction, no escape sequence reaches a terminal. Into a pipe goes plain text that is never cut or wrapped.
+Artifacts come from others, so everything that is printed from them is escaped here: no control character, no change of
+direction, no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Page:
         self._lines += [shown(line.replace("\t", "    ")) for line in text.splitlines()]
 
     def fields(self, facts: Iterable[tuple[str, str]], indent: int = _INDENT) -> None:
-        """Names and what there is to say of them, in two columns."""
+        """Names and their values, in two columns."""
         facts = list(facts)
         left = max((len(name) for name, _ in facts), default=0) + len(_GAP)
         for name, text in facts:
@@ -145,7 +145,7 @@ class Page:
         return click.style(text, **_STYLES[style]) if style and text and self._colours else text
 
     def write(self) -> None:
-        """Puts the page out, and begins the next one."""
+        """Prints the page, and begins the next one."""
         if self._lines:
             click.echo("\n".join(self._lines), color=self._colours)
         self._lines = []
@@ -215,7 +215,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 def _head(text: str, width: int) -> str:
-    """The beginning of a text, of at most so many columns, and of at least one character."""
+    """The beginning of a text: at most this many columns, but at least one character."""
     taken = itertools.accumulate(map(_cells, text))
     return text[: max(1, sum(1 for cells in taken if cells <= width))]
 

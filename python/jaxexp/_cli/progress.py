@@ -15,7 +15,7 @@ DELAY = 0.3
 
 @contextlib.contextmanager
 def bar(what: str, total: int) -> Generator[Callable[[int], None]]:
-    """Shows how far something is.
+    """Shows the progress of something.
 
     Args:
         what: what is being done.

@@ -1,4 +1,4 @@
-"""How single values cross into bytes: tree nodes, dtypes, dict keys.
+"""How single values become bytes: tree nodes, dtypes, dict keys.
 
 May import: _function.
 """

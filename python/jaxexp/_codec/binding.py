@@ -1,4 +1,4 @@
-"""What the native codec builds JAX's objects with, and how effects and safety checks cross into bytes."""
+"""The functions with which the native codec builds JAX's objects; effects and safety checks as bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import dtypes, nodes
 
 @functools.cache
 def bind() -> None:
-    """Hands the native module what it builds JAX's objects with."""
+    """Gives the native module the functions with which it builds JAX's objects."""
     _native.bind(
         types.SimpleNamespace(
             ShapedArray=_jax.ShapedArray,
@@ -56,7 +56,7 @@ def bind() -> None:
 
 
 def _effect_name(effect: Any) -> str:
-    """What stands for an effect in the bytes: its type, so any two effects of that type have to be equal."""
+    """The name of an effect in the bytes. It names only the type, so all effects of that type must be equal."""
     effect_type = type(effect)
     try:
         same = effect_type() == effect and hash(effect_type()) == hash(effect)

@@ -29,8 +29,8 @@ def keys_to_bytes(keys: Iterable[Any], refusal: type[SerializationError]) -> byt
     """The encoding of a dict's keys, in their order.
 
     Raises:
-        SerializationError: as a `refusal`, where a key is of a type that cannot be told from bytes, or where two keys
-            would be read as one.
+        SerializationError: as a `refusal`, if a key has a type that cannot be stored, or if two keys would be read as
+            one.
     """
     keys = tuple(keys)
     tagged = [_tagged(key, key, refusal) for key in keys]

@@ -1,4 +1,4 @@
-"""The dtypes of the format, by their numbers, and those that were registered at run time."""
+"""The dtypes of the format by their numbers, and those that were registered at run time."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=type)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Node:
-    """How one pytree node type crosses into bytes and back."""
+    """How one pytree node type becomes bytes, and is read again."""
 
     nodetype: type
     serialized_name: str
@@ -162,7 +162,7 @@ def _keyed(
     refusal: type[SerializationError],
     from_children: Callable[[Any, Sequence[Any]], Any],
 ) -> _Node:
-    """Dicts with other keys than strings. `jax.export` reads them where jaxexp is imported, but never writes them."""
+    """Dicts with keys that are not strings. `jax.export` can read them if jaxexp is imported, but never writes them."""
     node = _Node(
         nodetype,
         serialized_name,

@@ -9,11 +9,11 @@ from jaxexp import _jax
 
 
 class SharedRegistry(dict[Any, Any]):
-    """`jax.export`'s table of pytree types, with room for what jaxexp put there on a user's behalf.
+    """`jax.export`'s table of pytree types, with room for the types that users registered with jaxexp.
 
     A type that was registered with jaxexp must be known to `jax.export`, and registering it there as well must stay
-    allowed. `jax.export` refuses a key that its table holds already, so this table denies having an entry that came
-    from jaxexp when it is asked by a registration of the same type, and answers everybody else as a dict does.
+    allowed. `jax.export` refuses a key that its table holds already, so this table hides an entry of jaxexp's from a
+    registration of the same type. For everybody else it is a normal dict.
     """
 
     __slots__ = ("from_jaxexp",)

@@ -1,4 +1,4 @@
-"""Jaxexp beside other releases: who reads an artifact, migration, `install`.
+"""jaxexp and other releases: who reads an artifact, migration, `install`.
 
 May import: jaxexp _read _exported _module _codec _function _releases _artifact.
 """

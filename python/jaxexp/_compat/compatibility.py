@@ -1,4 +1,4 @@
-"""What an artifact is, and who can read it: told from its bytes, without running it."""
+"""What an artifact is, and who can read it, found out from its bytes without running it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def compatibility(buffer: Buffer) -> Compatibility:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Facts:
-    """What decides who can load an artifact."""
+    """The facts that decide who can load an artifact."""
 
     version: int
     calling_convention_version: int

@@ -1,4 +1,4 @@
-"""Puts jaxexp in `jax.export`'s place, so that code which was written for it runs on jaxexp."""
+"""Puts jaxexp in the place of `jax.export`, so that code for `jax.export` runs on jaxexp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _originals: dict[str, Any] = {}
 
 
 class _Installation:
-    """Ends on `uninstall`, or at the end of a with block."""
+    """Calls `uninstall` at the end of a `with` block."""
 
     def __enter__(self) -> None:
         pass

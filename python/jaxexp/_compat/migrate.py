@@ -63,7 +63,7 @@ def migrate(
 
 
 def _up_to_date(old: Exported) -> Exported:
-    """The same function with everything that no longer is current replaced, its VJPs likewise."""
+    """The same function and VJPs, with everything replaced that is out of date."""
     kept = {name: getattr(old, name) for name in Exported.__dataclass_fields__ if name not in _REPLACED}
     return Exported(
         **kept,

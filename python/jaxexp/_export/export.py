@@ -107,7 +107,7 @@ def export(
 
 
 def _for_readers(exported: Exported, compatibility: str) -> Exported:
-    """The function as the chosen reader can have it, which remembers the choice."""
+    """The function in the form for the chosen reader. It remembers the choice."""
     _, (written,) = retarget.for_choice([exported], compatibility)
     return data.remember(written, compatibility=compatibility)
 

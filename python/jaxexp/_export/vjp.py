@@ -1,4 +1,4 @@
-"""The VJP of a lowered function, as a function that can be exported in its turn."""
+"""The VJP of a lowered function, as a function that can be exported, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ExportedData`: the fields of an exported function, what follows from them, and what its verbs keep with it.
+"""`ExportedData`: the fields of an exported function, values derived from them, and what the verbs keep with it.
 
 The verbs (`call`, `serialize`, `specialize`, ...) are in rooms above. They take `ExportedData`, and return the class
 that they were given.
@@ -98,7 +98,7 @@ class ExportedData:
     if not TYPE_CHECKING:  # which would take a misspelt name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Fields that are made when somebody first asks: neither the constructor nor the decoder sets them."""
+            """Fields that are made on first use: neither the constructor nor the decoder sets them."""
             make = _MADE_LATER.get(name)
             if make is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
@@ -152,7 +152,7 @@ class ExportedData:
 
 
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
-    """What `make` makes of a function, made once and kept with it under a name."""
+    """The result of `make` for a function, made once and kept with the function under a name."""
     attributes = exported.__dict__
     if name in attributes:
         value: T = attributes[name]
@@ -162,10 +162,10 @@ def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
 
 
 def module_view(exported: ExportedData) -> bytes | memoryview:
-    """The module without a copy: a view into the artifact that was loaded, until somebody asked for bytes.
+    """The module without a copy: a view into the loaded artifact, or the bytes once they were made.
 
     Raises:
-        DeserializationError: the module is not the one that was written.
+        DeserializationError: the module is damaged.
     """
     artifact = _artifact_of(exported)
     return exported.mlir_module_serialized if artifact is None else artifact.module()
@@ -177,7 +177,9 @@ def is_loaded(exported: ExportedData) -> bool:
 
 
 def stored_chain(exported: E) -> Iterator[E]:
-    """A function and the VJPs in the artifact that it was loaded from; by itself if it was exported in this process."""
+    """A function and the VJPs in the artifact that it was loaded from; only the function if it was exported in this
+    process.
+    """
     artifact: Artifact | None = exported.__dict__.get("_artifact")
     yield exported
     for _ in itertools.islice(() if artifact is None else chain(artifact), 1, None):
@@ -208,25 +210,25 @@ def origin(exported: ExportedData) -> tuple[str, int]:
 
 
 def described(exported: ExportedData) -> str:
-    """What messages call a function or a VJP."""
+    """The name of a function or a VJP for messages."""
     name, order = origin(exported)
     return f"the VJP of order {order} of {name}" if order else name
 
 
 def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
-    """What the user said of the artifact that a function was loaded from."""
+    """The metadata of the artifact that a function was loaded from."""
     found: Mapping[str, Any] = exported.__dict__.get("_metadata") or {}
     return found
 
 
 def compatibility_of(exported: ExportedData) -> str | None:
-    """For whom a function was exported, and `serialize` writes unless told otherwise."""
+    """The `compatibility` that a function was exported with, for which `serialize` writes by default."""
     found: str | None = exported.__dict__.get("_compatibility")
     return found
 
 
 def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatibility: str | None = None) -> E:
-    """Notes what `metadata_of` and `compatibility_of` return; None leaves what they returned before."""
+    """Sets what `metadata_of` and `compatibility_of` return; None changes nothing."""
     if metadata is not None:
         exported.__dict__["_metadata"] = metadata
     if compatibility is not None:
@@ -235,13 +237,13 @@ def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatib
 
 
 def _artifact_of(exported: ExportedData) -> Artifact | None:
-    """The artifact that holds the module, until somebody asked for the module as bytes."""
+    """The artifact that holds the module; None once the module was made as bytes."""
     attributes = exported.__dict__
     return None if "mlir_module_serialized" in attributes else attributes["_artifact"]
 
 
 def _module_as_it_is(exported: ExportedData) -> bytes | memoryview:
-    """The module for comparisons, which tell whether two are alike and not whether they are damaged."""
+    """The module for comparisons, without a check for damage."""
     artifact = _artifact_of(exported)
     return exported.mlir_module_serialized if artifact is None else artifact.unchecked_module()
 

@@ -1,4 +1,4 @@
-"""`DisabledSafetyCheck`: which safety checks an exported function does without."""
+"""`DisabledSafetyCheck`: the safety checks that are left out for an exported function."""
 
 from __future__ import annotations
 

@@ -82,10 +82,10 @@ def _renamed(spec: Any, axis_names: Mapping[str, str]) -> Any:
 
 
 def meshes_of_call(stored: Sequence[Any], in_avals: Sequence[Any]) -> dict[Any, Any]:
-    """Which mesh of a call stands for which stored mesh, where that is another one.
+    """The mesh of a call for each stored mesh, where they differ.
 
-    With Explicit axes, meshes are part of the types of arrays: results have to lie on the caller's mesh to be of use
-    next to the arguments, though its axes may have other names, or devices of another kind.
+    With Explicit axes, meshes are part of the types of arrays: results have to be on the caller's mesh, like the
+    arguments, even if its axes have other names, or its devices are of another kind.
 
     Args:
         stored: the stored shardings of the arguments.
@@ -122,7 +122,7 @@ def in_call(sharding: Any, meshes: dict[Any, Any]) -> Any:
 
 
 def for_jit(sharding: Any) -> Any:
-    """A stored sharding as `jax.jit` takes it, which wants no sharding where there is no mesh."""
+    """A stored sharding for `jax.jit`, which takes None if there is no mesh."""
     return None if sharding is None or sharding.mesh.empty else sharding
 
 

@@ -40,7 +40,7 @@ def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
 
 
 def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> bytes:
-    """The bytes of an artifact's file, whose size `check_size` sees first.
+    """The bytes of an artifact's file, after `check_size` was called with its size.
 
     Raises:
         DeserializationError: it is empty.

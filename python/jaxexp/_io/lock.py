@@ -26,7 +26,7 @@ else:
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
-    """A file for reading and writing, unbuffered, that nobody else has from here.
+    """A file for reading and writing, unbuffered, and locked against other processes.
 
     Raises:
         ExportError: somebody else has it.

@@ -1,4 +1,4 @@
-"""Where the bytes of an archive come from: a file that is mapped, a file object, or what fsspec finds behind a URL."""
+"""Where the bytes of an archive come from: a mapped file, a file object, or a URL that fsspec opens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Source(Protocol):
         ...
 
     def opened(self) -> None:
-        """Lets go of what only opening takes."""
+        """Releases what was only needed for opening."""
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Buffers with several ranges, given by position and size."""
@@ -132,7 +132,7 @@ class _Ranges:
         return [self.read(*r) for r in ranges]
 
     def rfind(self, pattern: bytes, end: int) -> int:
-        """In pieces that grow: what is looked for is seldom far away."""
+        """Reads pieces of growing size, because the pattern is usually near."""
         last, step = end, 1 << 16
         while end > 0:
             start = max(0, end - step)
@@ -195,7 +195,7 @@ class _Remote(_Ranges):
         return self._complete(data, position, size)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Ranges that lie close together are fetched in one request, and requests run side by side."""
+        """Fetches neighbouring ranges in one request, and several requests at the same time."""
         order = sorted({(position, position + size) for position, size in ranges if size})
         blocks: list[list[int]] = []
         for start, end in order:

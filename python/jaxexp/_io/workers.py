@@ -12,7 +12,7 @@ def worker_count(workers: int | None) -> int:
     """What a `workers` argument means: None is one for each CPU that the process may use.
 
     Raises:
-        ExportError: it is no number of threads; a TypeError too where it is no int.
+        ExportError: it is not a number of threads. The error is also a TypeError if it is not an int.
     """
     if workers is None:
         with contextlib.suppress(AttributeError):  # not on every system

@@ -1,7 +1,7 @@
 """The declaration that a dimension variable is a batch.
 
-It is an attribute of the module, so that it travels through every reader and writer of artifacts. It is checked against
-the signature wherever it is used; one that does not fit is as good as none.
+It is an attribute of the module, so every reader and writer of artifacts keeps it. Whoever uses it compares it with the
+signature first, and ignores it if it does not fit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, which the fo
 class BatchDim:
     """A dimension variable that is a batch, and the arguments and results that it leads.
 
-    `constrained` is the function with the constraints on its dimension variables, which a loaded one has forgotten.
+    `constrained` is the function with the constraints on its dimension variables, which a loaded function lacks.
     """
 
     name: str
@@ -40,10 +40,10 @@ class BatchDim:
 def check(
     name: str, fun_name: str, in_avals: Sequence[Any], in_tree: Any, out_avals: Sequence[Any], out_tree: Any
 ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Which arguments and which results the dimension variable `name` leads, given that it is a batch.
+    """The arguments and results whose leading dimension is the variable `name`, if that can be a batch.
 
     Raises:
-        ExportError: it cannot be one; the message says which argument or result is in the way.
+        ExportError: it cannot be a batch; the message names the argument or result that prevents it.
     """
     if not isinstance(name, str):
         raise ExportTypeError(
@@ -94,7 +94,7 @@ def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
 
 
 def of(exported: ExportedData) -> BatchDim | None:
-    """The batch dimension that a function was exported with, None where there is none or where it does not fit."""
+    """The batch dimension that a function was exported with; None if there is none, or if it does not fit."""
     return data.kept(exported, "_batch", _read)
 
 

@@ -51,7 +51,7 @@ STABLE_CUSTOM_CALLS = frozenset(
 
 
 def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
-    """Refuses a module with custom calls that no one promises to keep.
+    """Refuses a module with custom calls that nobody promises to keep stable.
 
     Args:
         module: the MLIR module.
@@ -80,7 +80,7 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
 def check_present(exported: ExportedData, module: Any, module_context: Any) -> None:
     """Refuses, before it is compiled, a module that calls what this process does not have.
 
-    When the caller is itself being exported, another process will run the module, of which nothing is known here.
+    If the caller is being exported, another process will run the module, about which nothing is known here.
 
     Args:
         exported: the function.
@@ -152,7 +152,7 @@ _present: set[tuple[str, str]] = set()
 
 
 def _is_missing(target: str, platform: str) -> bool:
-    """Whether nothing implements a custom call on a platform; where that cannot be known, it counts as there."""
+    """Whether nothing implements a custom call on a platform; False if that cannot be known."""
     if _OF_COMPILER.fullmatch(target) or (target, platform) in _present:
         return False
     if platform != "cpu" and (platform == "tpu" or target in STABLE_CUSTOM_CALLS):

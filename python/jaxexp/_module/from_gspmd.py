@@ -129,7 +129,7 @@ class _Mesh:
 
 
 def _texts(module: Any) -> set[str]:
-    """All shardings of a module that say something."""
+    """All shardings of a module that are not empty."""
     found = {_text(operation) for operation in mlir.iter_operations(module) if _NAME in operation.attributes}
     for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
         for name in ("arg_attrs", "res_attrs"):
@@ -182,7 +182,7 @@ def _tiling(text: str, nr_devices: int) -> _Tiling:
 
 
 def _take(tile: int, left: list[_Cut], text: str) -> Iterator[_Cut]:
-    """Takes so many groups of devices from the front of what is left."""
+    """Takes this many groups of devices from the front of what is left."""
     while tile > 1:
         low, high = left[0]
         taken = math.gcd(tile, high // low)

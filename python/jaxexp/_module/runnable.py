@@ -1,4 +1,4 @@
-"""The module of an exported function as the installed JAX runs it: the door that every module comes through."""
+"""The module of an exported function as the installed JAX runs it. Every module is parsed here before it is used."""
 
 from __future__ import annotations
 

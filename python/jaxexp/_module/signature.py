@@ -1,4 +1,4 @@
-"""Whether a module is the one that an artifact's signature speaks of."""
+"""Whether a module fits the signature of its artifact."""
 
 from __future__ import annotations
 

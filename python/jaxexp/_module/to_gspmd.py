@@ -1,4 +1,4 @@
-"""Shardy's dialect in a module, said in the attributes and custom calls of GSPMD: for readers from before Shardy."""
+"""Rewrites Shardy's dialect in a module as attributes and custom calls of GSPMD, for readers older than Shardy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Rewriter:
         return _jax.ir.DictAttr.get(named)
 
     def hints(self, operation: Any) -> None:
-        """What an operation says of the sharding of its results. It may be left out; rules are only for Shardy."""
+        """What an operation says about the sharding of its results. It may be left out; rules are only for Shardy."""
         attributes = operation.attributes
         if "sdy.sharding_rule" in attributes:
             del attributes["sdy.sharding_rule"]

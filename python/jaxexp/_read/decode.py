@@ -15,9 +15,9 @@ from jaxexp._exported import Exported
 
 
 def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
-    """The function in a buffer, which is verified; its module and its VJP are read when somebody asks for them.
+    """The function in a buffer, which is verified. Its module and its VJP are read on first use.
 
-    Where there are modules, one for each function, the buffer is what `_native.cut` left of an artifact.
+    If modules are given, one for each function, the buffer is the image that `_native.cut` made of an artifact.
     """
     return decode(verified(buffer, modules))
 
@@ -34,7 +34,7 @@ def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
 
 
 def decode(artifact: _native.Artifact) -> Exported:
-    """A function whose metadata is decoded now, and whose module and VJP when somebody asks for them."""
+    """A function. Its metadata is decoded now, its module and its VJP on first use."""
     attributes = artifact.decode()
     vjp = artifact.vjp()
     attributes["_artifact"] = artifact

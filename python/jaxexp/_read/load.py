@@ -91,7 +91,7 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Expor
 
 
 def _in_small_pages(mapped: mmap.mmap) -> None:
-    """Keeps the resident memory of a file whose module nobody has read yet in proportion to its metadata."""
+    """Keeps the resident memory of a file in proportion to its metadata, as long as its module is not read."""
     size = len(mapped)
     if sys.platform == "linux" and size > 2 * _END:
         with contextlib.suppress(OSError):  # a kernel without huge pages

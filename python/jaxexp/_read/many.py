@@ -29,7 +29,7 @@ OnError = Literal["raise", "return"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manner:
-    """How many artifacts are read; `load_many` says what each of these is."""
+    """The options for reading many artifacts; `load_many` explains them."""
 
     workers: int | None = None
     on_error: OnError = "raise"
@@ -148,7 +148,7 @@ def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequ
 def _let_go_of_pages(owner: Any) -> None:
     """Takes the pages of a mapped file, which were read for the metadata, out of this process's memory.
 
-    They stay in the system's cache, from where the next access has them back.
+    They stay in the system's cache, so the next access is fast.
     """
     mapped = owner.obj if isinstance(owner, memoryview) else owner
     if sys.platform == "linux" and isinstance(mapped, mmap.mmap):
@@ -160,12 +160,12 @@ def _let_go_of_pages(owner: Any) -> None:
 
 
 def _place(item: Any, index: int) -> str:
-    """What errors call an item."""
+    """The name of an item for errors."""
     return os.fsdecode(item) if isinstance(item, (str, os.PathLike)) else f"item {index}"
 
 
 def _too_large(items: Sequence[Any], policy: Policy) -> dict[int, PolicyError]:
-    """The errors of buffers, which have a size; that of a file is known when it is opened."""
+    """The errors of buffers that are too large. The size of a file is checked when it is opened."""
     errors = {}
     for i, item in enumerate(items):
         if isinstance(item, (bytes, bytearray, memoryview)) and (error := _size_error(policy, memoryview(item).nbytes)):
@@ -182,7 +182,7 @@ def _size_error(policy: Policy, size: int) -> PolicyError | None:
 
 
 def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], manner: Manner) -> list[Any]:
-    """Checks the policy, says of errors what they are about, and raises the first if that is asked for."""
+    """Checks the policy, adds file names to errors, and raises the first error if `on_error` says so."""
     if manner.policy is not None:
         failed = sorted({*failed, *_refused(results, set(failed), manner.policy, manner.raises)})
     for i in failed:
@@ -197,7 +197,7 @@ def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], m
 
 
 def _refused(results: list[Any], failed: set[int], policy: Policy, only_first: bool) -> list[int]:
-    """Replaces functions that the policy does not allow by errors."""
+    """Puts errors in the place of functions that the policy does not allow."""
     refused = []
     for i, exported in enumerate(results):
         if i in failed:

@@ -1,4 +1,4 @@
-"""What a loaded artifact may contain, and whether one does: told from its modules, not from what it says of itself."""
+"""What a loaded artifact may contain. This is checked in its modules, not in what the artifact says about itself."""
 
 from __future__ import annotations
 

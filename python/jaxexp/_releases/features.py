@@ -1,4 +1,5 @@
-"""What the readers and compilers of JAX releases know, beside the table: each fact once, by the first release.
+"""What the readers and compilers of JAX releases know, in addition to the table: each fact by the first release that
+has it.
 
 `tests/interop` compares this with real releases. This module needs no JAX.
 """
@@ -88,12 +89,12 @@ def stablehlo_that_compiles(release: Release) -> str:
 
 
 def custom_call_since(target: str) -> Version | None:
-    """The first release whose jaxlib has a custom call; None where all have it, or nobody knows."""
+    """The first release whose jaxlib has a custom call; None if all have it, or if that is not known."""
     return next((since for pattern, since in _CUSTOM_CALLS if re.fullmatch(pattern, target)), None)
 
 
 def since(knows: Callable[[Release], bool]) -> Version:
-    """The first release of which the table says that it knows a thing; the newest one has to know it."""
+    """The first release in the table that knows something, which the newest release must know."""
     return next(release.number for release in RELEASES if knows(release))
 
 

@@ -1,4 +1,4 @@
-"""Which releases of JAX can parse a module: when StableHLO's operations, types and attributes came into being.
+"""Which releases of JAX can parse a module: the first release for each of StableHLO's operations, types and attributes.
 
 The version of StableHLO that a module was written for is a promise: every release whose jaxlib knows that version
 reads it. What is really needed is often less, because most operations are old. `tests/interop/measure_stablehlo.py`
@@ -59,7 +59,7 @@ _FIRST_WITH_ATTRIBUTE = {
 
 
 def needs(head: Bytecode) -> list[tuple[Release, str]]:
-    """What in a module not every release can parse: the first release that can, and a name; oldest first."""
+    """Things in a module that not every release can parse: the first release that can, and a name; oldest first."""
     found = {(_FIRST_WITH_OPERATION[name], name) for name in head.operations & _FIRST_WITH_OPERATION.keys()}
     found |= {_FIRST_WITH_TYPE[code] for code in head.type_codes & _FIRST_WITH_TYPE.keys()}
     found |= {_FIRST_WITH_ATTRIBUTE[code] for code in head.attribute_codes & _FIRST_WITH_ATTRIBUTE.keys()}

@@ -1,4 +1,4 @@
-"""What each release of JAX that has an exporter writes and reads: a table of measured facts, and look-ups in it.
+"""What each release of JAX with an exporter writes and reads: a table of measured facts, and look-ups in it.
 
 `tests/interop/measure_releases.py` asks the released wheels and prints these rows. This module needs no JAX.
 """
@@ -126,7 +126,7 @@ def at(version: tuple[int, ...]) -> Release:
 
 
 def newest_before(date: datetime.date) -> Release | None:
-    """The newest release, by its number, that was out on a day; None before the first one."""
+    """The newest release, by its number, on a given day; None before the first one."""
     return max((r for r in RELEASES if r.date <= date), key=lambda r: r.number, default=None)
 
 

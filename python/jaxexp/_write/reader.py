@@ -1,4 +1,4 @@
-"""For whom an artifact is written: an old release of JAX, what it knows, and what cannot be said to it."""
+"""For whom an artifact is written: an old release of JAX, what it knows, and what it cannot read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Reader:
 
     @property
     def form(self) -> _native.Form:
-        """The slots to fill: those that this reader needs, beside those of today's readers."""
+        """The slots to fill: those that this reader needs, in addition to those of today's readers."""
         return _native.Form(
             serialization_version=features.serialization_version(self.release).written,
             short_device_count=self.version < features.LONG_DEVICE_COUNT,
@@ -74,11 +74,11 @@ class Reader:
 
     @property
     def choice(self) -> str:
-        """What chooses it: a value of the parameter `compatibility`."""
+        """The value of the parameter `compatibility` that chooses it."""
         return f"jax-{self.release.version}"
 
     def refusal(self, fun_name: str, what: str, since: Version | None, advice: str = "") -> TooOldReaderError:
-        """The error for a function that this reader cannot be told of.
+        """The error for a function that this reader cannot read.
 
         Args:
             fun_name: the function's name.
@@ -91,7 +91,7 @@ class Reader:
 
 
 def check_choice(compatibility: Any) -> None:
-    """Refuses what is no value of the parameter `compatibility`.
+    """Refuses what is not a value of the parameter `compatibility`.
 
     Raises:
         ExportTypeError: it is neither None nor a string.
@@ -102,7 +102,7 @@ def check_choice(compatibility: Any) -> None:
 
 
 def reader_of(compatibility: Any) -> Reader:
-    """The reader that a release or a span stands for.
+    """The reader for a release, or for a number of weeks.
 
     Args:
         compatibility: ``"jax-0.6.2"``, or ``"12w"`` for what was the newest release twelve weeks before the installed
@@ -135,7 +135,7 @@ def reader_of(compatibility: Any) -> Reader:
 
 
 def _weeks_back(weeks: int) -> Reader:
-    """What somebody has who updated last so many weeks before the installed release came out."""
+    """The newest release this many weeks before the installed release came out."""
     installed = table.at(_jax.installed_release)
     first = min(table.RELEASES, key=lambda release: release.date)
     # No calendar goes back further than this, and `timedelta` knows its limits.
@@ -161,7 +161,7 @@ def _reader(release: Release) -> Reader:
 
 
 def check(exported: ExportedData, reader: Reader) -> None:
-    """Refuses a function whose signature the reader cannot be told of; its module is another matter.
+    """Refuses a function whose signature the reader cannot read. This does not check the module.
 
     Raises:
         TooOldReaderError: names the feature and the first release that knows it.

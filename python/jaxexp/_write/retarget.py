@@ -1,4 +1,4 @@
-"""An exported function for an older reader: its module in that reader's StableHLO, without what came later."""
+"""An exported function for an older reader: its module in that reader's StableHLO, without later features."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .reader import MAX, Reader, TooOldReaderError
 
 
 def for_choice(chain: Sequence[E], compatibility: str) -> tuple[Reader, list[E]]:
-    """A function and its VJPs as the reader can have them, which the parameter `compatibility` names.
+    """A function and its VJPs in the form for the reader that the parameter `compatibility` names.
 
     Raises:
-        ExportError: the choice names no reader, or the reader cannot be told of one of the functions.
+        ExportError: the choice names no reader, or the reader cannot read one of the functions.
     """
     if compatibility != MAX:
         reader = readers.reader_of(compatibility)
@@ -34,7 +34,7 @@ def for_choice(chain: Sequence[E], compatibility: str) -> tuple[Reader, list[E]]
 
 
 def lowering_context(compatibility: str | None) -> Any:
-    """In which a function is lowered for a reader: without Shardy for one that does not know it."""
+    """The context in which a function is lowered for a reader: without Shardy if the reader does not know it."""
     if compatibility is None or (compatibility != MAX and readers.reader_of(compatibility).has_shardy):
         return contextlib.nullcontext()
     return _jax.shardy_flag(False)
@@ -58,10 +58,10 @@ def oldest(write: Any) -> tuple[Reader, Any]:
 
 
 def for_reader(exported: E, reader: Reader) -> E:
-    """The same function for a reader; itself where nothing is to be changed.
+    """The same function for a reader; the function itself if nothing has to change.
 
     Raises:
-        TooOldReaderError: names what the reader cannot be told.
+        TooOldReaderError: names what the reader cannot read.
     """
     readers.check(exported, reader)
     module = _Rewriting(exported, reader).module()
@@ -83,7 +83,7 @@ class _Rewriting:
     reader: Reader
 
     def module(self) -> bytes | None:
-        """None where the module can stay as it is."""
+        """None if the module can stay as it is."""
         serialized, reader = self.exported.mlir_module_serialized, self.reader
         has_shardy = module_head.may_name(serialized, "sdy") and not reader.has_shardy
         written = module_head.stablehlo_of(module_head.producer(serialized))
@@ -153,7 +153,7 @@ class _Rewriting:
 
 
 def _first_to_read(module: Any, reader: Reader) -> Reader | None:
-    """The first release after `reader` whose StableHLO can say a module. What one version can say, later ones can."""
+    """The first release after `reader` whose StableHLO can express a module. Later versions can express it, too."""
     newer = [r for r in readers.readers() if r.version > reader.version]
     low, high = 0, len(newer)
     while low < high:
@@ -167,7 +167,7 @@ def _first_to_read(module: Any, reader: Reader) -> Reader | None:
 
 
 def _not_in_stablehlo(message: str) -> str:
-    """What jaxlib's message is about, by the names that it has in a module."""
+    """What jaxlib's message is about, with the names that are used in modules."""
     operation = re.search(r"failed to legalize operation 'vhlo\.(\w+?)_v\d+'", message)
     if operation is None:
         return f"something ({message.strip().splitlines()[-1]})"

@@ -59,7 +59,7 @@ def _encoder_arguments(
 
 
 def _notes(exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | None) -> _native.Notes | None:
-    """What a trailer says of the whole artifact. A function that was loaded keeps its metadata, unless there is new."""
+    """What a trailer says about the whole artifact. A loaded function keeps its metadata unless it gets new."""
     if not trailer:
         if metadata is None:
             return None

@@ -95,7 +95,7 @@ def _exported_here() -> Mapping[str, bytes]:
 
 
 def _difference(blob: bytes) -> str | None:
-    """In what the two libraries differ about an artifact; None if in nothing."""
+    """A difference between the two libraries for an artifact; None if there is none."""
     from jax import export as jax_export
 
     from jaxexp._read.decode import read
@@ -124,7 +124,9 @@ _COMPARED = (
 
 
 def _shown(value: Any) -> Any:
-    """What can be compared: dimension variables of two scopes differ, and jax.export drops weak types."""
+    """The part of a value that can be compared: dimension variables of two scopes differ, and jax.export drops weak
+    types.
+    """
     if isinstance(value, tuple) and all(hasattr(v, "dtype") for v in value):
         return [(str(v.shape), v.dtype) for v in value]
     return value

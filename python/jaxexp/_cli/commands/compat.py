@@ -70,7 +70,7 @@ def _facts(found: Compatibility) -> dict[str, object]:
 
 
 def _show_for(page: Page, reader: str, described: list[tuple[str, Compatibility]]) -> None:
-    """Prints what one release makes of each artifact."""
+    """Prints for each artifact whether one release loads it."""
     asked = number(reader)
     rows = []
     for name, found in described:

@@ -1,4 +1,4 @@
-"""`jaxexp diff`: in what two artifacts differ."""
+"""`jaxexp diff`: the differences between two artifacts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _Rows = dict[str, tuple[Any, Any]]
 
 
 def _compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
-    """For each section what differs: its name, and what it is in both; None where one has no such thing."""
+    """The differences in each section: a name, and its values in both artifacts; None if one has no such thing."""
     inspected = read(old), read(new)
     orders = min(len(found.module_bytes) for found in inspected)
     a, b = (_facts(source, found, orders) for source, found in zip((old, new), inspected, strict=True))
@@ -68,7 +68,7 @@ def _compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
 
 
 def _compared_members(old: str, new: str) -> _Rows:
-    """What differs between two archives, told from their indices."""
+    """The differences between two archives, from their indices."""
     a, b = ({name: handle.digest for name, handle in inputs.opened(path).items()} for path in (old, new))
     return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
 
@@ -125,7 +125,7 @@ def _described(value: Any) -> str:
 
 
 def _digests(source: inputs.Source) -> dict[str, str]:
-    """Of what is really there, whatever a trailer says: modules may have the same operations and other constants."""
+    """Digests of the real bytes, not those in the trailer: modules may have equal operations and other constants."""
     import hashlib
 
     from jaxexp._artifact.chain import chain

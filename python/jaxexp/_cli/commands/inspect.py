@@ -1,4 +1,4 @@
-"""`jaxexp inspect`: what an artifact says of itself."""
+"""`jaxexp inspect`: what an artifact says about itself."""
 
 from __future__ import annotations
 

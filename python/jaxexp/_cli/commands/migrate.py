@@ -1,4 +1,4 @@
-"""`jaxexp migrate`: an old artifact written anew."""
+"""`jaxexp migrate`: rewrites an old artifact."""
 
 from __future__ import annotations
 

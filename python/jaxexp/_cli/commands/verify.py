@@ -31,16 +31,16 @@ Example:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What became of one artifact.
+    """The result for one artifact.
 
     Attributes:
         file: its name.
-        state: "whole", "damaged" or "unreadable": then there is no such file, or it cannot be opened.
+        state: "whole", "damaged", or "unreadable" if there is no such file or it cannot be opened.
         bytes: its size.
-        digests: whether it has digests, by which any damage is found; None where that was not reached.
+        digests: whether it has digests, by which any damage is found; None if that is not known.
         error: what is wrong with it; None if nothing is.
         archive: the archive that it is a member of, or None.
-        unfinished_bytes: how many bytes an interrupted append left behind that archive, which do no harm.
+        unfinished_bytes: how many bytes an interrupted append left after the end of that archive; they do no harm.
     """
 
     file: str
@@ -85,7 +85,7 @@ def command(
 
 @dataclasses.dataclass(frozen=True)
 class _Members:
-    """Of an archive, or of a slice of one."""
+    """The members of an archive, or of a slice of one."""
 
     path: str
     archive: Archive
@@ -95,7 +95,7 @@ _Job = inputs.Source | _Members | Verdict
 
 
 def _found(paths: tuple[str, ...], recursive: bool, include: tuple[str, ...]) -> Iterator[_Job]:
-    """All artifacts that are meant; where there should be one and is none, why."""
+    """All artifacts to verify; a verdict in the place of those that are missing."""
     for path in paths:
         inside = [path]
         try:
@@ -144,7 +144,7 @@ def _of_files(jobs: Iterable[Any], threads: int, advance: Callable[[int], None])
 
 
 def _batches(jobs: Iterable[Any]) -> Iterator[list[Any]]:
-    """Files that are verified without a sign of life: some, or a large one."""
+    """Files that are verified in one step, without progress: a number of small ones, or a large one."""
     batch: list[Any] = []
     size = 0
     for job in jobs:
@@ -170,7 +170,7 @@ def _verdict(name: str, size: int, digests: bool, wrong: Any) -> Verdict:
 
 
 def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
-    """Of archives, each of which is verified in threads of its own: every byte of it is under a digest."""
+    """The verdicts for archives. Threads verify one archive after the other; digests cover every byte."""
     from jaxexp._archive.archive import verify_in_steps
 
     for job in jobs:
