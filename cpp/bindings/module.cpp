@@ -14,7 +14,7 @@ NB_MODULE(_native, m) {
 
   m.doc() = "The codec of serialized Exported. Importing it imports no JAX: `bind` hands over what it needs.";
 #ifdef NDEBUG
-  // What still lives at exit is mostly kept by JAX's own registries; a program's users need not hear of it.
+  // What still lives at exit is mostly kept by JAX's own registries. Users of a program need no warning about it.
   nb::set_leak_warnings(false);
 #endif
   translate_errors();

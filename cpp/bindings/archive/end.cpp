@@ -1,4 +1,4 @@
-// Small things of fixed size.
+// The end of an archive has a constant size.
 #include "bindings/archive/end.h"
 
 #include <nanobind/stl/optional.h>
@@ -10,6 +10,7 @@
 
 #include "bindings/archive/member.h"
 #include "bindings/base/buffer.h"
+#include "bindings/base/digest.h"
 #include "wire/archive/end.h"
 #include "wire/archive/zip_file.h"
 

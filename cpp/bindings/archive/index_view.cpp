@@ -1,4 +1,4 @@
-// Numbers, texts and tuples out of an index.
+// Numbers, texts and tuples from an index.
 #include "bindings/archive/index_view.h"
 
 #include <nanobind/stl/optional.h>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/archive/member.h"
+#include "bindings/base/digest.h"
 #include "wire/archive/verify_member.h"
 #include "wire/base/crew.h"
 #include "wire/base/error.h"
@@ -197,7 +198,7 @@ nb::tuple IndexView::verify_from(std::uint32_t first, nb::handle file, std::size
   const Buffer buffer(file);
   const auto bytes = buffer.bytes();
   std::vector<Part> members;
-  constexpr std::size_t most = std::size_t{1} << 26;  // without a sign of life
+  constexpr std::size_t most = std::size_t{1} << 26;  // without a result for the caller
   std::uint32_t number = first;
   for (std::size_t size = 0; number < index_.size() && size < most; ++number) {
     const schema::Member& member = index_.member(number);

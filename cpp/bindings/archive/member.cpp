@@ -4,11 +4,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "bindings/base/digest.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -80,16 +80,6 @@ void define_summary(nb::module_& m) {
 }
 
 }  // namespace
-
-wire::Digest to_digest(nb::handle bytes) {
-  const auto given = nb::cast<nb::bytes>(bytes);
-  wire::Digest digest;
-  if (given.size() != digest.size()) throw std::invalid_argument("a digest has 16 bytes");
-  std::copy_n(static_cast<const std::uint8_t*>(given.data()), digest.size(), digest.begin());
-  return digest;
-}
-
-nb::bytes to_bytes(const wire::Digest& digest) { return nb::bytes(digest.data(), digest.size()); }
 
 nb::bytes last_bytes(std::vector<wire::ZipMember> files, const Member::Place& index, std::uint64_t position,
                      const nb::bytes& comment) {

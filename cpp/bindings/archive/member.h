@@ -1,4 +1,4 @@
-// A member of an archive's index, as an object of Python; and digests, which are bytes there.
+// A member of an archive's index, as an object of Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,9 +14,6 @@
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
-
-wire::Digest to_digest(nb::handle bytes);
-nb::bytes to_bytes(const wire::Digest& digest);
 
 /// What stands behind the index from `position` on: the directory of the ZIP file, which has the index as a member,
 /// too, and its end with the comment.

@@ -11,6 +11,7 @@
 
 #include "bindings/archive/index_view.h"
 #include "bindings/archive/member.h"
+#include "bindings/base/digest.h"
 #include "wire/archive/records.h"
 
 namespace jaxexp::bindings {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/base/buffer.h"
+#include "bindings/base/digest.h"
 #include "wire/artifact/apart.h"
 #include "wire/base/digest.h"
 
@@ -33,8 +34,7 @@ nb::object join(nb::handle image, nb::handle modules) {
 
 nb::object digest(nb::handle buffer) {
   const Buffer held(buffer);
-  const auto found = over(held.bytes().size(), [&] { return wire::digest(held.bytes()); });
-  return nb::bytes(found.data(), found.size());
+  return to_bytes(over(held.bytes().size(), [&] { return wire::digest(held.bytes()); }));
 }
 
 }  // namespace jaxexp::bindings

@@ -1,6 +1,7 @@
 // Reading artifacts where they lie.
 #include "bindings/artifact/artifact.h"
 
+#include "bindings/base/digest.h"
 #include "bindings/codec/decoder.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/generation.h"
@@ -137,7 +138,7 @@ nb::list Artifact::modules() const {
     const auto bytes = link->unchecked_module_bytes();
     const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });
     link->check_module(digest);
-    modules.append(nb::make_tuple(bytes.data() - start, bytes.size(), nb::bytes(digest.data(), digest.size())));
+    modules.append(nb::make_tuple(bytes.data() - start, bytes.size(), to_bytes(digest)));
   }
   return modules;
 }
@@ -167,7 +168,7 @@ nb::object Artifact::trailer() const {
     const wire::Digest digest = source_->opened->trailer()->module_digest(order);
     nb::dict function;
     function["module_size"] = notes.module_size();
-    function["module_digest"] = nb::bytes(digest.data(), digest.size());
+    function["module_digest"] = to_bytes(digest);
     function["weak_arguments"] = indices(notes.weak_arguments());
     function["weak_results"] = indices(notes.weak_results());
     functions.append(function);

@@ -22,10 +22,10 @@ class Artifact {
 
   nb::dict decode() const;
   nb::object module() const;
-  /// Checked against the trailer's digest, when they are asked for first.
+  /// The first call compares them with the trailer's digest.
   std::span<const std::uint8_t> module_bytes() const;
   nb::object unchecked_module() const;
-  /// The same, unchecked, and the check: for who computes their digest anyway.
+  /// The same, unchecked, and the check by itself, for a caller that computes the digest anyway.
   std::span<const std::uint8_t> unchecked_module_bytes() const;
   void check_module(const wire::Digest& found) const;
   std::optional<Artifact> vjp() const;
@@ -57,12 +57,12 @@ class Artifact {
     std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
     std::optional<wire::Opened> opened;
   };
-  /// Of a source whose members are all there.
+  /// For a source that is complete.
   explicit Artifact(std::shared_ptr<const Source> source)
       : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {}
 
-  /// The fields of the Exported; sets `shareable` to whether every artifact of the same metadata, weak types included,
-  /// may have the same objects.
+  /// The fields of the Exported; sets `shareable` to whether all artifacts of the same metadata and weak types may
+  /// share these objects.
   nb::dict decode_shared(bool& shareable) const;
 
  private:

@@ -69,7 +69,7 @@ void add_leaves(const schema::PyTreeDef& node, std::string& path, nb::list& out)
   const std::size_t above = path.size();
   for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
     if (above > longest_path) {
-      // It is cut anyway.
+      // The path is cut here anyway.
     } else if (node.kind() == schema::PyTreeDefKind::dict) {
       path += '[' + std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ']';
     } else {

@@ -21,7 +21,7 @@ namespace {
 class Module {
  public:
   Module(nb::handle exported, const JaxRefs::Names& names) {
-    // Most functions that are written again were loaded, and then the module can be had without a copy.
+    // Most functions that are written again were loaded. Their modules are read here without calling Python.
     const nb::object fields = nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr));
     if (!fields.is_valid()) PyErr_Clear();
     const auto field = [&](const nb::object& name) {
@@ -42,7 +42,7 @@ class Module {
   /// A read-only memoryview of the bytes.
   nb::object view() const { return buffer_ ? buffer_->part(bytes_) : loaded_->module(); }
 
-  /// What was damaged since it was loaded, or before, is not to be written as if it were right.
+  /// A module that is damaged must not be written as if it were right.
   void check(const wire::Digest& found) const {
     if (loaded_) loaded_->check_module(found);
   }
@@ -57,7 +57,7 @@ class Module {
   std::span<const std::uint8_t> bytes_;
 };
 
-/// A chain that is laid out, with all that its pieces are views of.
+/// A chain that is laid out, with everything that its pieces are views of.
 class Encoded {
  public:
   Encoded(const nb::sequence& chain, std::string_view jax_version, const Form& form, const wire::Notes* notes)
@@ -78,7 +78,7 @@ class Encoded {
       exported = encoder.exported(object, path, modules_.back().bytes(), jax_version, exported);
     }
     layout_ = writer_.finish(exported, notes != nullptr);
-    // What the reader refuses is not written. The check reads no module, and those are not there yet.
+    // What a reader would refuse is not written. The check reads no modules, which are not there yet.
     try {
       wire::check(*flatbuffers::GetRoot<schema::Exported>(layout_.metadata.data()), layout_.size);
     } catch (const wire::Error& error) {

@@ -14,7 +14,7 @@ namespace nb = nanobind;
 /// Below this many bytes, letting other threads run costs more than it gives them.
 inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
 
-/// Runs a function; without the GIL, if it has so many bytes to read that others should run meanwhile.
+/// Runs a function that reads `size` bytes, without the GIL where there are many.
 template <class Function>
 auto over(std::size_t size, const Function& function) {
   if (size < worth_releasing_gil) return function();
@@ -27,7 +27,7 @@ class Buffer {
  public:
   explicit Buffer(nb::handle owner) {
     if (PyObject_GetBuffer(owner.ptr(), &info_, PyBUF_SIMPLE) == 0) return;
-    // Owners of other than contiguous bytes refuse in as many ways as there are: let memoryview say it.
+    // Owners whose bytes are not contiguous raise all kinds of errors; memoryview raises one that explains it.
     PyErr_Clear();
     const nb::object contiguous = view(owner);
     if (PyObject_GetBuffer(contiguous.ptr(), &info_, PyBUF_SIMPLE) != 0) throw nb::python_error();

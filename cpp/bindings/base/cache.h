@@ -11,8 +11,8 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// A bounded map from bytes to immutable Python objects. It starts over when it is full: a process that reads more
-/// different things than that gains nothing from remembering some of them.
+/// A bounded map from bytes to immutable Python objects. It starts over when it is full: a process that reads so many
+/// different things gains nothing from keeping some of them.
 class Cache {
  public:
   explicit Cache(std::size_t max_bytes) : max_bytes_(max_bytes) {}

@@ -19,7 +19,7 @@ nb::object make_error(const char* name, const Text&... arguments) {
 
 void set_error(const nb::object& error) { PyErr_SetObject(error.type().ptr(), error.ptr()); }
 
-/// nanobind asks this about every C++ exception that reaches Python; what is not ours has to go on.
+/// nanobind calls this for every C++ exception that reaches Python; those of others have to pass through.
 void translate(const std::exception_ptr& exception, void*) {
   try {
     try {

@@ -1,4 +1,4 @@
-// How what goes wrong in the codec becomes a Python exception.
+// Errors of the codec as Python exceptions.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// Something in an Exported that the format has no place for.
+/// Something in an Exported that the format cannot hold.
 struct NotSerializable : std::exception {
   NotSerializable(const wire::Path& where, const std::string& what, bool wrong_type = false)
       : message("cannot serialize " + where.str() + ": " + what), wrong_type(wrong_type) {}
@@ -27,16 +27,16 @@ struct NotSerializable : std::exception {
 /// Makes wire::Error, wire::TooLarge and NotSerializable the exceptions of jaxexp._errors.
 void translate_errors();
 
-/// Replaces an exception of Python code by a DeserializationError that it is the cause of. Exceptions that are not
-/// about the data (MemoryError, KeyboardInterrupt), or jaxexp's own, go through as they are. To be called from the
+/// Replaces an exception of Python code by a DeserializationError with the exception as its cause. Exceptions that are
+/// not about the data (MemoryError, KeyboardInterrupt), or jaxexp's own, go through as they are. To be called from the
 /// catch clause.
 [[noreturn]] void raise_not_readable(nb::python_error& cause, const wire::Path& where, const char* expected);
 
-/// Raises an exception of Python code again, with the path set where it is a DeserializationError without one. To be
+/// Raises an exception of Python code again. Where it is a DeserializationError without a path, sets the path. To be
 /// called from the catch clause.
 [[noreturn]] void raise_at(nb::python_error& cause, const wire::Path& where);
 
-/// The exception that Python would see, for one that is in flight in C++.
+/// The Python exception for a C++ exception.
 nb::object python_exception(const std::exception_ptr& exception);
 
 /// An ExportTypeError, which is a TypeError too.

@@ -34,7 +34,7 @@ namespace nb = nanobind;
   X(out_shardings_hlo)
 // clang-format on
 
-/// Immutable but for its caches, so that a codec call that holds it is not disturbed by another bind().
+/// Immutable except for its caches, so that another bind() does not disturb a codec call that holds it.
 struct JaxRefs {
   explicit JaxRefs(nb::handle jax);
 
@@ -51,18 +51,18 @@ struct JaxRefs {
   std::vector<nb::object> plain_avals;                  // what create_aval takes for plain shapes, by rank; or None
   nb::dict kinds_of_dtypes;
 
-  // Avals of constant shapes without a sharding, and trees without custom nodes: nothing else that makes them can
-  // differ between two calls.
+  // Avals of constant shapes without a sharding, and trees without custom nodes: all that they are made of is the same
+  // in every call.
   mutable Cache avals{std::size_t{4} << 20};
   mutable Cache trees{std::size_t{16} << 20};
 };
 
-/// What bind() was given last. Throws RuntimeError before its first call.
+/// The argument of the last bind(). Throws RuntimeError before its first call.
 std::shared_ptr<const JaxRefs> jax_refs();
 
 void bind(nb::handle jax);
 
-/// Drops the references when the module goes, while the interpreter can still take them.
+/// Drops the references when the module is freed, while the interpreter can still take them back.
 void unbind_with(nb::module_& module);
 
 }  // namespace jaxexp::bindings

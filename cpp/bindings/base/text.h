@@ -9,7 +9,7 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// Text of an artifact, in which anything may stand that is not UTF-8.
+/// Text of an artifact that may not be UTF-8.
 inline nb::object text(std::string_view bytes) {
   nb::object decoded =
       nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));

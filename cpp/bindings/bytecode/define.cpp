@@ -1,9 +1,7 @@
 // The check of a module, what is in it, and its head.
 #include "bindings/bytecode/define.h"
 
-#include "bindings/bytecode/check_bytecode.h"
-#include "bindings/bytecode/contents.h"
-#include "bindings/bytecode/head.h"
+#include "bindings/bytecode/module.h"
 
 namespace jaxexp::bindings {
 

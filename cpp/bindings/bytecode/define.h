@@ -1,4 +1,4 @@
-// What Python sees of modules' bytes.
+// What Python sees of MLIR bytecode.
 #pragma once
 
 #include <nanobind/nanobind.h>

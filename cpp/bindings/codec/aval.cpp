@@ -85,7 +85,7 @@ schema::DType Encoder::dtype(nb::handle dtype) {
   return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));
 }
 
-/// What makes an aval of constant dimensions, as bytes; empty for others.
+/// Everything that determines an aval of constant dimensions, as bytes; empty for other avals.
 std::string_view Decoder::aval_key(const schema::AbstractValue& aval) {
   const int kind = static_cast<int>(aval.dtype());
   if (kind < 0 || static_cast<std::size_t>(kind) >= jax_.dtypes.size()) return {};
@@ -118,7 +118,7 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
   return object;
 }
 
-/// As the constructor's, without its preparations; invalid where this JAX is not known to do it so.
+/// The same as from the constructor, without its preparations. Invalid where this JAX may do it in another way.
 nb::object Decoder::plain_aval(const nb::object& shape, const nb::object& dtype) {
   const auto rank = static_cast<std::size_t>(PyTuple_GET_SIZE(shape.ptr()));
   if (rank >= jax_.plain_avals.size() || jax_.plain_avals[rank].is_none()) return {};
@@ -160,7 +160,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     if (!scope_.is_valid()) scope_ = scope();
     return sum(expression, where);
   });
-  // Releases print one expression in several ways, and what JAX made of it here has to be that expression.
+  // Releases print an expression in different ways; the one that JAX made here has to be the same expression.
   const nb::str printed_again(symbolic);
   const std::string_view again = nb::cast<std::string_view>(printed_again);
   const auto is_same = [&] {
@@ -210,7 +210,7 @@ nb::object Decoder::power(const wire::Factor& factor, const wire::Path& where) {
                 [](PyObject* b, PyObject* exponent) { return PyNumber_Power(b, exponent, Py_None); });
 }
 
-/// Halves first: JAX merges sorted terms, so that adding one after the other would take quadratic time.
+/// Adds halves first: JAX merges sorted terms, so adding one term after the other would take quadratic time.
 nb::object Decoder::reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*)) {
   for (std::size_t step = 1; step < operands.size(); step *= 2) {
     for (std::size_t i = 0; i + step < operands.size(); i += 2 * step) {

@@ -1,4 +1,4 @@
-// The state of one deserialization, and what it can read: a method a type, each defined in the file of its type.
+// The state of one deserialization, and what it can read: one method for each type, defined in the file of that type.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -40,8 +40,8 @@ class Decoder {
   /// The fields of the Exported, by name.
   nb::dict exported();
 
-  /// Whether what was read could be read again to the same effect: symbolic dimensions have a scope of their own in
-  /// every Exported, and what registered functions return is theirs.
+  /// Whether reading the same again would give equal objects. It does not with symbolic dimensions, which have a scope
+  /// of their own in each Exported, nor with what registered functions return.
   bool is_shareable() const { return shareable_; }
 
  private:

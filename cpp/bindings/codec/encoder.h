@@ -1,4 +1,4 @@
-// The state of one serialization, and what it can write: a method a type, each defined in the file of its type.
+// The state of one serialization, and what it can write: one method for each type, defined in the file of that type.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,7 +26,7 @@ using OffsetVector = Offset<wire::Vector<Offset<T>>>;
 
 class Encoder {
  public:
-  /// What a trailer says of functions is added to `notes`, where there are any.
+  /// Adds to `notes`, if there are any, what a trailer says of functions.
   Encoder(const JaxRefs& jax, wire::Writer& writer, const Form& form, wire::Notes* notes)
       : jax_(jax), names_(jax.names), writer_(writer), form_(form), notes_(notes) {}
 
@@ -85,7 +85,7 @@ class Encoder {
     return writer_.offsets<T>(offsets);
   }
 
-  /// What was written for an object before, or 0; keeps the object, so that its address stays its own.
+  /// What was written for an object before, or 0. Keeps the object alive, so that no other object gets its address.
   template <class Value>
   Value& known(wire::FlatMap<Value>& map, nb::handle object) {
     const auto [value, is_new] = map.insert(reinterpret_cast<std::uintptr_t>(object.ptr()));
@@ -132,7 +132,7 @@ class Encoder {
   void write_lists(Parts& parts, const Values& in, const Values& out);
   Offset<schema::Exported> write_table(const Parts& parts, Offset<schema::Exported> vjp);
   Values values(nb::handle avals, const char* avals_field, nb::handle shardings, const char* shardings_field);
-  /// Puts beside each NamedSharding the xla.OpSharding that readers before JAX 0.9.0 know alone.
+  /// Puts beside each NamedSharding the xla.OpSharding, the only form that readers before JAX 0.9.0 know.
   void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);
 
   std::vector<nb::object> kept_;

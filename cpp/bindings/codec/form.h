@@ -5,8 +5,8 @@
 
 namespace jaxexp::bindings {
 
-/// What an artifact says in which slots. What is not set here is for the readers since JAX 0.9.1; their slots are
-/// always written.
+/// Which slots an artifact fills. The slots that readers since JAX 0.9.1 use are always filled; the others are chosen
+/// here.
 struct Form {
   /// Readers before 0.8.2 refuse all numbers but their own; later ones accept any, and go by the slots.
   std::uint16_t serialization_version = 12;  // what JAX 0.11.1 and newer write

@@ -11,7 +11,7 @@ namespace jaxexp::bindings {
 Offset<schema::AbstractMesh> Encoder::mesh(nb::handle mesh) {
   std::uint32_t& offset = known(meshes_, mesh);
   if (offset != 0) return offset;
-  const nb::object abstract_mesh = mesh.attr(names_.abstract_mesh);  // its own where it is one
+  const nb::object abstract_mesh = mesh.attr(names_.abstract_mesh);  // an AbstractMesh gives itself
   constexpr std::uint64_t largest = std::numeric_limits<std::uint32_t>::max();
 
   std::vector<std::uint32_t> sizes;
@@ -47,7 +47,7 @@ Offset<schema::AbstractDevice> Encoder::device(nb::handle abstract_device) {
   flatbuffers::Optional<std::uint32_t> num_cores;
   if (!cores.is_none())
     num_cores = static_cast<std::uint32_t>(integer(cores, 0, std::numeric_limits<std::uint32_t>::max(), "num_cores"));
-  // Writing it twice costs a few bytes where two meshes differ, and nothing else.
+  // Not shared: different meshes with one device cost only a few bytes more.
   return schema::CreateAbstractDevice(writer_.fbb(), kind, num_cores, platform);
 }
 

@@ -109,7 +109,7 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
     Offsets<wire::String> strings;
     strings.reserve(children.size());
     for (nb::handle key : tuple_of(keys)) {
-      // Other keys than strings are told by a custom node.
+      // Dicts with keys that are not strings are written as custom nodes.
       if (!PyUnicode_Check(key.ptr()))
         return tree_node(Kind::custom, children, {}, reinterpret_cast<PyObject*>(&PyDict_Type), keys, share);
       strings.push_back(string(key, "the key of a dict"));
@@ -167,7 +167,7 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
 }
 
 /// Appends what describes a tree to `key_`: kinds, arities and keys in pre-order. False where there is a custom node:
-/// trees with those can only be had by building the pytree.
+/// such trees are made by building the pytree.
 bool Decoder::add_to_key(const schema::PyTreeDef& node) {
   if (node.kind() == Kind::custom) return false;
   key_ += static_cast<char>(node.kind());
@@ -196,7 +196,7 @@ void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
   }
   const auto start = static_cast<std::size_t>(nb::len(state.nodes));
   if (auto [run, is_new] = state.runs.insert(position(node)); !is_new) {
-    // A subtree that was written once: its nodes are there already.
+    // A subtree that occurred before: its nodes are there already.
     for (std::size_t i = run.start; i < run.start + run.nodes; ++i) state.nodes.append(nb::borrow(state.nodes[i]));
     state.leaves += run.leaves;
     return;

@@ -1,4 +1,4 @@
-// Verification in threads, objects in the caller's thread as soon as the next artifact in order is verified.
+// Threads verify; the caller's thread makes objects, in order, as soon as the next artifact is verified.
 #include "bindings/many/read_many.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct Item {
   std::exception_ptr failure;
 };
 
-/// Thousands of objects that are all kept would set off collection after collection.
+/// Making thousands of objects would start one garbage collection after another, all in vain.
 class NoCollections {
  public:
   NoCollections() : enabled_(PyGC_Disable() != 0) {}
@@ -72,7 +72,7 @@ class Maker {
     if (const nb::object texts = artifact.metadata(); !texts.is_none())
       fields[metadata_name_] = metadata_from_json_(texts);
     fields[artifact_name_] = nb::cast(std::move(artifact));
-    // As Exported's own constructor for what was loaded: nothing is checked or copied again.
+    // Like Exported's constructor for loaded functions: nothing is checked or copied again.
     auto* const type = reinterpret_cast<PyTypeObject*>(exported_.ptr());
     nb::object made = nb::steal(PyBaseObject_Type.tp_new(type, nothing_.ptr(), nullptr));
     // PyObject_GenericSetDict would leave attributes unset in Python 3.13.0.
@@ -82,8 +82,8 @@ class Maker {
   }
 
  private:
-  /// The first artifact with some metadata: the attributes of its Exported, which nobody has seen yet; not valid where
-  /// they are not for others.
+  /// The first artifact with some metadata: the attributes of its Exported, before a caller can change them. Not valid
+  /// where other artifacts cannot share them.
   struct Decoded {
     nb::dict fields = nb::steal<nb::dict>(nb::handle());
     const wire::schema::FunctionNotes* notes = nullptr;
@@ -153,7 +153,7 @@ class Reading {
   }
 
  private:
-  /// A crew that nobody waits for with the GIL.
+  /// A crew; the GIL is released while waiting for it.
   class Threads {
    public:
     template <class Job>
@@ -229,7 +229,7 @@ class Reading {
   wire::Known known_;  // of the items' bytes
 };
 
-/// What can be said of an item without reading it. Exceptions of Python are about the item.
+/// An item that is not read yet. Python exceptions are about the item.
 Item item_of(nb::handle given) {
   Item item;
   if (PyUnicode_Check(given.ptr()) || (!PyObject_CheckBuffer(given.ptr()) && nb::hasattr(given, "__fspath__"))) {

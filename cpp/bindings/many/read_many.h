@@ -11,21 +11,21 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// Lets Python read the bytes of files that C++ holds.
+/// Lets Python read files that C++ holds in memory.
 void bind_file_bytes(nb::module_& module);
 
 /// What a read of many returns in Python: the objects in order, and the ascending indices of those that are exceptions.
 /// Where it stops at the first exception, that one comes last.
 ///
-/// Files are read, and everything is verified, in `workers` threads (the caller's is one), those of the others without
-/// the GIL. `makes` has what objects are made with: `Exported`, `LoadedVjp` and `metadata_from_json`.
+/// `workers` threads, the caller's included, read files and verify everything; the others do not hold the GIL. `makes`
+/// has what makes objects: `Exported`, `LoadedVjp` and `metadata_from_json`.
 struct ReadMany {
   nb::object makes;
   std::size_t workers;
   bool stop;
 
-  /// Items are paths and buffers. A file is mapped where that is allowed and it is large. In the place of a file of
-  /// more than `most_file_bytes` its size is returned, and that place counts among the exceptions.
+  /// Items are paths and buffers. Large files are mapped if that is allowed. For a file of more than `most_file_bytes`,
+  /// its size is returned, and counts as an exception.
   nb::tuple items(const nb::list& items, bool may_map, std::optional<std::uint64_t> most_file_bytes) const;
 
   /// Every extent is a tuple of an offset into one buffer, a size, and the (offset, size) of modules where that part is

@@ -14,7 +14,8 @@
 namespace jaxexp {
 namespace {
 
-/// The end of the file, or the last one in it where somebody did not come to an end: where it ends, and what it says.
+/// The archive's end: that of the file, or the last one inside it where an append was interrupted. Returns the position
+/// behind it, and what it says.
 std::pair<std::size_t, wire::ArchiveEnd> end_of(std::span<const std::uint8_t> file) {
   using wire::ArchiveEnd;
   std::size_t end = file.size();

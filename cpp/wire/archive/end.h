@@ -25,13 +25,13 @@ struct ArchiveEnd {
   static constexpr std::string_view magic = "jaxexp archive ";
   static constexpr std::size_t magic_at = 22;
 
-  /// How many bytes say it.
+  /// The size of an end.
   static constexpr std::size_t size = 134;
 
-  /// What so many bytes say; nothing where they are not the end of an archive.
+  /// What the last `size` bytes say; nothing where they are not the end of an archive.
   static std::optional<ArchiveEnd> read(std::span<const std::uint8_t> last);
 
-  /// Whether most of what all ends have in common is there: then such bytes are damaged, and not something else.
+  /// Whether the bytes look like a damaged end: most of what all ends have in common is there.
   static bool is_resembled_by(std::span<const std::uint8_t> last);
 };
 

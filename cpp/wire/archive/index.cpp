@@ -1,4 +1,4 @@
-// Everything in an index is hostile until it is checked, and nothing is checked before it is needed.
+// An index is hostile until it is checked; each part is checked when it is first needed.
 #include "wire/archive/index.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr const char* advice = "; get another copy of the archive";
   throw Error(path, std::move(expected), std::move(found));
 }
 
-/// Of a flat buffer whose tables are so many, and have no vectors of tables or strings but one.
+/// For a flat buffer with this many tables, and one vector of tables or strings.
 template <class Root>
 const Root& verified(std::span<const std::uint8_t> bytes, std::uint32_t tables, const Path& path) {
   flatbuffers::Verifier::Options options;
@@ -122,7 +122,7 @@ void ArchiveIndex::check() const {
 }
 
 const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
-  // Threads that come at once may each check it: they find the same.
+  // Several threads may check it at the same time; they find the same.
   if (!checked_[number].load(std::memory_order_acquire)) {
     check_block(number);
     checked_[number].store(true, std::memory_order_release);
@@ -170,7 +170,7 @@ void ArchiveIndex::check_member(const schema::Member& member, std::string_view p
       place.header() > place.position())
     refuse({&path, "place"}, "bytes in front of the index, at a multiple of " + std::to_string(member_alignment),
            std::to_string(place.size()) + " at " + std::to_string(place.position()));
-  // Which FlatBuffers' verifier leaves open.
+  // FlatBuffers' verifier does not check this.
   if (Values::length(member.modules()) != 0 &&
       reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
     refuse({&path, "modules"}, "a vector at a multiple of eight bytes", "one elsewhere");
@@ -252,7 +252,7 @@ std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
     else
       high = middle;
   }
-  // The block is checked to be where its neighbours say, and this finds the right one if all are.
+  // The search finds the right block if all are in order. A block's own check compares it with its neighbours.
   if (first_member(low) > member || first_member(low + 1) <= member)
     refuse({&index_path, "blocks", low}, "numbers of members in ascending order", "others");
   return low;

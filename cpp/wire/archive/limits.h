@@ -1,4 +1,4 @@
-// How far an archive's index may go.
+// Limits of an archive's index.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Names come from strangers and end up as paths and in terminals.
+// Names may be hostile, and they become paths and are printed on terminals.
 #include "wire/archive/member_name.h"
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 namespace jaxexp::wire {
 
-/// Where an archive keeps what is not the user's.
+/// The folder for what an archive keeps for itself.
 inline constexpr std::string_view reserved_folder = ".jaxexp";
 
 /// What is wrong with a name; empty for one that is a relative path on every system: UTF-8, parts between single

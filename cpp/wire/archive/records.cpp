@@ -1,4 +1,4 @@
-// Gathering what an index says, and laying it out.
+// Collects what an index will say, and lays it out.
 #include "wire/archive/records.h"
 
 #include <algorithm>

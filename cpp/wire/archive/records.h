@@ -16,7 +16,7 @@
 
 namespace jaxexp::wire {
 
-/// An index as it is written.
+/// The bytes of an index that was written.
 struct IndexBytes {
   std::vector<std::uint8_t> bytes;
   std::size_t root_position, root_size;
@@ -27,7 +27,7 @@ class ArchiveRecords {
  public:
   using Members = std::map<std::string, Member, std::less<>>;
 
-  /// Takes over the members of an index, all of which it checks. Throws Error.
+  /// Checks all of an index and takes over its members. Throws Error.
   void take(const ArchiveIndex& index);
 
   const Members& members() const { return members_; }
@@ -56,7 +56,7 @@ class ArchiveRecords {
   void know(const std::string& name, const Member& member);
 
   Members members_;
-  // May name what was removed: whoever finds something asks `members_`.
+  // May name members that were removed, so every hit is looked up in `members_`.
   std::unordered_multimap<Digest, std::string, DigestHash> contents_;
   std::unordered_multimap<Digest, std::pair<std::string, std::size_t>, DigestHash> modules_;
 };

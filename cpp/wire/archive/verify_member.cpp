@@ -1,4 +1,4 @@
-// One pass over the bytes where all is well; where it is not, another that finds out what is wrong.
+// One pass over the bytes of a member that is right; a second pass finds out what is wrong with another.
 #include "wire/archive/verify_member.h"
 
 #include <optional>

@@ -30,7 +30,7 @@ class Bytes {
 constexpr std::uint64_t most16 = 0xFFFF, most32 = 0xFFFFFFFF;
 constexpr std::uint16_t version = 20, version64 = 45, unix_version = 3 << 8;
 constexpr std::uint16_t names_are_utf8 = 1 << 11, stored = 0;
-constexpr std::uint16_t midnight = 0, first_day = 1 << 5 | 1;  // of 1980, the first that can be said
+constexpr std::uint16_t midnight = 0, first_day = 1 << 5 | 1;  // of 1980, the first that ZIP can express
 constexpr std::uint32_t mode = 0100644u << 16;                 // a file that its owner may write
 constexpr std::uint16_t aligned = 0xD935;                      // the extra field of zipalign: a number, then zeros
 constexpr std::uint16_t zip64 = 1;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::size_t length_size = sizeof(flatbuffers::uoffset_t);
 
-/// What a module of so many bytes takes in an artifact.
+/// How many bytes a module of this size takes in an artifact.
 std::size_t room(std::size_t size) { return length_size + size + padding(size); }
 
-/// The metadata of an artifact or image, with modules of other sizes behind them, in one of so many bytes.
+/// The metadata of an artifact or image, changed for modules of other sizes and a total of `end` bytes.
 std::vector<std::uint8_t> with_modules(const Opened& opened, std::span<const std::size_t> sizes, std::size_t end,
                                        bool image) {
   const auto old = opened.trailer()->metadata();
@@ -66,7 +66,8 @@ std::vector<std::uint8_t> cut(std::span<const std::uint8_t> artifact) {
   image.resize(end);
   const auto metadata = std::span(image).first(trailer.metadata().size());
   write_trailer(metadata, content, &trailer.metadata_digest(), image.data() + start);
-  // Where tables share what leads to modules, or are within limits with the modules alone, the image is refused.
+  // An image is refused where tables share the fields that lead to modules, or are only within the limits together with
+  // the modules.
   const Joined check(image, modules);
   return image;
 }

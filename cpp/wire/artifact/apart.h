@@ -1,4 +1,4 @@
-// Modules stored apart from their artifact: what is left of it, and both together again.
+// Artifacts whose modules are stored apart: cutting them out and putting them back.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@ std::vector<std::uint8_t> cut(std::span<const std::uint8_t> artifact);
 /// An image and its modules, as the artifact that they were.
 class Joined {
  public:
-  /// Keeps views into the buffers. Throws Error.
+  /// Keeps views of the buffers. Throws Error.
   Joined(std::span<const std::uint8_t> image, std::span<const Opened::Bytes> modules);
 
   std::size_t size() const { return size_; }
 
-  /// Writes `size()` bytes: those of the artifact that the image was made from, every one. Throws Error where they
-  /// would be others.
+  /// Writes `size()` bytes: exactly those of the artifact that the image was made from. Throws Error where that is
+  /// impossible.
   void write(std::uint8_t* target) const;
 
  private:

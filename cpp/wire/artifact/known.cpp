@@ -1,4 +1,4 @@
-// Finding metadata again, and what has to be checked nevertheless.
+// Finding metadata that were checked before, and checking what they do not tell.
 #include "wire/artifact/known.h"
 
 #include <cstring>
@@ -23,8 +23,8 @@ bool equal(std::span<const std::uint8_t> left, std::span<const std::uint8_t> rig
   return left.size() == right.size() && (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0);
 }
 
-/// Whether every check of verify.h and check.h is passed, given that other modules with the same metadata passed: all
-/// their limits are sums over the metadata, or over these and the modules, and grow with the artifact.
+/// Whether an artifact passes every check of verify.h and check.h, given that one with the same metadata and other
+/// modules did. All limits are sums over the metadata, or over these and the modules, and grow with the artifact.
 bool is_within(const Known::Metadata& same, const Trailer& trailer, const schema::Exported& root) {
   const auto artifact = trailer.artifact();
   if (artifact.size() < same.size) return false;
@@ -60,7 +60,7 @@ const Known::Metadata* Known::open(Opened::Bytes buffer, std::span<const Opened:
   return insert(key, *opened);
 }
 
-/// Null, too, where other metadata have the same digest: it is no proof.
+/// Also null where other metadata have the same digest, because equal digests are no proof.
 const Known::Metadata* Known::find(const Key& key, const Trailer& trailer) const {
   const std::shared_lock lock(mutex_);
   const auto found = metadata_.find(key);
@@ -70,7 +70,7 @@ const Known::Metadata* Known::find(const Key& key, const Trailer& trailer) const
 
 const Known::Metadata* Known::insert(const Key& key, const Opened& opened) {
   const Trailer& trailer = *opened.trailer();
-  // Tables among the modules' bytes, or in the head, are not told by the metadata.
+  // The metadata do not determine tables that lie in the modules' bytes or in the head.
   if (opened.tables().begin < tables_start || opened.tables().end > trailer.metadata().size()) return nullptr;
   std::uint64_t others = trailer.artifact().size();
   for (const auto& [order, function] : Chain(opened.root())) others -= function.mlir_module_serialized()->size();

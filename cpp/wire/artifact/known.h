@@ -14,9 +14,9 @@
 
 namespace jaxexp::wire {
 
-/// For a read of many artifacts at once, in any number of threads. An artifact with a trailer whose metadata are, byte
-/// for byte, those of one that passed every check is not checked again, except for its digests, where its modules are
-/// and what its trailer says. Keeps views into the first buffer of each kind.
+/// For reading many artifacts at once, in any number of threads. Where an artifact has a trailer, and its metadata
+/// equal, byte for byte, those of one that passed every check, only its digests, the places of its modules and its
+/// trailer are checked. Keeps views of the first buffer with each metadata.
 class Known {
  public:
   struct Metadata {
@@ -26,8 +26,8 @@ class Known {
     std::uint64_t size, without_modules;   // of the artifact that passed
   };
 
-  /// Fills `opened`, as its own constructor does; where there are modules, with an image and these. Returns the
-  /// metadata in common with other artifacts; null where they were not kept. Throws Error.
+  /// Fills `opened` as its constructor does; where there are modules, the buffer is an image. Returns the metadata that
+  /// are kept for other artifacts; null where they are not kept. Throws Error.
   const Metadata* open(Opened::Bytes buffer, std::span<const Opened::Bytes> modules, std::optional<Opened>& opened);
 
  private:

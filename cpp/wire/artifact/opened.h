@@ -1,4 +1,5 @@
-// An artifact, or an image and its modules, that passed every check but one: whether modules are what was written.
+// An artifact, or an image and its modules, that passed every check except the comparison of modules with their
+// digests.
 #pragma once
 
 #include <atomic>
@@ -27,7 +28,7 @@ class Opened {
   /// The same with a trailer that was read already.
   Opened(Bytes buffer, std::span<const Bytes> modules, std::optional<Trailer> trailer);
 
-  /// Of an artifact whose tables are known to pass the checks. Throws Error where trailer or modules do not fit them.
+  /// For an artifact whose tables are known to pass the checks. Throws Error where trailer or modules do not fit them.
   Opened(const Trailer& trailer, const schema::Exported& root, std::span<const Bytes> modules);
 
   const schema::Exported& root() const { return *root_; }
@@ -45,11 +46,11 @@ class Opened {
   /// Whether the module of a function was compared with its digest, or has none.
   bool is_module_checked(std::size_t order) const { return !trailer_ || (checked_modules_ & bit(order)) != 0; }
 
-  /// Compares it, where that was not done before. Throws Error.
+  /// Compares it, unless that was done before. Throws Error.
   void check_module(const schema::Exported& exported, std::size_t order) const;
 
  private:
-  /// Of the few functions beyond, the modules are compared each time.
+  /// The modules of the few functions beyond 64 are compared each time.
   static std::uint64_t bit(std::size_t order) { return order < 64 ? std::uint64_t{1} << order : 0; }
 
   std::optional<Trailer> trailer_;

@@ -49,7 +49,8 @@ void check_digest(std::span<const std::uint8_t> bytes, const Digest& expected, c
 
 Digest load_digest(const std::uint8_t* bytes) { return load<Digest>(bytes); }
 
-/// The texts of a trailer may be shared, which a writer does not do: whoever reads them pays for each.
+/// A hostile trailer may use one text in many places, and a reader copies it each time. So the sum of all texts is
+/// limited.
 void check_texts(const schema::Trailer& content, std::size_t size) {
   std::size_t left = size;
   const auto text = [&](const flatbuffers::String& string, const Path& path) {
@@ -125,7 +126,7 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer, bool 
   check_digest(buffer.first(metadata_size), load_digest(footer + metadata_digest_at), {nullptr, "metadata"},
                "the bytes of the metadata as they were written");
 
-  // Of few levels and without tables that can be shared, so what flatc generates takes no longer than it should.
+  // The tables have few levels and cannot be shared, so flatc's own verifier is fast enough.
   const std::uint8_t* const content = buffer.data() + content_start;
   flatbuffers::Verifier verifier(content, content_size);
   if (content_size < FLATBUFFERS_MIN_BUFFER_SIZE || !schema::VerifyTrailerBuffer(verifier))

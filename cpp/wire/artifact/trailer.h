@@ -28,21 +28,21 @@ class Trailer {
   /// refused as an artifact, and an artifact where an image is wanted. Throws Error.
   static std::optional<Trailer> read(std::span<const std::uint8_t> buffer, bool image = false);
 
-  /// Where the Exported is. No offset in it leads further.
+  /// The bytes of the Exported; no offset in it leads out of them.
   std::span<const std::uint8_t> artifact() const { return artifact_; }
   /// What is in front of the first module.
   std::span<const std::uint8_t> metadata() const { return artifact_.first(metadata_size_); }
-  /// Of the metadata, as they are where the modules are.
+  /// Of the metadata as they are in the artifact with its modules.
   const Digest& metadata_digest() const { return metadata_digest_; }
   std::span<const std::uint8_t> content_bytes() const { return content_bytes_; }
-  /// How many bytes an artifact has, and an image with its modules.
+  /// How many bytes the artifact has; of an image, those that it has with its modules.
   std::size_t whole_size() const;
   const schema::Trailer& content() const { return *content_; }
   const schema::FunctionNotes& notes(std::size_t order) const {
     return *content_->functions()->Get(static_cast<std::uint32_t>(order));
   }
 
-  /// Whether modules are where they were when the trailer was written, and what is said of each function fits it.
+  /// Checks that modules are where they were when the trailer was written, and that its notes fit the functions.
   /// The artifact has to be verified and checked. Throws Error.
   void check(const schema::Exported& root) const;
 

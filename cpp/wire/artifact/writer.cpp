@@ -14,7 +14,7 @@ void Writer::reserve(std::size_t size) const {
 }
 
 Layout Writer::finish(Offset<schema::Exported> root, bool trailed) {
-  // Numbers, because those are aligned, so that nothing comes between them and the root offset.
+  // Written as numbers, because those are aligned: nothing comes between them and the root offset.
   if (trailed)
     for (std::size_t size = 0; size < head_size; size += sizeof(std::uint32_t)) fbb_.PushElement(std::uint32_t{0});
   fbb_.Finish(root);

@@ -19,7 +19,7 @@ using String = flatbuffers::String;
 template <class T>
 using Vector = flatbuffers::Vector<T>;
 
-/// What tells the tables apart that are written once; the others have one place in an artifact anyway.
+/// The kinds of tables that are written once. All other kinds have one place in an artifact anyway.
 enum class Table : std::uint8_t { tree, aval, device, mesh, axis, spec, named_sharding, sharding };
 
 class Writer {
@@ -48,7 +48,8 @@ class Writer {
                              [&] { return fbb_.CreateVector(elements.data(), elements.size()); });
   }
 
-  /// The table that `make` writes (that alone), or the one that it wrote before for the same type and fields.
+  /// The table that `make` writes (it may write nothing else), or the one that it wrote before for the same type and
+  /// fields.
   template <class T, class Make>
   Offset<T> table(Table type, std::initializer_list<std::uint32_t> fields, const Make& make) {
     return shared<T>(static_cast<std::uint8_t>(tables_of + static_cast<std::uint8_t>(type)),
@@ -61,11 +62,11 @@ class Writer {
     modules_.push_back({owner, bytes});
   }
 
-  /// Modules follow in the order opposite to that of the `module` calls: owners are written innermost first.
+  /// Modules stand in the opposite order of the `module` calls, because owners are written innermost first.
   /// `trailed` makes room for the head of an artifact that has a trailer. Throws TooLarge.
   Layout finish(Offset<schema::Exported> root, bool trailed);
 
-  /// Fills the head of a finished artifact: with its trailer, it is so many bytes.
+  /// Fills the head of a finished artifact that has `end` bytes, its trailer included.
   void set_end(std::size_t end);
 
  private:
@@ -92,7 +93,8 @@ class Writer {
     return offset;
   }
 
-  /// FlatBufferBuilder has no error for outgrowing its format, so whatever grows with the input passes here.
+  /// FlatBufferBuilder does not notice when it outgrows its format, so everything that grows with the input is counted
+  /// here.
   void reserve(std::size_t size) const;
 
   flatbuffers::FlatBufferBuilder fbb_;

@@ -1,4 +1,4 @@
-// Jobs for several threads, whose owner takes the results in order and lends a hand while it waits.
+// Jobs for several threads, whose owner takes the results in order, and does jobs itself while it waits.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace jaxexp::wire {
 
-/// Its threads end with it, whatever made its owner leave: jobs that are running are finished, no others are begun.
+/// Its threads end with it, for whatever reason its owner leaves: running jobs are finished, no others are begun.
 class Crew {
  public:
   /// Begins `jobs` jobs, in their order, in `threads` threads beside the owner's, or fewer where the system gives no
@@ -30,7 +30,7 @@ class Crew {
       // The owner does what is left.
     }
   }
-  /// Does all jobs in so many threads, the caller's included.
+  /// Does all jobs in this many threads, the caller's included.
   static void run(std::size_t threads, std::size_t jobs, std::function<void(std::size_t)> job) {
     Crew crew(threads - 1, jobs, std::move(job));
     for (std::size_t i = 0; i < jobs; ++i)
@@ -45,8 +45,8 @@ class Crew {
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
-  /// Returns true once a job is done. Until then the owner does jobs that nobody began; it returns false where there
-  /// are none, and the job takes longer than it has patience.
+  /// Returns true once a job is done. Until then the owner does jobs that no thread has begun. Returns false where
+  /// there are none left and the job is not done within `patience`.
   bool wait_for(std::size_t job, std::chrono::milliseconds patience) {
     while (!is_done(job)) {
       if (do_one()) continue;

@@ -44,7 +44,7 @@ inline std::string shortened(std::string_view text, std::size_t end = 80) {
   return std::string(text.substr(0, end)) + "...";
 }
 
-/// A text of a stranger for a message: what is not visible ASCII as "\\x1b".
+/// A text of unknown origin for a message; what is not visible ASCII is shown as "\\x1b".
 inline std::string escaped(std::string_view text) {
   std::string shown;
   for (const unsigned char c : text) {

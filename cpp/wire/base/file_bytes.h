@@ -11,7 +11,7 @@ namespace jaxexp::wire {
 
 class FileBytes {
  public:
-  /// From this size on a file is mapped, where the system maps files: below, that takes longer than reading it.
+  /// Files of at least this size are mapped, where the system can; mapping a smaller one takes longer than reading it.
   static constexpr std::size_t worth_mapping = std::size_t{1} << 17;
 
   struct TooLarge {
@@ -19,7 +19,7 @@ class FileBytes {
   };
 
   /// Throws std::system_error, with an errno, where the file cannot be read; TooLarge where it has more than `most`
-  /// bytes, of which none was read then.
+  /// bytes, and then nothing is read.
   FileBytes(const std::filesystem::path& path, bool may_map, std::uint64_t most);
 
   std::span<const std::uint8_t> bytes() const { return bytes_; }

@@ -8,7 +8,7 @@
 
 namespace jaxexp::wire {
 
-/// Open addressing in one array, because these tables live for one pass and are asked once per table or object.
+/// Open addressing in one array: these maps live for one pass and have one look-up for each table or object.
 template <class Value>
 class FlatMap {
  public:

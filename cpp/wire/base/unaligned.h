@@ -1,4 +1,4 @@
-// Numbers out of bytes that need not be aligned.
+// Numbers from bytes that need not be aligned.
 #pragma once
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The part of the UTF-8 check that has a loop.
+// The loop of the UTF-8 check.
 #include "wire/base/utf8.h"
 
 namespace jaxexp::wire {

@@ -1,4 +1,4 @@
-// The tables of a module's head, for those who have no MLIR.
+// The tables of a module's head, read without MLIR.
 #include "wire/bytecode/head.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace jaxexp::wire {
 namespace {
 
-/// A producer's name is short, and a damaged one may end anywhere.
+/// A producer's name is short; the end of a damaged one may be far away.
 constexpr std::size_t longest_beginning = 256;
 
 }  // namespace

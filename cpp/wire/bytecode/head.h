@@ -1,4 +1,5 @@
-// What a module tells before its code: who wrote it, and of what kinds of things it is made. Code is not read.
+// What a module says before its code: who wrote it, and which kinds of operations, attributes and types it has. The
+// code is not read.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ Head read_head(std::span<const std::uint8_t> module, const Path& where);
 /// Who wrote a module, from its first bytes. Nothing where they are no MLIR bytecode.
 std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module);
 
-/// The bytes in which all names of a module are, those of its symbols included; all of the module where it is no MLIR
-/// bytecode, or damaged, and names may be anywhere.
+/// The section that has all names of a module, those of its symbols included. The whole module where it is no MLIR
+/// bytecode, or damaged: then names may be anywhere.
 std::span<const std::uint8_t> bytes_of_names(std::span<const std::uint8_t> module);
 
 }  // namespace jaxexp::wire

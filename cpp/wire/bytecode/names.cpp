@@ -1,4 +1,4 @@
-// Reading the tables of names.
+// Reads the tables of names.
 #include "wire/bytecode/names.h"
 
 namespace jaxexp::wire {

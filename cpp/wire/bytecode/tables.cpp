@@ -206,7 +206,7 @@ void AttributesAndTypes::finish(std::size_t at) {
     if (is_vhlo && i >= attributes_ && entries_.all[i].dialect != vhlo)
       where_.refuse("a type of another dialect than VHLO");
     if (nodes_[i].kind != vhlo_dictionary) node.holds_dictionaries_alone = false;
-    // Locations share all of their callers, and nobody copies them.
+    // Locations share all of their callers, and no code copies them.
     if (node.is != Class::location) node.expanded += nodes_[i].expanded;
   }
   node.depth = depth + 1;

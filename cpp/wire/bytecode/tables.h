@@ -20,7 +20,7 @@ class AttributesAndTypes {
   std::uint64_t attributes() const { return attributes_; }
   /// The number of a kind of VHLO attribute; 0, which is none, for all others.
   unsigned vhlo_kind(std::uint64_t attribute) const { return nodes_[attribute].kind; }
-  /// Whether this is so of an array.
+  /// Whether an array holds nothing but dictionaries.
   bool holds_dictionaries_alone(std::uint64_t attribute) const { return nodes_[attribute].holds_dictionaries_alone; }
   /// What an array or a dictionary holds: in dictionaries, names and values alternate.
   std::span<const std::uint32_t> elements(std::uint64_t attribute) const { return references_of(attribute); }

@@ -44,7 +44,7 @@ class Chain {
   const schema::Exported* root_;
 };
 
-/// Where a field of a function is, for errors: "vjp.vjp.fun_name"; without a field, where the function is.
+/// The path of a function's field for errors, such as "vjp.vjp.fun_name"; without a field, that of the function.
 inline std::string path_in_chain(std::size_t order, std::string_view field = {}) {
   std::string path;
   for (std::size_t i = 0; i < order; ++i) path += i == 0 ? "vjp" : ".vjp";

@@ -41,7 +41,7 @@ void check_device_counts(const schema::Exported& e, const Path& path) {
                 to_string(count));
 }
 
-/// Only an effect's type is stored, so two effects of one type would be one.
+/// Only an effect's type is stored, so two effects of one type cannot be told apart.
 void check_effects(const flatbuffers::Vector<flatbuffers::Offset<schema::Effect>>* effects, const Path& path) {
   std::vector<std::string_view> names;
   each(effects, *path.parent, path.name, [&](const auto& effect, const Path& p) {
@@ -119,7 +119,7 @@ class Check {
     });
   }
 
-  /// What a module for several platforms or shapes does follows from constants that its caller defines.
+  /// A module for several platforms or shapes depends on constants that its caller defines.
   void global_constants(const schema::Exported& e, const Path& path) const {
     if (e.uses_global_constants()) return;
     const bool many = Values::length(e.platforms()) > 1;

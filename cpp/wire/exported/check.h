@@ -1,4 +1,4 @@
-// Whether a verified artifact makes sense: after this a decoder relies on every field that it needs.
+// Whether a verified artifact makes sense. After this check a decoder can rely on every field that it needs.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ class TreeCheck {
   TreeCheck(const schema::Exported& root, std::size_t buffer_size)
       : root_(root), max_nodes_(max_tree_nodes(buffer_size)), max_key_bytes_(max_tree_key_bytes(buffer_size)) {}
 
-  /// What is called with positional and keyword arguments takes a pair of a tuple and a dict.
+  /// A function takes positional and keyword arguments: a pair of a tuple and a dict.
   void arguments(const schema::PyTreeDef* root, std::uint32_t avals, const Path& path);
   void results(const schema::PyTreeDef* root, std::uint32_t avals, const Path& path) { whole(root, avals, path); }
 

@@ -1,4 +1,4 @@
-// What two lists say of one value has to be the same.
+// Two lists have to say the same of a value.
 #include "wire/exported/check_values.h"
 
 #include <string>
@@ -38,7 +38,7 @@ void ValueCheck::listed_avals(const Values& v, const Path& path) {
   for (std::uint32_t i = 0; i < listed; ++i) {
     const Path p{path.parent, path.name, i};
     const schema::AbstractValue &one = *v.avals->Get(i), &other = v.aval(i);
-    // What says the same as an aval that was checked needs no check of its own.
+    // An aval that equals a checked one needs no check.
     if (&one == &other || comparison_.same_aval(one, other, p)) continue;
     avals_.check(one, p);
     refuse_copy(p, "the aval that its index stands for");

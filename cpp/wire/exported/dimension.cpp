@@ -68,7 +68,7 @@ class Parser {
         break;
     } while (true);
     if (has_twins(texts)) throw Error(path_, "a dimension whose terms differ", quoted());
-    // Nothing is printed for what is zero, but for an operand that is nothing else.
+    // JAX prints no terms that are zero. An operand that is zero is printed as "0".
     if (expression.terms.size() > 1 &&
         std::ranges::any_of(expression.terms, [](const Term& t) { return t.coefficient == 0; }))
       refuse();
@@ -87,7 +87,7 @@ class Parser {
         return {std::move(term), {}};
       }
       if (term.coefficient == 0 || term.coefficient == 1) {
-        // One release's "-1*a" is another's "- a"; nobody prints "1*a", and "- 1*a" neither.
+        // Some releases print "-1*a" and some "- a". None prints "1*a" or "- 1*a".
         refuse();
       }
     }
@@ -227,7 +227,7 @@ void check_constraints(std::span<const std::string_view> constraints, const Path
       if (c == '(' && ++depth > max_dimension_depth)
         refuse("a constraint of at most " + std::to_string(max_dimension_depth) + " nested operations");
       if (c == ')' && depth > 0) --depth;
-      // A maximum that can be told is the larger side, whose power is multiplied out.
+      // JAX replaces a maximum by its larger side where it can tell, and then multiplies the power out.
       if (c == '^' && before == ')') refuse("a constraint without powers of operations");
       const bool starts_word = at == 0 || !(is_letter(text[at - 1]) || is_digit(text[at - 1]));
       if (starts_word && is_digit(c)) {

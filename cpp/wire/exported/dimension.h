@@ -38,9 +38,9 @@ struct Expression {
 /// Whether a text is a plain size, as nearly all dimensions are: digits, without a leading zero, that fit into 63 bits.
 bool is_size(std::string_view text);
 
-/// Parses a dimension that is not a plain size. Accepts what any release of JAX prints, and that alone: spaces where
-/// they are printed, no two terms or factors that are alike, numbers of 64 bits, all within the limits of limits.h.
-/// The result refers to the text. Takes n log n steps. Throws Error.
+/// Parses a dimension that is not a plain size. Accepts only what some release of JAX prints: spaces at the same
+/// places, no two equal terms or factors, numbers of 64 bits, all within the limits of limits.h. The result refers to
+/// the text. Takes n log n steps. Throws Error.
 Expression parse_dimension(std::string_view text, const Path& path);
 
 /// Throws Error where a text is not a dimension.
@@ -48,11 +48,11 @@ inline void check_dimension(std::string_view text, const Path& path) {
   if (!is_size(text)) parse_dimension(text, path);
 }
 
-/// Throws Error where JAX might not come to an end with constraints on dimension variables, such as "mod(b, 8) == 0".
-/// They are as a user wrote them, and JAX's parser is what reads them.
+/// Throws Error where JAX might take forever with constraints on dimension variables, such as "mod(b, 8) == 0". They
+/// stand as a user wrote them; JAX's own parser reads them.
 void check_constraints(std::span<const std::string_view> constraints, const Path& path);
 
-/// An expression's text in one form, in which the order of terms and factors and the spelling of releases are gone.
+/// An expression's text in one form, whatever the order of terms and factors and the spelling of the release.
 std::string canonical(const Expression& expression);
 
 }  // namespace jaxexp::wire

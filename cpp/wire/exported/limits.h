@@ -1,4 +1,4 @@
-// How far an artifact may go: readers refuse what exceeds these, so writers stay within them.
+// Limits of an artifact: readers refuse what exceeds them, so writers stay within them.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,23 @@ inline constexpr std::size_t max_buffer_size = (std::size_t{1} << 31) - 1;
 inline constexpr std::size_t max_tree_depth = 1000;
 inline constexpr std::size_t max_vjp_order = 64;
 
-/// Nesting of tables of any kind: a tree inside the last VJP, and what a tree's leaf level may be followed by.
+/// How deep tables of any kind nest: a tree inside the last VJP, and a few levels below a tree's leaves.
 inline constexpr std::size_t max_table_depth = max_tree_depth + max_vjp_order + 8;
 
 /// Different tables may refer to one vector (a tuple and a list of the same children, avals of the same shape). Lengths
 /// summed over all tables may be this large; a writer whose trees are within `max_tree_nodes` stays far below it.
 constexpr std::size_t max_vector_elements(std::size_t buffer_size) { return (1u << 18) + 8 * buffer_size; }
 
-/// How much comparing tables of one artifact may take, in steps of about a word: lists that say one thing twice, VJPs
-/// and their primals, specs and the axes of their meshes. What shares its tables, or says each thing once, stays below.
+/// How many steps comparing the tables of one artifact may take (about a word a step): lists that say one thing twice,
+/// VJPs and their primals, specs and the axes of their meshes. Artifacts that share tables or say each thing once stay
+/// far below.
 constexpr std::uint64_t max_comparisons(std::size_t buffer_size) { return (1u << 18) + 8 * std::uint64_t{buffer_size}; }
 
 /// A mesh may have this many axes: one of each size that a device count can be divided by, and plenty of size one.
 inline constexpr std::size_t max_mesh_axes = 256;
 
-/// An expression as a dimension: convolutions nest an operation a layer, and flattening multiplies sums out.
+/// A dimension that is an expression: convolutions nest one operation for each layer, and flattening multiplies sums
+/// out.
 inline constexpr std::size_t max_dimension_length = std::size_t{1} << 14;
 inline constexpr std::size_t max_dimension_depth = 64;
 inline constexpr std::int64_t max_dimension_exponent = 63;  // a larger power of 2 is no 64-bit number any more
@@ -35,7 +37,7 @@ inline constexpr std::int64_t max_dimension_exponent = 63;  // a larger power of
 inline constexpr std::size_t max_constraint_length = 1024;
 inline constexpr std::size_t max_constraint_extrema = 12;
 
-/// Conventions of main functions that ever were, and some to come: a reader knows which of them it can call.
+/// All calling conventions of main functions so far, and room for later ones. A reader knows which of them it can call.
 inline constexpr std::uint32_t oldest_calling_convention = 6, newest_calling_convention = 99;
 
 /// Equal subtrees are written once, so that a few bytes can describe a tree that fills the memory. A tree may have
@@ -43,7 +45,7 @@ inline constexpr std::uint32_t oldest_calling_convention = 6, newest_calling_con
 /// whose nodes are within `shared_tree_nodes` are always below it.
 constexpr std::uint64_t max_tree_nodes(std::size_t buffer_size) { return (1u << 16) + 2 * std::uint64_t{buffer_size}; }
 
-/// The keys of a tree's dicts, equal dicts counted again, may be this long in total.
+/// How long the keys of all dicts of a tree may be in total. Equal dicts count each time.
 constexpr std::uint64_t max_tree_key_bytes(std::size_t buffer_size) {
   return (1u << 24) + 256 * std::uint64_t{buffer_size};
 }

@@ -94,7 +94,7 @@ class Reader {
   const Path& path_;
 };
 
-/// Whether so many numbers are all those below their count, in any order.
+/// Whether these are the numbers from 0 to their count, in any order.
 bool is_permutation(const Numbers& numbers) {
   std::vector<bool> seen(numbers.size());
   return std::ranges::all_of(numbers, [&](std::uint64_t n) {
@@ -104,7 +104,7 @@ bool is_permutation(const Numbers& numbers) {
   });
 }
 
-/// Whether the factors are positive and their product is so much.
+/// Whether the factors are positive and have this product.
 bool multiply_to(const Numbers& factors, std::uint64_t product) {
   for (std::uint64_t factor : factors) {
     if (factor == 0 || product % factor != 0) return false;

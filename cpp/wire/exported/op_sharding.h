@@ -1,4 +1,4 @@
-// An xla.OpSharding, all that artifacts from before JAX 0.9 know of a sharding: checked before XLA sees it.
+// An xla.OpSharding, the only form of shardings in artifacts from before JAX 0.9: checked before XLA sees it.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace jaxexp::wire {
 
-/// Throws Error unless the bytes are a sharding that is replicated, on one device, or tiles so many devices.
-/// XLA ends the process for some of those that are not.
+/// Throws Error unless the bytes are a sharding that is replicated, on one device, or tiles `devices` devices.
+/// XLA ends the process for some that are none of these.
 void check_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device_count, const Path& path);
 
 }  // namespace jaxexp::wire

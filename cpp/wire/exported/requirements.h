@@ -1,4 +1,4 @@
-// What every check asks of a table, and the errors where it is not so.
+// What all checks require of tables, and the errors they throw.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ const T& required(const T* field, const Path& parent, std::string_view name) {
   return *field;
 }
 
-/// A number that stands for something. `root` is for the error, which says who may know the number.
+/// The number of an enumerator. The error says which reader may know a number that is unknown here; `root` has what it
+/// needs for that.
 template <class Enum>
 void require_known(const schema::Exported& root, const char* what, Enum value, Enum last, const Path& parent,
                    std::string_view name, Enum first = Enum{}) {
@@ -42,11 +43,11 @@ inline void require_index(std::uint64_t index, std::uint64_t size, const Path& p
   if (index >= size) refuse_index(index, size, path);
 }
 
-/// Names have to be there, and differ.
+/// All names have to be different, and none may be empty.
 void require_distinct(std::vector<std::string_view> names, const Path& path, const char* what);
 void require_distinct(const Strings* names, const Path& path, const char* what);
 
-/// Calls a function with each element of a vector that may be absent, and its path.
+/// Calls a function with each element of a vector and the element's path. The vector may be absent.
 template <class Vector, class Function>
 void each(const Vector* vector, const Path& parent, std::string_view name, const Function& function) {
   for (std::uint32_t i = 0; i < Values::length(vector); ++i) function(*vector->Get(i), Path{&parent, name, i});

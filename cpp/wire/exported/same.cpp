@@ -1,4 +1,4 @@
-// Field by field; what is one table is not compared.
+// Field by field; a table is not compared with itself.
 #include "wire/exported/same.h"
 
 #include <string>

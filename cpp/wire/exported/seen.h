@@ -9,7 +9,7 @@ namespace jaxexp::wire {
 
 class Seen {
  public:
-  /// Whether a table is a new one, which it is no more then.
+  /// Notes a table; returns whether it is a new one.
   template <class T>
   bool insert(const T& table) {
     return places_.insert(place(table)).second;

@@ -9,7 +9,7 @@
 namespace jaxexp::wire {
 
 /// Artifacts of JAX 0.10.0 and newer list their distinct avals and shardings, and an index for each argument; older
-/// ones have a full list alone. Readers go by the indices where there are any.
+/// ones have only a full list. Readers use the indices where there are any.
 struct Values {
   using Avals = flatbuffers::Vector<flatbuffers::Offset<schema::AbstractValue>>;
   using Shardings = flatbuffers::Vector<flatbuffers::Offset<schema::Sharding>>;
@@ -38,7 +38,7 @@ struct Values {
   const schema::AbstractValue& aval(std::uint32_t i) const {
     return avals_by_index() ? *unique_avals->Get(aval_indices->Get(i)) : *avals->Get(i);
   }
-  /// Null where the sharding is unspecified, or known as an HloSharding alone.
+  /// Null where the sharding is unspecified, or known only as an HloSharding.
   const schema::NamedSharding* named_sharding(std::uint32_t i) const {
     if (!shardings_by_index()) return shardings->Get(i)->named_sharding();
     const std::uint32_t index = sharding_indices->Get(i);

@@ -1,9 +1,9 @@
 // Walks everything that the schema can reach from the root, once, and checks what FlatBuffers' verifier checks: that
 // tables, fields, vectors and strings lie inside the buffer, at multiples of their size.
 //
-// The code that flatc generates for that visits a table as often as it is referred to, which lets a small file of
-// shared tables keep it busy for hours. This walk goes by the schema's type tables instead, visits every table, vector
-// and string once, and has two budgets, so that no later pass over the distinct tables takes longer than it should.
+// The code that flatc generates visits a table as often as it is referred to, so a small file of shared tables keeps it
+// busy for hours. This walk follows the schema's type tables instead and visits every table, vector and string once.
+// Two budgets keep every later pass over the distinct tables short.
 #include "wire/exported/verify.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 namespace jaxexp::wire {
 namespace {
 
-/// What the schema says of a type of table, in the form that the walk goes by.
+/// What the schema says of a type of table, as the walk needs it.
 struct Type {
   enum class Kind : std::uint8_t { number, string, table, numbers, strings, tables };  // the last three are vectors
   struct Field {
@@ -64,7 +64,7 @@ std::uint8_t size_of(const flatbuffers::TypeCode& code) {
   }
 }
 
-/// The types of the schema, read off the tables that flatc generates.
+/// The types of the schema, from the tables that flatc generates.
 class Types {
  public:
   static const Type& exported() {
@@ -108,7 +108,7 @@ class Visits {
     std::uint8_t& visited_as = chunk[position / 4 % chunk_size];
     if (visited_as == kind) return false;
     if (visited_as == 0) return visited_as = kind, true;
-    // Two kinds in one place: a coincidence at best (an empty vector is as good as any other).
+    // Two kinds in one place: at best by chance (an empty vector may serve as any other).
     return others_.insert((std::uint64_t{position} << 8) | kind).second;
   }
 
@@ -119,7 +119,7 @@ class Visits {
   FlatMap<Nothing> others_;
 };
 
-/// Apart from the walk, whose functions stay small without the making of an error's texts.
+/// Outside of the walk, whose functions stay small without the texts of errors.
 [[noreturn]] void refuse(const Path& path, const char* expected, const char* found) {
   throw Error(path, expected, found);
 }
@@ -151,7 +151,8 @@ class Walk {
                                entry_size = sizeof(flatbuffers::voffset_t);
   static constexpr std::string_view module_field = "mlir_module_serialized";
 
-  /// Whether so many bytes from a position on are in the buffer. Both come from 32-bit numbers, so the sum is right.
+  /// Whether `size` bytes from a position on are in the buffer. Both come from 32-bit numbers, so their sum does not
+  /// overflow.
   bool holds(std::size_t position, std::size_t size) {
     tables_.begin = std::min(tables_.begin, position);
     tables_.end = std::max(tables_.end, position + size);
@@ -172,7 +173,7 @@ class Walk {
 
   Layout layout(std::size_t position, const Type& type, const Path& path) {
     if (!holds(position, offset_size)) refuse_table(path);
-    // Either sign: whatever this leads to, it has to lie in the buffer.
+    // The offset may have either sign; its target has to lie in the buffer.
     const auto vtable =
         position - static_cast<std::size_t>(flatbuffers::ReadScalar<flatbuffers::soffset_t>(data_ + position));
     Layout& known = layouts_[(vtable / 2 + type.number) % layouts_.size()];
@@ -264,7 +265,8 @@ class Walk {
     if (!is_utf8({text, length})) refuse(path, "UTF-8", "bytes that are not");
   }
 
-  /// Of the vector or string at a position: more than a buffer has where not even that is in the buffer.
+  /// The length of the vector or string at a position; a number larger than any buffer where the length itself is not
+  /// in the buffer.
   std::size_t length(std::size_t position) {
     if (!holds(position, offset_size)) return max_buffer_size;
     return flatbuffers::ReadScalar<flatbuffers::uoffset_t>(data_ + position);
@@ -307,7 +309,7 @@ class Walk {
   std::array<Layout, 64> layouts_;  // one for each remainder; a newer one takes the place of an older
 };
 
-/// What bytes that are no artifact may be instead, by how they begin; empty where that says nothing.
+/// What bytes that are no artifact seem to be, from how they begin; empty where that is unknown.
 std::string_view other_format(std::string_view bytes) {
   using namespace std::string_view_literals;
   constexpr std::pair<std::string_view, std::string_view> known[] = {
@@ -345,7 +347,7 @@ const schema::Exported& verify(std::span<const std::uint8_t> buffer) {
 }
 
 const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables) {
-  // Offsets reach no further, so whatever lies behind (a trailer) is no part of the flat buffer.
+  // Offsets reach no further, so what lies behind (such as a trailer) is not part of the flat buffer.
   buffer = buffer.first(std::min(buffer.size(), max_buffer_size - 1));
   if (buffer.size() < FLATBUFFERS_MIN_BUFFER_SIZE) refuse_foreign(buffer, std::to_string(buffer.size()) + " bytes");
   try {

@@ -13,7 +13,7 @@ namespace jaxexp::wire {
 /// Takes time in proportion to the buffer's size, whatever is in it. Throws Error.
 const schema::Exported& verify(std::span<const std::uint8_t> buffer);
 
-/// Where everything is that was looked at behind the root offset, but for the modules.
+/// The extent of everything that was looked at behind the root offset, except the modules.
 struct Extent {
   std::size_t begin, end;
 };

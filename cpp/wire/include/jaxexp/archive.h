@@ -32,7 +32,7 @@ class Archive {
   /// that name, and DeserializationError where it, or its part of the index, is damaged.
   Artifact artifact(std::string_view name) const;
 
-  /// How many bytes behind the archive were left by somebody who was interrupted while he appended to it.
+  /// How many bytes behind the archive an interrupted append has left.
   std::size_t unfinished_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// What the head of a module tells, for Python.
+// What the bytes of a module tell, for Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,6 +6,13 @@
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
+
+/// Refuses what MLIR's reader cannot be trusted with.
+void check_bytecode(nb::handle module);
+
+/// A pair of dicts: kinds of operations, and targets of custom calls (None where they are not known), each with how
+/// often it occurs. None for bytecode of a version that is not known here.
+nb::object contents(nb::handle module);
 
 /// The producer's name; None where the bytes are no MLIR bytecode.
 nb::object module_producer(nb::handle module);
