@@ -2,7 +2,7 @@
 //
 //   TARGET [-runs=N] [-max_total_time=SECONDS] [-max_len=N] [-seed=N] [-artifact_prefix=PATH] [FILE or FOLDER]...
 //
-// The options have libFuzzer's names. Without -runs and -max_total_time it replays the corpus alone. The codec is
+// The options have libFuzzer's names. Without -runs and -max_total_time it only replays the corpus. The codec is
 // compiled with -fsanitize-coverage=trace-pc; trace.cpp counts where it comes by.
 #include <sanitizer/common_interface_defs.h>
 #include <signal.h>
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
       files.emplace_back(argument);
     }
   }
-  // Folders are listed in any order; what is run should depend on the seed alone.
+  // Folders are listed in any order; what is run should depend only on the seed.
   std::ranges::sort(files);
   __sanitizer_set_death_callback(save_current);
   for (const int signal : {SIGABRT, SIGALRM}) ::signal(signal, on_signal);

@@ -1,4 +1,4 @@
-// Fuzz target: artifacts that are opened beside others of the same metadata end as they do alone.
+// Fuzz target: artifacts that are opened beside others of the same metadata end as they do by themselves.
 #include <algorithm>
 #include <cstring>
 #include <optional>

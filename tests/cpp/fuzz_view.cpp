@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const wire::Error&) {
     return 0;
   }
-  // The layout alone is enough for reading every field...
+  // The layout is enough for reading every field...
   const tests::Content content = tests::view(*root);
   if (within_its_reach(content))
     tests::require(generated_verifier_accepts(bytes), "the generated verifier accepts what this one does");

@@ -311,7 +311,7 @@ class Mutation {
     return at;
   }
 
-  /// Appends a copy of a table and of all below it, as far as there is room: references lead forward alone.
+  /// Appends a copy of a table and of all below it, as far as there is room: references only lead forward.
   std::size_t copy_table(std::size_t table, const TypeTable& type) {
     if (table % 4 != 0 || !fits(table, 4)) return 0;
     const std::int64_t start = static_cast<std::int64_t>(table) - load<std::int32_t>(table);

@@ -7,7 +7,7 @@
 namespace jaxexp::tests {
 
 /// Changes a few of the offsets, lengths, vtables, numbers and texts that are found in `data`, or appends copies of
-/// tables and vectors, up to `max_size` bytes in all. Returns the new size. What it does follows from `seed` alone.
+/// tables and vectors, up to `max_size` bytes in all. Returns the new size. What it does follows only from `seed`.
 std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t max_size, std::uint64_t seed);
 
 /// Changes a few bytes wherever they are.
