@@ -92,7 +92,9 @@ def brief(items: list[pytest.Item], rooms: set[str]) -> set[pytest.Item]:
     """See the option of this name."""
     chosen: dict[tuple[Path, str], pytest.Item] = {}
     for item in items:
-        if item.get_closest_marker("slow") or "subprocess_env" in getattr(item, "fixturenames", ()):
+        if any(map(item.get_closest_marker, ("slow", "once", "processes"))):
+            continue
+        if "subprocess_env" in getattr(item, "fixturenames", ()):
             continue
         inside = item.path.relative_to(TESTS).parts[0] in rooms
         chosen.setdefault((item.path, item.originalname if inside else ""), item)

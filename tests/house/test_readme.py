@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kit.places import ROOT
 
 README = ROOT / "README.md"
@@ -21,6 +23,7 @@ def run(code: str, folder: Path) -> str:
     return result.stdout
 
 
+@pytest.mark.processes(reason="the producer and the consumer")
 def test_example(tmp_path):
     example = blocks()
     assert run(example["producer"], tmp_path) == ""

@@ -42,7 +42,12 @@ def test_files_have_names_of_their_own() -> None:
 
 
 def test_marks_say_why(request: pytest.FixtureRequest) -> None:
-    marks = [mark for item in request.session.items for name in ("slow", "once") for mark in item.iter_markers(name)]
+    marks = [
+        mark
+        for item in request.session.items
+        for name in ("slow", "once", "processes")
+        for mark in item.iter_markers(name)
+    ]
     assert all(mark.kwargs.keys() == {"reason"} and mark.kwargs["reason"] for mark in marks)
 
 
