@@ -46,7 +46,7 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 	@$(BIN)/pytest -n $(JOBS) -m "not slow" --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
-test-all: $(INSTALLED)  ## the test suite with what only guards rare things, then lint
+test-all: $(INSTALLED)  ## the test suite with the tests for rare failures, then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 

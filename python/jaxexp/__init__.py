@@ -60,8 +60,9 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, name_there = home.partition(":")
     value = getattr(importlib.import_module(f".{module}", __name__), name_there or name)
+    if "jaxexp._jax" in sys.modules:
+        _meet_jax()
     globals()[name] = value
-    _meet_jax()
     return value
 
 
@@ -70,9 +71,9 @@ def __dir__() -> list[str]:
 
 
 def _meet_jax() -> None:
-    """Where JAX is loaded: refuses one that cannot be supported, and lets jax.export read jaxexp's own nodes."""
-    if "jax" in sys.modules:
-        importlib.import_module("._codec.nodes", __name__)
+    """Refuses a JAX that cannot be supported, and lets jax.export read jaxexp's own nodes."""
+    importlib.import_module("._codec.nodes", __name__)
 
 
-_meet_jax()
+if "jax" in sys.modules:
+    _meet_jax()

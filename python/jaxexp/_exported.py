@@ -14,7 +14,8 @@ from jaxexp._function import data, sharding
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
 
-# The verbs are imported when they are first used: who only loads a function does not wait for them.
+# The verbs are imported when they are first used: who only loads a function does not wait for them. These two are
+# called so often that they take the place of their detour; the others are imported where they are called.
 
 
 def _call(exported: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,11 +91,15 @@ class Exported(ExportedData):
         return f"Exported({self.fun_name}: {len(self.in_avals)} arguments, {len(self.out_avals)} results)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # For a loaded function, the room that loads has told pickle what to do instead.
-        raise ExportTypeError(
-            f"{self.fun_name} was exported in this process; pickle would not know how many VJPs to keep. "
-            "Pickle the result of serialize(vjp_order=...) instead"
-        )
+        """Loaded functions are pickled as artifacts, with the VJPs that they were loaded with."""
+        if not data.is_loaded(self):
+            raise ExportTypeError(
+                f"{self.fun_name} was exported in this process; pickle would not know how many VJPs to keep. "
+                "Pickle the result of serialize(vjp_order=...) instead"
+            )
+        from jaxexp import deserialize  # under the name by which pickle finds it again
+
+        return deserialize, (bytes(self.serialize(data.stored_orders(self))),)
 
     def mlir_module(self, serialized: bool = True) -> Any:
         """The StableHLO module.
@@ -198,8 +203,8 @@ class Exported(ExportedData):
     ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
 
-        The bytes go to a temporary file in the same folder that replaces `path` when it is complete, so that a
-        reader sees the old file or the new one.
+        The bytes go to a temporary file in the same folder. When it is complete, it replaces `path`, so other programs
+        see the old file or the new one.
 
         Args:
             path: the file; an existing one is replaced.

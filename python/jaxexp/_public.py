@@ -1,22 +1,34 @@
-"""Public objects have the module name `jaxexp`, so tracebacks and pickles do not depend on where they are defined."""
+"""Public objects say that they are `jaxexp`'s, wherever they are defined: tracebacks and pickles name no room."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 T = TypeVar("T")
 
 
 def public(thing: T) -> T:
-    """Marks a class or function that users import from `jaxexp`: pickles find it there."""
-    thing.__module__ = "jaxexp"
-    for member in vars(thing).values() if isinstance(thing, type) else ():
+    """A class or function that users import from `jaxexp`. Pickles of it find it there."""
+    if isinstance(thing, type):
+        _make_public(thing)
+    else:
+        thing.__module__ = "jaxexp"
+    return thing
+
+
+def _make_public(owner: type) -> None:
+    if hasattr(owner, "__dataclass_fields__") and (names := vars(owner).get("__annotations__")):
+        # Annotations are text, which `typing.get_type_hints` will look up in `jaxexp`: it is understood here.
+        hints = get_type_hints(owner)
+        owner.__annotations__ = {name: hints[name] for name in names}
+    owner.__module__ = "jaxexp"
+    for member in vars(owner).values():
         if isinstance(member, staticmethod):  # which a pickle may name too
             member.__func__.__module__ = "jaxexp"
-    return thing
 
 
 def part_of(owner: type, part: Any) -> None:
     """Makes a class an attribute of a public one, by which pickles of it find it."""
-    part.__module__, part.__qualname__ = owner.__module__, f"{owner.__qualname__}.{part.__name__}"
+    _make_public(part)
+    part.__qualname__ = f"{owner.__qualname__}.{part.__name__}"
     setattr(owner, part.__name__, part)

@@ -225,3 +225,11 @@ def test_weak_types_and_scalars() -> None:
     fixed = exported.specialize(f32(0), spec((3,)))
     assert fixed.in_avals[0].weak_type
     np.testing.assert_allclose(fixed.call(2.0, arr(3)), 2 * arr(3), rtol=1e-6)
+
+
+def test_vjps_keep_what_the_function_was_exported_with() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(jnp.sin), compatibility="jax-0.6.2")(spec((b,)))
+    fixed = exported.specialize(spec((3,)))
+    for function in (fixed, fixed.vjp()):
+        assert jaxexp.compatibility(bytes(function.serialize())).readable_by("0.6.2")

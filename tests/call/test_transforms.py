@@ -95,7 +95,7 @@ def test_vjp_of_a_fresh_export_names_the_function() -> None:
         fresh.vjp().vjp().serialize(vjp_order=None)
 
 
-@pytest.mark.parametrize("wrong", ["1", None, 1.0, [1]], ids=repr)
+@pytest.mark.parametrize("wrong", ["1", None, 1.0, 0.0, [1]], ids=repr)
 def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     one = loaded(wave, VECTOR, vjp_order=1)
     with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*int") as error:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import pickletools
+import subprocess
+import sys
+import typing
 
 import pytest
 
@@ -66,3 +70,54 @@ def test_pickles_name_public_objects_only(tmp_path) -> None:
                 assert again.load() == value.load()
             elif name != "error":
                 assert again == value, name
+
+
+LOADS = {
+    "load": "jaxexp.load(folder + '/f.jaxexp')",
+    "load_many": "jaxexp.load_many([folder + '/f.jaxexp'])[0]",
+    "handle": "jaxexp.Archive.open(folder + '/fleet.zip')['f'].load()",
+    "load_all": "jaxexp.Archive.open(folder + '/fleet.zip').load_all()[0]",
+    "vjp": "jaxexp.load(folder + '/f.jaxexp').vjp()",
+}
+
+
+def test_however_a_function_was_loaded(tmp_path, subprocess_env) -> None:
+    """In a process that has used no other name of jaxexp."""
+    exported = export_with(jaxexp, CASES["sin"].build())
+    exported.save(tmp_path / "f.jaxexp", vjp_order=1)
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        writer.add("f", exported, vjp_order=1)
+    running = {
+        name: subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                f"import sys, pickle, jaxexp; folder = sys.argv[1]; f = {how}; g = pickle.loads(pickle.dumps(f)); "
+                "print(g == f, g.has_vjp())",
+                str(tmp_path),
+            ],
+            env=subprocess_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for name, how in LOADS.items()
+    }  # fmt: skip
+    for name, process in running.items():
+        out, err = process.communicate()
+        assert out.split() == ["True", str(name != "vjp")], (name, err)
+
+
+def test_copies(tmp_path) -> None:
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        writer.add("f", export_with(jaxexp, CASES["sin"].build()))
+    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
+        handle = archive["f"]
+        assert copy.copy(handle) == handle
+        assert copy.deepcopy(handle).load() == handle.load()
+        assert list(copy.copy(archive)) == list(copy.deepcopy(archive.glob("f"))) == ["f"]
+
+
+def test_annotations_of_public_classes_are_understood() -> None:
+    for name in jaxexp.__all__:
+        value = getattr(jaxexp, name)
+        if isinstance(value, type) and hasattr(value, "__dataclass_fields__"):
+            hints = typing.get_type_hints(value)
+            assert set(value.__dataclass_fields__) <= set(hints), name

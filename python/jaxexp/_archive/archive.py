@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 class Archive(Mapping[str, "Handle"]):
     """The artifacts in one file: a read-only mapping of their names to handles, in the order of the names.
 
-    The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts them, and any
-    `jax.export` reads them. The last member is an index. Opening an archive reads only the root of the index, however
-    many members there are. Everything else is read and checked when you ask for it. A local file is mapped into memory:
-    threads and processes share its pages, and the bytes of a module are read when the function is called.
+    The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts one that is stored under
+    its own name, and any `jax.export` reads it. The last member is an index. Opening a local file reads only the root
+    of the index, however many members there are. Everything else is read and checked when you ask for it. A local file
+    is mapped into memory: threads and processes share its pages, and the bytes of a module are read when the function
+    is called. Of a URL or a file object, opening reads the whole index.
 
     The file stays open as long as something loaded from it is in use. An archive shows the file as it was when it was
     opened: appending overwrites nothing, and compacting makes a new file.
@@ -92,9 +93,9 @@ class Archive(Mapping[str, "Handle"]):
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
         """A writer that adds members to an archive, or removes some, to be used in a `with` block.
 
-        Nothing in the file is overwritten: new members, then a new index, are written after the old end. Readers see
-        the archive as it was until the block ends, and also if it is interrupted. Only one process at a time can do
-        this.
+        Nothing in the file is overwritten: new members, then a new index, are written after the old end. Programs
+        that open the archive see it as it was until the block ends, and also if the block is interrupted. Only one
+        process at a time can do this.
 
         Args:
             path: the file.

@@ -123,5 +123,8 @@ class Handle:
     def __hash__(self) -> int:
         return hash((id(self._opened), self._number))
 
+    def __copy__(self) -> Handle:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         return operator.getitem, (self._opened, self.name)  # which will be an archive: see Opened

@@ -32,7 +32,7 @@ _WRITER = f"jaxexp {__version__}"
 class ArchiveWriter:
     """Writes an archive in a `with` block. `Archive.create` and `Archive.append` return one.
 
-    Readers see the changes when the block ends. An exception in the block undoes all of them.
+    Programs that open the archive see the changes when the block ends. An exception in the block undoes all of them.
 
     An artifact that is in the archive already is not stored again: both names refer to the same bytes. If
     `share_modules` is true, modules that another member has are not stored again either. Then only the rest of the

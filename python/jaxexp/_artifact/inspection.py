@@ -76,10 +76,10 @@ class Inspection:
         operation_counts: how many operations of each kind there are in each of the modules, in the order of
             `module_bytes`; None for a module that is damaged, or newer than what can be read here.
         custom_calls: how many operations call each custom call target, in the same form.
-        trailer: who wrote the trailer; None if there is none. The attributes below come from the trailer.
+        trailer: who wrote the trailer; None if there is none. `module_digests`, `constraints` and `metadata` are in it.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
-        modules_checked: whether `inspect` compared the modules with their digests. It always does so for everything
-            else.
+        modules_checked: whether `inspect` compared the modules with their digests. Where there is a trailer, the
+            metadata is always compared.
         constraints: the constraints on dimension variables.
         metadata: the `metadata` that the artifact was written with; None if there is none.
     """

@@ -1,4 +1,4 @@
-"""The command line: a command a file in `commands/`, and what they share.
+"""The command line: one file per command in `commands/`, and what they share.
 
 May import: _archive _compat _export _read _module _releases _artifact _io.
 JAX is imported only inside functions, if at all.

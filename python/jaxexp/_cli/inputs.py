@@ -43,12 +43,13 @@ class Source:
         """The bytes of the artifact: a file is mapped.
 
         Raises:
-            DeserializationError: the file is empty.
+            DeserializationError: the file is empty; the error names it.
             OSError: it cannot be opened.
         """
         if self.path is None:
             return self.handle.read()
-        return mapped(self.path)
+        with named_in_errors(self.path):
+            return mapped(self.path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -98,8 +98,8 @@ def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T
     JAX treats namedtuples as pytree nodes by itself, so no other registration is needed.
 
     Args:
-        nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. The reader's class of this name must
-            have the same fields, in any order.
+        nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. The class that is registered under
+            this name when the artifact is read must have the same fields, in any order.
         serialized_name: the name of the class in the bytes, as in `register_pytree_node_serialization`.
 
     Returns:

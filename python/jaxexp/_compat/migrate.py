@@ -48,11 +48,11 @@ def migrate(
 
     Raises:
         DeserializationError: the bytes are not an artifact that can be read here.
-        UnsupportedError: no reader of today knows its calling convention.
+        UnsupportedError: it has ordered effects, and a calling convention older than 9.
         ExportError: the function does not fit into the format, or the new function is not the same as the old one.
     """
     old = read(buffer)
-    order = sum(1 for _ in data.stored_chain(old)) - 1
+    order = data.stored_orders(old)
     blob = _up_to_date(old).serialize(order, to, metadata=old.metadata)
     migrated = read(bytes(blob))
     for before, after in zip(data.stored_chain(old), data.stored_chain(migrated), strict=True):

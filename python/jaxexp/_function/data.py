@@ -187,6 +187,12 @@ def stored_chain(exported: E) -> Iterator[E]:
         yield exported
 
 
+def stored_orders(exported: ExportedData) -> int:
+    """How many VJPs there are in the artifact that a function was loaded from."""
+    artifact: Artifact | None = exported.__dict__.get("_artifact")
+    return 0 if artifact is None else sum(1 for _ in chain(artifact)) - 1
+
+
 def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]) -> list[E]:
     """A function, its VJP, the VJP of that, and so on.
 

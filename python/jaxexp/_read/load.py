@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import mmap
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxexp._exported import Exported
-from jaxexp._function import data
 from jaxexp._io import files
 from jaxexp._public import public
 
@@ -31,9 +29,9 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """Reads a function from the bytes that `Exported.serialize` returned, in jaxexp or in any `jax.export` since JAX
     0.4.22.
 
-    The whole buffer is verified, then the signature is decoded. The module and the VJPs are read from the buffer when
-    they are needed, so a read-only buffer stays in use as long as the function. A writable buffer, such as a bytearray,
-    is copied first; you may change it afterwards.
+    All metadata is verified, then the signature is decoded. The module and the VJPs are read from the buffer when they
+    are needed, and compared with their digests then. So a read-only buffer stays in use as long as the function. A
+    writable buffer, such as a bytearray, is copied first; you may change it afterwards.
 
     Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
     call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the
@@ -48,10 +46,9 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
 
     Raises:
         DeserializationError: the bytes are not an artifact that can be read here. The error says where, what was
-            expected, and what was found.
+            expected, and what was found. Functions that were registered for pytree nodes may be what refuses the data.
         PolicyError: the artifact contains something that the policy does not allow. The error says what, where, and
             which field would allow it.
-        ExportError: a function that was registered for a pytree node type rejects its data.
         TypeError: `blob` is not a buffer.
     """
     if policy is None:
@@ -98,14 +95,3 @@ def _in_small_pages(mapped: mmap.mmap) -> None:
             mapped.madvise(mmap.MADV_NOHUGEPAGE, 0, _END)
             last = (size - _END) // mmap.PAGESIZE * mmap.PAGESIZE  # the trailer is there
             mapped.madvise(mmap.MADV_NOHUGEPAGE, last, size - last)
-
-
-def _reduce(exported: Exported) -> Any:
-    """Loaded functions are pickled as artifacts."""
-    if not data.is_loaded(exported):
-        return exported.__reduce__()
-    orders = sum(1 for _ in data.stored_chain(exported)) - 1
-    return deserialize, (bytes(exported.serialize(orders)),)
-
-
-copyreg.pickle(Exported, _reduce)

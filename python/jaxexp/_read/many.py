@@ -77,7 +77,7 @@ def load_many(
 ) -> list[Exported] | list[Exported | Exception]:
     """Reads functions from many files or buffers at once, faster than `load` or `deserialize` for each.
 
-    Several threads read the files and verify all bytes, without Python's global lock. Meanwhile the caller's thread
+    Several threads read the files and verify the metadata, without Python's global lock. Meanwhile the caller's thread
     makes the functions. Artifacts with equal metadata, such as versions of one model with different weights, are
     decoded once. They share what cannot change: abstract values, tree structures and shardings.
 
@@ -98,7 +98,7 @@ def load_many(
         DeserializationError: as in `deserialize`. Its `file` is the path, or ``item 17`` for a buffer.
         PolicyError: as in `deserialize`, with `file` as above.
         OSError: a file cannot be read.
-        ExportTypeError: an item is neither a path nor a buffer.
+        TypeError: an item is neither a path nor a buffer.
         ExportError: `workers` or `on_error` has a value that is not allowed.
 
     Example:

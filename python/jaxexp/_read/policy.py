@@ -22,8 +22,8 @@ from jaxexp._public import public
 class Policy:
     """What an artifact may contain. `load` and `deserialize` check the function and all VJPs in the artifact.
 
-    The default allows what `export` allows without `disabled_checks`: custom calls that JAX promises to keep stable, no
-    callbacks and no effects. It does not limit sizes. In every field, None allows anything.
+    The default allows only custom calls that JAX promises to keep stable, no callbacks and no effects (which `export`
+    allows). It does not limit sizes. In every field, None allows anything.
 
     A module that passes is still a program: docs/guide/policy.md says what is promised and what is not.
 
@@ -31,10 +31,10 @@ class Policy:
         custom_calls: targets of custom calls that are allowed in addition to those that JAX promises to keep stable.
             ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``.
         callbacks: whether the module may call back to Python.
-        effects: what a module may do in addition to computing its results. These are types of JAX's effects, by their
-            qualified names or the last part of these; targets of custom calls that declare side effects, except the
-            stable ones, which are allowed; and ``"infeed"``, ``"outfeed"``, ``"send"`` and ``"recv"``, operations that
-            exchange data with the host or with other programs. Wildcards work here, too.
+        effects: what a module may do in addition to computing its results. Each name is one of: the type of a JAX
+            effect, with or without its module; the target of a custom call that declares side effects (stable targets
+            need no entry); or ``"infeed"``, ``"outfeed"``, ``"send"``, ``"recv"``, operations that exchange data with
+            the host or with other programs. Wildcards work here, too.
         platforms: all platforms of the artifact must be among these, such as ``("cpu", "cuda")``. Then an artifact that
             was exported with `DisabledSafetyCheck.platform` is refused.
         max_devices: how many devices the artifact, its meshes and its collective operations may use.

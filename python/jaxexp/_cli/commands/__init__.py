@@ -1,1 +1,1 @@
-"""The commands of `jaxexp`, one a file: each a click command named `command`."""
+"""The commands of `jaxexp`, one file each: each a click command named `command`."""
