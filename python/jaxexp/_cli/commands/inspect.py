@@ -39,7 +39,8 @@ Example:
 def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check: bool, everything: bool) -> int:
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls.
 
-    Nothing is run, and JAX is imported only for --mlir. This shows what a file says about itself; 'verify' checks its bytes.
+    Nothing is run, and JAX is imported only for --mlir. This shows what a file says about itself; 'verify' checks its
+    bytes.
     """
     if mlir and as_json:
         raise click.UsageError("--mlir and --json exclude each other")
