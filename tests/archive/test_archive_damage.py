@@ -15,6 +15,8 @@ from jaxexp import Archive, DeserializationError, _native
 from kit.archive_files import make
 from kit.archives import blob, plain
 
+pytestmark = pytest.mark.once(reason="an index is read without JAX")
+
 
 class TestDamage:
     def test_only_what_is_read_is_checked(self, path: Path) -> None:

@@ -19,6 +19,8 @@ from bench.results import ORACLE, SUBJECT, Cell, Results
 from kit.benchmarks import ABOUT, QUESTION, results_of
 from kit.places import ROOT
 
+pytestmark = pytest.mark.once(reason="the harness is the same with every JAX")
+
 ONCE = measure.Effort(sample=0.0, samples=1, total=0.0, fewest=1, warm=False)
 CASE = {case.name: case for case in CASES}
 SMALL = [case for case in CASES if case.size <= 200 and case.vjp_order <= 1 and not case.large]

@@ -11,6 +11,8 @@ from bench.results import ORACLE, PEAK, SUBJECT, Results
 from kit.benchmarks import ABOUT, QUESTION, results_of
 from kit.places import ROOT
 
+pytestmark = pytest.mark.once(reason="the harness is the same with every JAX")
+
 # Comparing.
 
 

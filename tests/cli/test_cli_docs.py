@@ -17,6 +17,8 @@ if sys.platform == "win32":
 
 from tools.record_cli import CONSOLE, PAGE, PROMPT, VERSIONS, recorded, versions
 
+pytestmark = pytest.mark.once(reason="sessions look alike with every JAX")
+
 
 def sessions(text: str) -> list[tuple[str, list[str]]]:
     """Commands and their lines."""
