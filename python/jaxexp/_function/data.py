@@ -95,10 +95,17 @@ class ExportedData:
             _get_vjp=_get_vjp,
         )
 
-    if not TYPE_CHECKING:  # which would take a misspelt name for an attribute
+    # What is made on first use: neither the constructor nor the decoder sets it, and two of these are no fields.
+    if TYPE_CHECKING:  # checkers would take a misspelt name for an attribute that __getattr__ makes
+
+        @property
+        def _vjp(self) -> Self: ...
+        @property
+        def _hash(self) -> int: ...
+
+    else:
 
         def __getattr__(self, name: str) -> Any:
-            """Fields that are made on first use: neither the constructor nor the decoder sets them."""
             make = _MADE_LATER.get(name)
             if make is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
@@ -121,7 +128,7 @@ class ExportedData:
         )
 
     def __hash__(self) -> int:
-        return kept(self, "_hash", _hash)
+        return self._hash
 
     def __copy__(self) -> Self:
         return self
@@ -144,7 +151,7 @@ class ExportedData:
                 f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Serialize it with "
                 f"vjp_order={order + 1} or more"
             )
-        return kept(self, "_vjp", _vjp)
+        return self._vjp
 
     def has_vjp(self) -> bool:
         """Whether there is a VJP: always after `export`; after loading, only if one was serialized."""
@@ -288,7 +295,9 @@ def _vjp(exported: E) -> E:
     return vjp
 
 
-_MADE_LATER: dict[str, Callable[[ExportedData], Any]] = {
+_MADE_LATER: dict[str, Callable[[Any], Any]] = {
+    "_vjp": _vjp,
+    "_hash": _hash,
     "mlir_module_serialized": lambda e: bytes(e.__dict__["_artifact"].module()),
     "in_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._in_named_shardings, e.in_avals)),
     "out_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._out_named_shardings, e.out_avals)),
