@@ -7,7 +7,6 @@ that they were given.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -187,9 +186,8 @@ def stored_chain(exported: E) -> Iterator[E]:
     """A function and the VJPs in the artifact that it was loaded from; only the function if it was exported in this
     process.
     """
-    artifact: Artifact | None = exported.__dict__.get("_artifact")
     yield exported
-    for _ in itertools.islice(() if artifact is None else chain(artifact), 1, None):
+    for _ in range(stored_orders(exported)):
         exported = exported.vjp()
         yield exported
 

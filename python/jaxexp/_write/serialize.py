@@ -76,9 +76,8 @@ def _notes(exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | 
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
     """The function, its VJP, the VJP of that, and so on."""
-    if (
-        type(vjp_order) is int and vjp_order == 0
-    ):  # by far the most common, and there is little else to do for a small function
+    # By far the most common, and there is little else to do for a small function.
+    if type(vjp_order) is int and vjp_order == 0:
         return [exported]
     if not isinstance(vjp_order, numbers.Integral):
         raise ExportTypeError(
