@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 
@@ -187,8 +187,8 @@ except (ImportError, AttributeError) as error:
 
 def cached() -> Callable[[_F], _F]:
     """A decorator that keeps a function's results, until JAX's caches are cleared."""
-    decorator: Callable[[_F], _F] = _cache()
-    return decorator
+    decorator: Any = _cache()  # annotated differently from release to release
+    return cast(Callable[[_F], _F], decorator)
 
 
 @public
@@ -202,8 +202,9 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
         TypeError: `dimension` is neither.
         jax.errors.InconclusiveDimensionOperation: an operation inside the expression cannot be shown to be defined.
     """
-    if hasattr(shape_poly, "symbolic_dim_bounds"):  # public since JAX 0.11
-        bounds: tuple[float, float] = shape_poly.symbolic_dim_bounds(dimension)
+    bounds: tuple[float, float]
+    if public_bounds := getattr(shape_poly, "symbolic_dim_bounds", None):  # since JAX 0.11
+        bounds = public_bounds(dimension)
         return bounds
     resolved = core.concrete_dim_or_error(dimension, "dimension given to symbolic_dim_bounds")
     bounds = shape_poly._bounds_decision(resolved, shape_poly.BoundsPrecision.BEST)
@@ -296,9 +297,10 @@ def hlo_of_gspmd_sharding(sharding: Any) -> Any:
 
 def abstract_mesh_like(sharding: Any, sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
     """A mesh for the devices of a sharding that has none, with the axis types that JAX gives by default."""
-    if not hasattr(mesh, "abstract_device_from"):  # new in JAX 0.11, which lets a mesh say what its devices are
+    device_from = getattr(mesh, "abstract_device_from", None)  # since JAX 0.11: a mesh can say what its devices are
+    if device_from is None:
         return AbstractMesh(sizes, names)
-    return AbstractMesh(sizes, names, abstract_device=mesh.abstract_device_from(sharding._device_assignment[0]))
+    return AbstractMesh(sizes, names, abstract_device=device_from(sharding._device_assignment[0]))
 
 
 def same_type(aval: Any, other: Any) -> bool:

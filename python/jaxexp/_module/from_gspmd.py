@@ -134,7 +134,8 @@ def _texts(module: Any) -> set[str]:
     for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
         for name in ("arg_attrs", "res_attrs"):
             if name in function.attributes:
-                found |= {_text_of(d) for d in map(_jax.ir.DictAttr, function.attributes[name]) if _NAME in d}
+                attributes: Any = function.attributes[name]
+                found |= {_text_of(d) for d in map(_jax.ir.DictAttr, attributes) if _NAME in d}
     return found - {_MANUAL}
 
 
