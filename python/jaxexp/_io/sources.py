@@ -27,12 +27,14 @@ class Source(Protocol):
         name: what messages call it.
         size: how many bytes there are.
         whole: all of them as one buffer, where they are in memory.
+        takes_requests: whether each range takes a request to another machine.
         address: what opens it again in another process, or None.
     """
 
     name: str
     size: int
     whole: Any
+    takes_requests: bool
     address: tuple[str, dict[str, Any]] | None
 
     def read(self, position: int, size: int) -> Any:
@@ -48,10 +50,6 @@ class Source(Protocol):
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Buffers with several ranges, given by position and size."""
-        ...
-
-    def rfind(self, pattern: bytes, end: int) -> int:
-        """Where a pattern is last found in front of a position; -1 where it is not."""
         ...
 
     def close(self) -> None: ...
@@ -76,6 +74,8 @@ def open_source(source: Any, options: dict[str, Any]) -> Source:
 
 
 class _Mapped:
+    takes_requests = False
+
     def __init__(self, path: str) -> None:
         self.name = os.fsdecode(path)
         self.address: tuple[str, dict[str, Any]] | None = (os.path.abspath(self.name), {})
@@ -102,10 +102,6 @@ class _Mapped:
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         return [self.read(*r) for r in ranges]
 
-    def rfind(self, pattern: bytes, end: int) -> int:
-        found: int = self._mapped.rfind(pattern, 0, end)
-        return found
-
     def close(self) -> None:
         # The mapping ends when nobody has a view into it any more, such as a function that was loaded from it.
         self.whole = memoryview(b"")
@@ -118,6 +114,7 @@ class _Ranges:
     name: str
     size: int
     whole = None
+    takes_requests = False
     address: tuple[str, dict[str, Any]] | None = None
 
     def read(self, position: int, size: int) -> bytes:
@@ -130,17 +127,6 @@ class _Ranges:
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(*r) for r in ranges]
-
-    def rfind(self, pattern: bytes, end: int) -> int:
-        """Reads pieces of growing size, because the pattern is usually near."""
-        last, step = end, 1 << 16
-        while end > 0:
-            start = max(0, end - step)
-            found = self.read(start, min(last, end + len(pattern) - 1) - start).rfind(pattern)
-            if found >= 0:
-                return start + found
-            end, step = start, min(2 * step, 1 << 24)
-        return -1
 
     def _complete(self, data: bytes, position: int, size: int) -> bytes:
         if len(data) == size:
@@ -176,6 +162,8 @@ class _FileObject(_Ranges):
 
 
 class _Remote(_Ranges):
+    takes_requests = True
+
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         try:
             import fsspec
