@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 from jaxexp._errors import DeserializationError, ExportTypeError
+
+from . import http
 
 
 class BinaryFile(Protocol):
@@ -172,14 +175,15 @@ class _Remote(_Ranges):
         self.name = url
         self.address: tuple[str, dict[str, Any]] | None = (url, options)
         self._fs: Any
-        self._fs, self._path = fsspec.core.url_to_fs(url, **options)
-        size = self._fs.size(self._path)
+        with self._failures():
+            self._fs, self._path = fsspec.core.url_to_fs(url, **options)
+            size = self._fs.size(self._path)
         if size is None:
             raise OSError(f"{url}: the server does not say how large it is, so no part of it can be asked for")
         self.size = int(size)
 
     def read(self, position: int, size: int) -> bytes:
-        data: bytes = self._fs.cat_file(self._path, start=position, end=position + size) if size else b""
+        data = self._fetch([(position, position + size)])[0] if size else b""
         return self._complete(data, position, size)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -192,9 +196,9 @@ class _Remote(_Ranges):
                 last[1] = max(last[1], end)
             else:
                 blocks.append([start, end])
-        starts, ends = [start for start, _ in blocks], [end for _, end in blocks]
-        fetched = self._fs.cat_ranges([self._path] * len(blocks), starts, ends, on_error="raise") if blocks else []
-        whole = [self._complete(data, s, e - s) for data, s, e in zip(fetched, starts, ends, strict=True)]
+        starts = [start for start, _ in blocks]
+        fetched = self._fetch([(start, end) for start, end in blocks])
+        whole = [self._complete(data, s, e - s) for data, (s, e) in zip(fetched, blocks, strict=True)]
 
         def part(position: int, size: int) -> bytes:
             if not size:
@@ -204,6 +208,26 @@ class _Remote(_Ranges):
             return whole[block][start : start + size]
 
         return [part(position, size) for position, size in ranges]
+
+    def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """What is there between starts and ends."""
+        with self._failures():
+            if http.is_http(self._fs):
+                return http.fetch(self._fs, self._path, ranges)
+            starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+            found: list[bytes] = self._fs.cat_ranges([self._path] * len(ranges), starts, ends, on_error="raise")
+            return found
+
+    @contextlib.contextmanager
+    def _failures(self) -> Generator[None]:
+        """Makes one kind of error of all that the libraries for different URLs raise when they cannot read."""
+        try:
+            yield
+        except (OSError, ImportError, MemoryError):
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise OSError(f"{self.name}: {said}") from error
 
     def close(self) -> None:
         self._fs = None
