@@ -79,7 +79,7 @@ schema::DType Encoder::dtype(nb::handle dtype) {
       kind = jax_.kind_of_dtype(dtype);
     } catch (nb::python_error& e) {
       if (!e.matches(PyExc_LookupError)) throw;
-      refuse("the dtype " + describe(dtype) + " has no number in the format");
+      refuse("the dtype " + describe(dtype) + " has no number in the format", Also::key_error);
     }
   }
   return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));

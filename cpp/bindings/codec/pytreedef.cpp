@@ -135,7 +135,7 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
     const nb::object bytes = name_and_auxdata[1];
     name = string(name_and_auxdata[0], "the serialized name of a pytree node type");
     if (!PyBytes_Check(bytes.ptr()))
-      refuse("auxiliary data of a pytree node has to be bytes, found " + describe(bytes), true);
+      refuse("auxiliary data of a pytree node has to be bytes, found " + describe(bytes), Also::type_error);
     const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(bytes.ptr()));
     auxdata_vector = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))));
   }

@@ -13,7 +13,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._artifact import module_head
 from jaxexp._artifact.operations import is_understood
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ExportRuntimeError
 from jaxexp._function.data import ExportedData
 
 from . import mlir
@@ -111,7 +111,7 @@ def check_present(exported: ExportedData, module: Any, module_context: Any) -> N
             "existed only in the process that exported it. Export the function without its callbacks"
         )
     if found := missing & used:
-        raise ExportError(
+        raise ExportRuntimeError(
             f"calling {exported.fun_name}: its module has custom calls that nothing in this process implements on "
             f"{', '.join(module_context.platforms)}: {_list(found)}. Register each with jax.ffi.register_ffi_target, "
             f"or import the library that does so, before calling; {_origin(found)}"

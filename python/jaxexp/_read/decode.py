@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from jaxexp._artifact.metadata import from_json
 from jaxexp._codec import binding
 from jaxexp._errors import ExportTypeError
 from jaxexp._exported import Exported
+from jaxexp._function.data import LaterVjp
 
 
 def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
@@ -46,11 +46,13 @@ def decode(artifact: _native.Artifact) -> Exported:
     return exported
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _LoadedVjp:
+class _LoadedVjp(LaterVjp):
     """The VJP inside an artifact; equal to another one of equal content."""
 
-    artifact: _native.Artifact
+    __slots__ = ("artifact",)
+
+    def __init__(self, artifact: _native.Artifact) -> None:
+        self.artifact = artifact
 
     def __call__(self, primal: Exported) -> Exported:
         return decode(self.artifact)
