@@ -145,6 +145,8 @@ try:
     trace_state_clean = core.trace_state_clean
     jaxpr_as_fun = core.jaxpr_as_fun
     function_name = util.fun_name
+    jaxprs_in_params = core.jaxprs_in_params
+    user_frames = source_info_util.user_frames
     MeshComputation = pxla.MeshComputation
     LoweringRuleContext = mlir.LoweringRuleContext
     ModuleContext = mlir.ModuleContext

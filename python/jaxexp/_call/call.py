@@ -16,7 +16,7 @@ from jaxexp._function.convention import Arguments
 from jaxexp._function.data import ExportedData
 from jaxexp._module import mlir
 
-from . import batching, derivatives, lowering  # noqa: F401  (they give the primitives their rules)
+from . import batching, derivatives, hints, lowering  # noqa: F401  (they give the primitives their rules)
 from .primitive import call_exported_p
 
 # How a module says that a result may take the memory of an argument: of which result, or of any.
@@ -116,10 +116,11 @@ def _leaves(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def tree_mismatch(exported: ExportedData, in_tree: Any) -> str:
-    # Any leaves will do to compare structures.
-    given, expected = (tree.unflatten(range(tree.num_leaves)) for tree in (in_tree, exported.in_tree))
+    # Any leaves will do to compare structures: these say what they stand for.
+    given = in_tree.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
+    expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {a}") for a in exported.in_avals])
     differences = [
-        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; {why}"
+        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; {hints.about_leaves(theirs, ours) or why}"
         for path, ours, theirs, why in _jax.tree_equality_errors(given, expected)
     ]
     return "\n".join(

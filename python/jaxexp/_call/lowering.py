@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxexp import _jax
@@ -68,8 +69,19 @@ def _check_device_count(axis_context: Any, exported: ExportedData) -> None:
     if exported.nr_devices not in (1, nr_devices):
         raise ExportError(
             f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on "
-            f"{nr_devices}. Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i])"
+            f"{nr_devices}. {_how_to_have_devices(exported.nr_devices)}"
         )
+
+
+def _how_to_have_devices(needed: int) -> str:
+    there = jax.device_count()
+    if there >= needed:
+        return "Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i])"
+    return (
+        f"This process has {there} {jax.default_backend()} device{'s' if there > 1 else ''}: call it where there are "
+        f'{needed}. A CPU can stand for several, with jax.config.update("jax_num_cpu_devices", {needed}) before JAX '
+        "is first used"
+    )
 
 
 def _check_convention(exported: ExportedData) -> None:

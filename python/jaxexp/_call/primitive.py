@@ -19,6 +19,8 @@ from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._function.data import ExportedData
 from jaxexp._function.sharding import in_call, meshes_of_call
 
+from . import hints
+
 call_exported_p = _jax.Primitive("call_exported")
 call_exported_p.multiple_results = True
 
@@ -70,7 +72,7 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
 
 def _mismatch(exported: ExportedData, index: int, axis: int | None, expected: str, found: str, *avals: Any) -> None:
     where = _jax.describe_argument(exported.in_tree, index, axis)
-    whole = f" (exported with {avals[0]}, called with {avals[1]})" if avals else ""
+    whole = f" (exported with {avals[0]}, called with {avals[1]}){hints.about_types(*avals)}" if avals else ""
     raise ExportError(f"calling {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
 
 

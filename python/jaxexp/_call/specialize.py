@@ -16,6 +16,7 @@ from jaxexp._function.data import E, ExportedData
 from jaxexp._function.specs import check_one_scope
 from jaxexp._module import main, mlir, runnable
 
+from . import hints
 from .call import tree_mismatch
 from .primitive import abstract_eval
 
@@ -67,7 +68,10 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
             f"a jax.ShapeDtypeStruct, not by {spec!r}"
         )
     if dtype != aval.dtype:
-        raise ExportError(f"specializing {exported.fun_name}: {where} has dtype {aval.dtype}, the spec says {dtype}")
+        raise ExportError(
+            f"specializing {exported.fun_name}: {where} has dtype {aval.dtype}, the spec says {dtype}"
+            f"{hints.about_dtypes(aval.dtype, dtype)}"
+        )
     plain = _jax.ShapedArray(tuple(shape), aval.dtype, aval.weak_type, memory_space=aval.memory_space)
     if len(shape) != aval.ndim:
         return plain  # which is refused as an argument of that rank is

@@ -37,8 +37,8 @@ def install() -> _Installation:
     A name that was imported from the module, as in ``from jax.export import deserialize``, does not change later: it is
     jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. Objects keep their class,
     although the name `jax.export.Exported` changes its meaning. JAX's private modules, and code that imports them
-    (``jax.experimental.jax2tf``), are not affected. The environment variable
-    ``JAX_DEBUG_LOG_MODULES`` and the option of the same name show jaxexp's log where they show that of `jax.export`.
+    (``jax.experimental.jax2tf``), are not affected. What shows the log of `jax.export`, such as its module's name in
+    ``JAX_DEBUG_LOG_MODULES``, shows that of jaxexp.
 
     Returns:
         A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`

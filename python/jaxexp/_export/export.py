@@ -22,7 +22,7 @@ from jaxexp._public import public
 from jaxexp._write import retarget
 from jaxexp._write.reader import check_choice
 
-from .lower import Lowering, lower
+from .lower import Lowering, lower, not_jitted
 from .vjp import vjp_function
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def export(
         Array([0., 0., 0., 0.], dtype=float32)
     """
     if not isinstance(fun_jit, _jax.Wrapped):
-        raise ExportError(f"export needs a function made by jax.jit, not {fun_jit!r}: pass jax.jit(function)")
+        raise ExportError(not_jitted(fun_jit))
     chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
     check_choice(compatibility)

@@ -9,8 +9,10 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import UnsupportedError
+from jaxexp._errors import ExportTypeError, UnsupportedError
 from jaxexp._function.sharding import to_named
+
+from .callbacks import why_refused
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,11 +53,13 @@ def lower(
         UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
     """
     traced = fun_jit.trace(*args_specs, **kwargs_specs)
+    if not isinstance(traced, jax.stages.Traced):
+        raise ExportTypeError(not_jitted(fun_jit))
     lowered = traced.lower(
         lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
     )
     computation = _jax.computation_of(lowered)
-    _check_lowering(computation)
+    _check_lowering(computation, traced.jaxpr)
     facts = computation.compile_args
 
     in_avals = tuple(jax.tree_util.tree_leaves(lowered.in_avals))
@@ -88,6 +92,24 @@ def lower(
     )
 
 
+# Objects that call `jit` inside, for arguments that are more than arrays: the module of their type, and what to do.
+_JIT_INSIDE = {
+    "equinox": "equinox.filter_jit keeps what is no array out of jit's arguments. Do the same: with arrays, rest = "
+    "equinox.partition(model, equinox.is_array), export jax.jit(lambda arrays, x: equinox.combine(arrays, rest)(x))",
+    "flax": "nnx.jit takes modules apart and puts them together again. Do the same: with graphdef, state = "
+    "nnx.split(model), export jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))",
+}
+
+
+def not_jitted(fun_jit: Any) -> str:
+    """Says that something is no function made by `jax.jit`, and what to do."""
+    library = type(fun_jit).__module__.partition(".")[0]
+    if library in _JIT_INSIDE:
+        name = getattr(fun_jit, "__name__", type(fun_jit).__name__)
+        return f"export needs a function made by jax.jit; {name} is a {type(fun_jit).__name__}. {_JIT_INSIDE[library]}"
+    return f"export needs a function made by jax.jit, not {fun_jit!r}: pass jax.jit(function)"
+
+
 def _first_mesh(shardings: Sequence[Any]) -> Any:
     for sharding in shardings:
         if isinstance(sharding, _jax.NamedSharding):
@@ -105,7 +127,7 @@ _KNOWN_COMPILE_ARGS = frozenset(
 )
 
 
-def _check_lowering(computation: Any) -> None:
+def _check_lowering(computation: Any, jaxpr: Any) -> None:
     """Refuses a lowering that an artifact cannot hold.
 
     Raises:
@@ -116,10 +138,7 @@ def _check_lowering(computation: Any) -> None:
         raise UnsupportedError(f"only functions made by jax.jit can be exported; this one was lowered as {computation}")
     facts = computation.compile_args
     if facts.get("host_callbacks") or facts.get("keepalive"):
-        raise UnsupportedError(
-            "the function calls back to Python on the host (jax.debug.print, jax.pure_callback, jax.io_callback or "
-            "the like), and Python code cannot be exported: take the callback out, or export the part around it"
-        )
+        raise UnsupportedError(why_refused(jaxpr))
     if facts.get("mut"):
         raise UnsupportedError("the function reads or writes mutable arrays (Refs), which cannot be exported")
     if facts.get("auto_spmd_lowering"):

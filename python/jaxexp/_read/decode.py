@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,8 +29,10 @@ def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
     try:
         return _native.Artifact(buffer, modules)
     except TypeError as error:
+        advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
         raise ExportTypeError(
-            f"an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
+            "an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, "
+            f"not {type(buffer)}{advice}"
         ) from error
 
 

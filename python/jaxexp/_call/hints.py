@@ -1,0 +1,62 @@
+"""What to do about an argument of another type than the function was exported with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+
+_64_BITS = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
+
+
+def about_types(expected: Any, found: Any) -> str:
+    """A sentence for the end of an error, after a blank; empty if there is nothing to say.
+
+    Args:
+        expected: the abstract value in the function's signature.
+        found: that of the argument.
+    """
+    return about_dtypes(expected.dtype, found.dtype)
+
+
+def about_dtypes(expected: Any, found: Any) -> str:
+    """The same for two dtypes."""
+    if expected in _64_BITS and not jax.config.read("jax_enable_x64"):
+        return (
+            '. This process makes all arrays of 32 bits; jax.config.update("jax_enable_x64", True) lets it have '
+            f"arrays of dtype {expected}"
+        )
+    keys = [_jax.issubdtype(dtype, jax.dtypes.prng_key) for dtype in (expected, found)]
+    if keys == [True, False]:
+        return ". Make a key of numbers with jax.random.wrap_key_data"
+    if keys == [False, True]:
+        return ". Pass the numbers of a key, jax.random.key_data(key)"
+    return ""
+
+
+class _LeafType(type):
+    """The type of something that stands for a leaf: its name is what error messages show."""
+
+    def __repr__(cls) -> str:
+        return cls.__name__
+
+
+def leaf_named(name: str) -> Any:
+    """Something to put into a tree, which messages about its type show as `name`."""
+    return _LeafType(name, (), {})()
+
+
+def about_leaves(expected: str, found: str) -> str | None:
+    """What to do about a node where a leaf was expected; None if neither is a leaf, as in `leaf_named`."""
+    if expected.startswith(AN_ARRAY) and found in ("<class 'list'>", "<class 'tuple'>"):
+        return "make an array of it with jnp.asarray"
+    if found == A_LEAF and expected in ("<class 'list'>", "<class 'tuple'>"):
+        return "take it apart, as in list(array)" if "list" in expected else "take it apart, as in tuple(array)"
+    return None
+
+
+AN_ARRAY = "an array"
+A_LEAF = "one array"
