@@ -173,6 +173,17 @@ try:
     ignore_forward_compatibility_flag = config.export_ignore_forward_compatibility
     shardy_flag = config.use_shardy_partitioner
 
+    # What tracing and lowering take from their surroundings. JAX 0.10 has two of these elsewhere than later releases.
+    names_of_surroundings = config.trace_context_names
+    config_states = config.config_states
+    thread_resources = mesh.thread_resources
+    other_surroundings = (
+        config.mesh_context_manager,
+        config.compute_on_context_manager,
+        config.xla_metadata_context_manager,
+        *(getattr(config, n, None) or getattr(mesh, n) for n in ("abstract_mesh_context_manager", "device_context")),
+    )
+
     _key_dtype = prng.KeyTy
     _key_implementations = prng.prngs
     _memory_kind_of_space = core.mem_space_to_kind
