@@ -79,6 +79,37 @@ class Exported(ExportedData):
         return None if declared is None else declared.name
 
     @property
+    def donated_arguments(self) -> tuple[int, ...]:
+        """Indices into `in_avals`: the arguments that were donated in the export and whose memory a result can take.
+
+        A call keeps all arguments, as in `jax.export`. To donate some, call the function in a `jax.jit` of your own:
+        ``jax.jit(exported.call, donate_argnums=...)``.
+
+        Raises:
+            DeserializationError: the function was loaded, and its module is damaged.
+        """
+        from jaxexp._module import donation
+
+        return donation.donated_arguments(self)
+
+    @property
+    def weak_arguments(self) -> tuple[int, ...]:
+        """Indices into `in_avals`: the arguments whose types were weak in the export, such as Python scalars.
+
+        The trailer of an artifact keeps them. In the `in_avals` of a loaded function no type is weak, as in
+        `jax.export`.
+        """
+        return data.weak_arguments(self)
+
+    @property
+    def weak_results(self) -> tuple[int, ...]:
+        """Indices into `out_avals`: the results whose types were weak in the export; see `weak_arguments`.
+
+        A call of a loaded function returns results whose types are not weak, as in `jax.export`.
+        """
+        return data.weak_results(self)
+
+    @property
     def metadata(self) -> Mapping[str, Any]:
         """The `metadata` of the artifact that this function was loaded from; empty if there is none.
 

@@ -195,9 +195,7 @@ def test_computes_the_same(name: str, route: str) -> None:
                 continue  # jax.export's eager call is jax.export's business; under jit the bytes show as well
             found = caller(*p.args, **p.kwargs)
             assert_same_values(p.finish(found), p.finish(results(name, "live")))
-            # jax.export's artifacts have no place for weak types, jaxexp's trailers do.
-            weak = results(name, "live") if route == "ours to ours" else None
-            assert_same_placement(found, results(name, how), weak_types_of=weak)
+            assert_same_placement(found, results(name, how))
 
 
 @every_case

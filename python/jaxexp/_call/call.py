@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head
 from jaxexp._errors import ExportError
 from jaxexp._function import data
-from jaxexp._function.convention import Arguments
 from jaxexp._function.data import ExportedData
 from jaxexp._module import mlir
 
 from . import batching, derivatives, lowering  # noqa: F401  (they give the primitives their rules)
 from .primitive import call_exported_p
-
-# How a module says that a result may take the memory of an argument: of which result, or of any.
-_DONATION = "tf.aliasing_output", "jax.buffer_donor"
 
 
 def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -49,54 +43,12 @@ def _eager_callable(exported: ExportedData) -> Any:
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
-    """The function as one jitted callable, which donates the arguments that were donated in the export."""
-
     def call(*args: Any, **kwargs: Any) -> Any:
         return _call_traced(exported, args, kwargs)
 
     call.__name__ = call.__qualname__ = exported.fun_name
-    donated = _donated_arguments(exported)
-    if not donated:
-        jitted: Callable[..., Any] = jax.jit(call)
-        return jitted
-
-    # jit donates whole arguments; these are leaves.
-    def call_flat(*leaves: Any) -> Any:
-        return call_exported_p.bind(*leaves, exported=exported)
-
-    call_flat.__name__ = call_flat.__qualname__ = exported.fun_name
-    jitted_flat = jax.jit(call_flat, donate_argnums=donated)
-
-    return _Donating(exported, jitted_flat)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Donating:
-    exported: ExportedData
-    jitted_flat: Any
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = _leaves(self.exported, args, kwargs)
-        return jax.tree_util.tree_unflatten(self.exported.out_tree, self.jitted_flat(*leaves))
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        return self.jitted_flat.lower(*_leaves(self.exported, args, kwargs))
-
-
-def _donated_arguments(exported: ExportedData) -> tuple[int, ...]:
-    """The arguments whose buffers the module may use for its results."""
-    serialized = exported.mlir_module_serialized
-    if not module_head.may_name(serialized, *_DONATION):
-        return ()
-    context = _jax.make_ir_context()
-    with context:
-        attributes = mlir.argument_attributes(mlir.parse(serialized, context))
-    arrays = attributes[Arguments.of_exported(exported).array]
-    return tuple(
-        index
-        for index, attribute in zip(exported.module_kept_var_idx, arrays, strict=True)
-        if any(name in _jax.ir.DictAttr(attribute) for name in _DONATION)
-    )
+    jitted: Callable[..., Any] = jax.jit(call)
+    return jitted
 
 
 def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -238,6 +238,28 @@ def compatibility_of(exported: ExportedData) -> str | None:
     return found
 
 
+def weak_arguments(exported: ExportedData) -> tuple[int, ...]:
+    """Indices into `in_avals`: the arguments whose types were weak in the export."""
+    return _weak(exported, "_weak_arguments", exported.in_avals)
+
+
+def weak_results(exported: ExportedData) -> tuple[int, ...]:
+    """Indices into `out_avals`: the results whose types were weak in the export."""
+    return _weak(exported, "_weak_results", exported.out_avals)
+
+
+def _weak(exported: ExportedData, name: str, avals: Sequence[Any]) -> tuple[int, ...]:
+    # The decoder leaves a name out where there is nothing to say, and makes no weak avals.
+    noted: tuple[int, ...] | None = exported.__dict__.get(name)
+    return tuple(i for i, aval in enumerate(avals) if aval.weak_type) if noted is None else noted
+
+
+def with_weak_types_of(exported: E, other: ExportedData) -> E:
+    """A function that was just made from another one: it notes the same weak types."""
+    exported.__dict__.update(_weak_arguments=weak_arguments(other), _weak_results=weak_results(other))
+    return exported
+
+
 def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatibility: str | None = None) -> E:
     """Sets what `metadata_of` and `compatibility_of` return; None changes nothing."""
     if metadata is not None:
