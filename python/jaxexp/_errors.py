@@ -15,6 +15,10 @@ class ExportTypeError(ExportError, TypeError):
     """An argument of a type that cannot be exported."""
 
 
+class ExportRuntimeError(ExportError, RuntimeError):
+    """A function that the compiler of this process refuses."""
+
+
 @public
 class UnsupportedError(ExportError, NotImplementedError):
     """A function that the format, or jaxexp, cannot express; the message names the feature."""

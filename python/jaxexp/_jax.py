@@ -187,6 +187,7 @@ try:
     _key_dtype = prng.KeyTy
     _key_implementations = prng.prngs
     _memory_kind_of_space = core.mem_space_to_kind
+    _xla_platform_names = xla_client.xla_platform_names
     serialize_portable_artifact = jaxlib.mlir.serialize_portable_artifact
     deserialize_portable_artifact = jaxlib.mlir.deserialize_portable_artifact
     stablehlo_four_weeks = hlo.StablehloCompatibilityRequirement.WEEK_4
@@ -427,5 +428,6 @@ def serializes_with_shardy() -> bool:
 
 
 def registered_custom_calls(platform: str) -> Any:
-    """The targets of the typed custom calls that are registered for a platform."""
-    return xla_client.custom_call_targets(platform)
+    """The targets of the custom calls that were registered for a platform, typed and untyped."""
+    # Untyped ones are under XLA's own name of the platform, typed ones under each of its names.
+    return xla_client.custom_call_targets(_xla_platform_names.get(platform, platform))

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ExportRuntimeError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
-from jaxexp._module import mlir
+from jaxexp._module import custom_calls, mlir
 
 from . import batching, derivatives, lowering  # noqa: F401  (they give the primitives their rules)
 from .primitive import call_exported_p
@@ -23,10 +23,9 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
             return (exported.__dict__.get("_eager_call") or _eager_callable(exported))(*args, **kwargs)
-        except ValueError as error:
-            if (reason := mlir.why_not_refined(error)) is None:
-                raise
-            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
+        except (ValueError, jax.errors.JaxRuntimeError) as error:
+            _explain(exported, error)
+            raise
     return _call_traced(exported, args, kwargs)
 
 
@@ -35,6 +34,24 @@ def lowered(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any
     result.
     """
     return _eager_callable(exported).lower(*args, **kwargs)
+
+
+def compiled(exported: ExportedData, program: Any) -> Any:
+    """The `jax.stages.Compiled` of what `lowered` returned for a function."""
+    try:
+        return program.compile()
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        _explain(exported, error)
+        raise
+
+
+def _explain(exported: ExportedData, error: Exception) -> None:
+    """Raises a clearer error in the place of one of JAX's, where there is more to say."""
+    if isinstance(error, ValueError):
+        if (reason := mlir.why_not_refined(error)) is not None:
+            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
+    elif (reason := custom_calls.why_not_compiled(exported, error)) is not None:
+        raise ExportRuntimeError(f"calling {exported.fun_name}: {reason}") from error
 
 
 def _eager_callable(exported: ExportedData) -> Any:

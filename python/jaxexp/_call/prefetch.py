@@ -15,7 +15,7 @@ from jaxexp._function.data import ExportedData
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
-from .call import lowered
+from .call import compiled, lowered
 
 # JAX keeps the code of so many functions, those that were used last.
 _MOST = 2048
@@ -129,7 +129,7 @@ def _begin(pool: concurrent.futures.Executor, item: Any, place: Any) -> concurre
         failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
         failed.set_exception(error)
         return failed
-    return pool.submit(program.compile)
+    return pool.submit(compiled, exported, program)
 
 
 def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
