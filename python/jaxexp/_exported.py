@@ -270,7 +270,10 @@ class Exported(ExportedData):
 
         Raises:
             ExportError: an argument does not match, the platform or the number of devices is not what the function was
-                exported for, or a derivative is needed that was not serialized.
+                exported for, or a derivative is needed that was not serialized. It is a RuntimeError too if nothing in
+                this process implements a custom call of the function; it names them. (Inside a `jax.jit` of yours, JAX
+                raises its own error.)
+            TypeError, ValueError: an argument is no array to JAX, such as a NumPy array that is big-endian or masked.
         """
         return _call(self, args, kwargs)
 

@@ -52,6 +52,7 @@ try:
     from jax import export as jax_export
     from jax._src import (
         ad_util,
+        array,
         config,
         core,
         dispatch,
@@ -86,6 +87,7 @@ try:
     # Types and enums that appear in an Exported.
     AbstractDevice = mesh.AbstractDevice
     AbstractMesh = mesh.AbstractMesh
+    ArrayImpl = array.ArrayImpl
     AxisType = mesh.AxisType
     GSPMDSharding = sharding_impls.GSPMDSharding
     HloSharding = xla_client.HloSharding

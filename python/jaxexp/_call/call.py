@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from jaxexp import _jax
+from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportRuntimeError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
@@ -16,9 +17,13 @@ from jaxexp._module import custom_calls, mlir
 from . import batching, derivatives, lowering  # noqa: F401  (they give the primitives their rules)
 from .primitive import call_exported_p
 
+_are_plain = _native.Arguments(_jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry).are_plain
+
 
 def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _jax.trace_state_clean():
+        if not _are_plain(args, kwargs):
+            _refuse_misread(exported, args, kwargs)
         # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could. What
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
@@ -52,6 +57,16 @@ def _explain(exported: ExportedData, error: Exception) -> None:
             raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
     elif (reason := custom_calls.why_not_compiled(exported, error)) is not None:
         raise ExportRuntimeError(f"calling {exported.fun_name}: {reason}") from error
+
+
+def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises JAX's own error for an argument that is no array to it.
+
+    JAX raises it while it traces a function. But when the function is compiled, jit takes big-endian arrays, and those
+    with a mask, for arrays of the numbers that their bytes would be.
+    """
+    for leaf in _leaves(exported, args, kwargs):
+        jax.typeof(leaf)
 
 
 def _eager_callable(exported: ExportedData) -> Any:
