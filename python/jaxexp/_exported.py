@@ -260,6 +260,10 @@ class Exported(ExportedData):
         needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`; otherwise it
         makes one call for each element. It refuses functions with ordered effects.
 
+        A call keeps its arguments, also those that were donated in the export (`donated_arguments`). To donate, call
+        the function inside a `jax.jit` of your own: ``jax.jit(exported.call, donate_argnums=...)``. Equal functions
+        share compiled code.
+
         Args:
             args: positional arguments with the tree structure, shapes and dtypes that the function was exported with. A
                 symbolic dimension accepts any size that satisfies its constraints.
@@ -294,6 +298,10 @@ class Exported(ExportedData):
         fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in self.disabled_safety_checks)
         fields["_get_vjp"] = _Converted(self, Exported.to_jax) if self.has_vjp() else None
         return exported_type(**fields)
+
+
+# JAX's caches of what it traced do not keep functions that nobody else has.
+_jax.kept_weakly_in_caches.add(Exported)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

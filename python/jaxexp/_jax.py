@@ -139,7 +139,9 @@ try:
     Primitive = core.Primitive
     Zero = ad_util.Zero
     apply_primitive = dispatch.apply_primitive
-    _cache = util.cache
+    _weak_cache = util.weakref_lru_cache
+    clear_with_other_caches = util.register_cache
+    kept_weakly_in_caches = util.weakref_cache_key_types
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
     fancy_primitive_batchers = batching.fancy_primitive_batchers
@@ -199,9 +201,9 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 
-def cached() -> Callable[[_F], _F]:
-    """A decorator that keeps a function's results, until JAX's caches are cleared."""
-    decorator: Any = _cache()  # annotated differently from release to release
+def cached_with_first() -> Callable[[_F], _F]:
+    """A decorator that keeps a function's results as long as its first argument, or until JAX's caches are cleared."""
+    decorator: Any = _weak_cache()  # annotated differently from release to release
     return cast(Callable[[_F], _F], decorator)
 
 

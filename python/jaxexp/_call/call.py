@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from jaxexp._module import custom_calls, mlir
 
 from . import batching, derivatives, lowering  # noqa: F401  (they give the primitives their rules)
 from .primitive import call_exported_p
+from .shared import MAKING, first_of_equals, have_same_nodes
 
 _are_plain = _native.Arguments(_jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry).are_plain
 
@@ -71,16 +73,42 @@ def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[
 
 def _eager_callable(exported: ExportedData) -> Any:
     """The function as one jitted callable; the function keeps it."""
-    return data.kept(exported, "_eager_call", _jitted)
+    return data.kept(exported, "_eager_call", _shared_callable)
+
+
+def _shared_callable(exported: ExportedData) -> Any:
+    """The jitted callable that all equal functions share, with results in this function's own tree."""
+    first = first_of_equals(exported)
+    with MAKING:
+        jitted = data.kept(first, "_jitted", _jitted)
+    return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
+    # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
+    traced = data.bare(exported)
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _call_traced(exported, args, kwargs)
+        return _call_traced(traced, args, kwargs)
 
     call.__name__ = call.__qualname__ = exported.fun_name
     jitted: Callable[..., Any] = jax.jit(call)
     return jitted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _InOwnTree:
+    """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
+
+    out_tree: Any
+    jitted: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        results = jax.tree_util.tree_leaves(self.jitted(*args, **kwargs))
+        return jax.tree_util.tree_unflatten(self.out_tree, results)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted.lower(*args, **kwargs)
 
 
 def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
