@@ -6,6 +6,7 @@
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
 #include "bindings/bytecode/define.h"
+#include "bindings/call/define.h"
 #include "bindings/many/define.h"
 
 NB_MODULE(_native, m) {
@@ -26,4 +27,5 @@ NB_MODULE(_native, m) {
   define_many(m);
   define_bytecode(m);
   define_archive(m);
+  define_call(m);
 }

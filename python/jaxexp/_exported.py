@@ -79,6 +79,37 @@ class Exported(ExportedData):
         return None if declared is None else declared.name
 
     @property
+    def donated_arguments(self) -> tuple[int, ...]:
+        """Indices into `in_avals`: the arguments that were donated in the export and whose memory a result can take.
+
+        A call keeps all arguments, as in `jax.export`. To donate some, call the function in a `jax.jit` of your own:
+        ``jax.jit(exported.call, donate_argnums=...)``.
+
+        Raises:
+            DeserializationError: the function was loaded, and its module is damaged.
+        """
+        from jaxexp._module import donation
+
+        return donation.donated_arguments(self)
+
+    @property
+    def weak_arguments(self) -> tuple[int, ...]:
+        """Indices into `in_avals`: the arguments whose types were weak in the export, such as Python scalars.
+
+        The trailer of an artifact keeps them. In the `in_avals` of a loaded function no type is weak, as in
+        `jax.export`.
+        """
+        return data.weak_arguments(self)
+
+    @property
+    def weak_results(self) -> tuple[int, ...]:
+        """Indices into `out_avals`: the results whose types were weak in the export; see `weak_arguments`.
+
+        A call of a loaded function returns results whose types are not weak, as in `jax.export`.
+        """
+        return data.weak_results(self)
+
+    @property
     def metadata(self) -> Mapping[str, Any]:
         """The `metadata` of the artifact that this function was loaded from; empty if there is none.
 
@@ -240,6 +271,10 @@ class Exported(ExportedData):
         needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`; otherwise it
         makes one call for each element. It refuses functions with ordered effects.
 
+        A call keeps its arguments, also those that were donated in the export (`donated_arguments`). To donate, call
+        the function inside a `jax.jit` of your own: ``jax.jit(exported.call, donate_argnums=...)``. Equal functions
+        share compiled code.
+
         Args:
             args: positional arguments with the tree structure, shapes and dtypes that the function was exported with. A
                 symbolic dimension accepts any size that satisfies its constraints.
@@ -250,7 +285,10 @@ class Exported(ExportedData):
 
         Raises:
             ExportError: an argument does not match, the platform or the number of devices is not what the function was
-                exported for, or a derivative is needed that was not serialized.
+                exported for, or a derivative is needed that was not serialized. It is a RuntimeError too if nothing in
+                this process implements a custom call of the function; it names them. (Inside a `jax.jit` of yours, JAX
+                raises its own error.)
+            TypeError, ValueError: an argument is no array to JAX, such as a NumPy array that is big-endian or masked.
         """
         return _call(self, args, kwargs)
 
@@ -271,6 +309,10 @@ class Exported(ExportedData):
         fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in self.disabled_safety_checks)
         fields["_get_vjp"] = _Converted(self, Exported.to_jax) if self.has_vjp() else None
         return exported_type(**fields)
+
+
+# JAX's caches of what it traced do not keep functions that nobody else has.
+_jax.kept_weakly_in_caches.add(Exported)
 
 
 class _Converted(data.LaterVjp):

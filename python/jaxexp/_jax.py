@@ -52,6 +52,7 @@ try:
     from jax import export as jax_export
     from jax._src import (
         ad_util,
+        array,
         config,
         core,
         dispatch,
@@ -86,6 +87,7 @@ try:
     # Types and enums that appear in an Exported.
     AbstractDevice = mesh.AbstractDevice
     AbstractMesh = mesh.AbstractMesh
+    ArrayImpl = array.ArrayImpl
     AxisType = mesh.AxisType
     GSPMDSharding = sharding_impls.GSPMDSharding
     HloSharding = xla_client.HloSharding
@@ -137,7 +139,9 @@ try:
     Primitive = core.Primitive
     Zero = ad_util.Zero
     apply_primitive = dispatch.apply_primitive
-    _cache = util.cache
+    _weak_cache = util.weakref_lru_cache
+    clear_with_other_caches = util.register_cache
+    kept_weakly_in_caches = util.weakref_cache_key_types
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
     fancy_primitive_batchers = batching.fancy_primitive_batchers
@@ -175,9 +179,21 @@ try:
     ignore_forward_compatibility_flag = config.export_ignore_forward_compatibility
     shardy_flag = config.use_shardy_partitioner
 
+    # What tracing and lowering take from their surroundings. JAX 0.10 has two of these elsewhere than later releases.
+    names_of_surroundings = config.trace_context_names
+    config_states = config.config_states
+    thread_resources = mesh.thread_resources
+    other_surroundings = (
+        config.mesh_context_manager,
+        config.compute_on_context_manager,
+        config.xla_metadata_context_manager,
+        *(getattr(config, n, None) or getattr(mesh, n) for n in ("abstract_mesh_context_manager", "device_context")),
+    )
+
     _key_dtype = prng.KeyTy
     _key_implementations = prng.prngs
     _memory_kind_of_space = core.mem_space_to_kind
+    _xla_platform_names = xla_client.xla_platform_names
     serialize_portable_artifact = jaxlib.mlir.serialize_portable_artifact
     deserialize_portable_artifact = jaxlib.mlir.deserialize_portable_artifact
     stablehlo_four_weeks = hlo.StablehloCompatibilityRequirement.WEEK_4
@@ -187,9 +203,9 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 
-def cached() -> Callable[[_F], _F]:
-    """A decorator that keeps a function's results, until JAX's caches are cleared."""
-    decorator: Any = _cache()  # annotated differently from release to release
+def cached_with_first() -> Callable[[_F], _F]:
+    """A decorator that keeps a function's results as long as its first argument, or until JAX's caches are cleared."""
+    decorator: Any = _weak_cache()  # annotated differently from release to release
     return cast(Callable[[_F], _F], decorator)
 
 
@@ -418,5 +434,6 @@ def serializes_with_shardy() -> bool:
 
 
 def registered_custom_calls(platform: str) -> Any:
-    """The targets of the typed custom calls that are registered for a platform."""
-    return xla_client.custom_call_targets(platform)
+    """The targets of the custom calls that were registered for a platform, typed and untyped."""
+    # Untyped ones are under XLA's own name of the platform, typed ones under each of its names.
+    return xla_client.custom_call_targets(_xla_platform_names.get(platform, platform))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -234,26 +235,50 @@ def test_too_many_constraints() -> None:
 
 
 def weak(exported: Any) -> list[bool]:
+    return [
+        *(i in exported.weak_arguments for i in range(len(exported.in_avals))),
+        *(i in exported.weak_results for i in range(len(exported.out_avals))),
+    ]
+
+
+def in_avals(exported: Any) -> list[bool]:
     return [aval.weak_type for aval in (*exported.in_avals, *exported.out_avals)]
 
 
-def test_weak_types_are_kept() -> None:
-    def fun(x, y, z):
-        return x + y, 2.0, x * 1.0, z
-
+def with_weak_types() -> jaxexp.Exported:
     specs = [jax.ShapeDtypeStruct((), np.float32, weak_type=w) for w in (True, False, True)]
-    live = jaxexp.export(jax.jit(fun))(*specs)
+    return jaxexp.export(jax.jit(lambda x, y, z: (x + y, 2.0, x * 1.0, z)))(*specs)
+
+
+def test_weak_types_are_kept() -> None:
+    live = with_weak_types()
     loaded = jaxexp.deserialize(live.serialize(2))
-    assert weak(live) == weak(loaded) == [True, False, True, False, True, True, True]
+    assert (loaded.weak_arguments, loaded.weak_results) == ((0, 2), (1, 2, 3))
+    assert weak(live) == in_avals(live) == weak(loaded) == [True, False, True, False, True, True, True]
     assert weak(live.vjp()) == weak(loaded.vjp())
     assert weak(live.vjp().vjp()) == weak(loaded.vjp().vjp())
-    assert weak(jaxexp.deserialize(loaded.serialize())) == weak(live)
+    assert weak(pickle.loads(pickle.dumps(loaded))) == weak(live)
+    for again in (loaded.serialize(2), loaded.serialize(compatibility="jax-0.6.2"), jaxexp.migrate(loaded.serialize())):
+        assert weak(jaxexp.deserialize(again)) == weak(live)
     assert weak(jaxexp.deserialize(live.serialize(trailer=False))) == [False] * 7
-    half = jnp.ones(3, jnp.bfloat16)
-    args = (1.0, np.float32(2), 3.0)
-    for ours, theirs in zip(loaded.call(*args), live.call(*args), strict=True):
-        assert ours.weak_type == theirs.weak_type
-        assert (half * ours).dtype == (half * theirs).dtype
+
+
+def test_loaded_functions_are_typed_as_jax_export_types_them() -> None:
+    """Weak types stay in the artifact: avals and results do not have them, nor do dtypes that depend on them."""
+    live = with_weak_types()
+    loaded, expected = jaxexp.deserialize(live.serialize(1)), jax_export.deserialize(live.serialize(1))
+    assert (loaded.in_avals, loaded.out_avals) == (expected.in_avals, expected.out_avals)
+    assert (loaded.vjp().in_avals, loaded.vjp().out_avals) == (expected.vjp().in_avals, expected.vjp().out_avals)
+    half, args = jnp.ones(3, jnp.bfloat16), (1.0, np.float32(2), 3.0)
+    for call in (lambda f: f.call(*args), lambda f: jax.jit(f.call)(*args), lambda f: jax.eval_shape(f.call, *args)):
+        for ours, theirs in zip(call(loaded), call(expected), strict=True):
+            assert (ours.dtype, ours.weak_type) == (theirs.dtype, theirs.weak_type) == (np.float32, False)
+    for ours, theirs in zip(loaded.call(*args), expected.call(*args), strict=True):
+        assert (half * ours).dtype == (half * theirs).dtype == np.float32
+    # In the process of the export, both libraries keep the types of the function that was exported.
+    theirs_live = jax_export.export(jax.jit(lambda x: x * 1.0))(1.0).call(1.0)
+    assert theirs_live.weak_type
+    assert [result.weak_type for result in live.call(*args)] == [False, True, True, True]
 
 
 def test_weak_types_beside_shardings() -> None:

@@ -11,6 +11,7 @@ import jax
 import pytest
 
 import jaxexp
+from jaxexp._call import shared
 from kit.corpus import CASES, export_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")
@@ -19,6 +20,7 @@ PROGRAM = """
 import gc, os, sys
 import jax, numpy as np
 import jaxexp
+from jaxexp._call import shared
 from kit.corpus import CASES, export_with
 
 def resident():
@@ -74,6 +76,73 @@ def test_resident_memory_is_flat(name: str, rounds: int, subprocess_env) -> None
     assert result.returncode == 0, result.stderr
     # 100 bytes a round would be two million here; what varies is the allocators' own.
     assert int(result.stdout) < max(1 << 20, 20 * rounds), result.stdout
+
+
+CALLS = """
+import gc, os, sys
+import jax, numpy as np
+from jax import monitoring
+import jaxexp
+from jaxexp._call import shared
+from kit.corpus import CASES, export_with
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+name, rounds = sys.argv[1], int(sys.argv[2])
+case = CASES[name]
+program = case.build()
+blob = bytes(export_with(jaxexp, program).serialize(vjp_order=case.vjp_order))
+compiled = 0
+
+def listen(event, duration, **_):
+    global compiled
+    compiled += event == "/jax/core/compile/backend_compile_duration"
+
+monitoring.register_event_duration_secs_listener(listen)
+for done in range(rounds):
+    if done == rounds // 10:
+        before = resident()
+    jax.block_until_ready(jaxexp.deserialize(blob).call(*program.args, **program.kwargs))
+print(resident() - before, compiled)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds"),
+    [
+        ("symbolic_batch", 1_500),
+        *(pytest.param(n, 10_000, marks=at_length) for n in ("sin", "symbolic_batch", "nested_containers", "donated")),
+    ],
+)
+def test_loading_and_calling_again_and_again(name: str, rounds: int, subprocess_env) -> None:
+    """One compilation, and no memory for each further round."""
+    result = subprocess.run(
+        [sys.executable, "-c", CALLS, name, str(rounds)],
+        env=subprocess_env(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+    grown, compiled = map(int, result.stdout.split())
+    assert compiled == 1
+    assert grown < max(1 << 20, 50 * rounds)
+
+
+def test_a_function_that_nobody_has_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its code, once others were called after it; JAX's caches do not keep it."""
+    monkeypatch.setattr(shared, "MOST_FUNCTIONS", 1)
+    references = []
+    for c in range(4):
+        loaded = jaxexp.deserialize(jaxexp.export(jax.jit(lambda x, c=c: x * c))(2.0).serialize())
+        loaded.call(1.0)
+        references.append(weakref.ref(loaded))
+    del loaded
+    gc.collect()
+    assert [reference() is None for reference in references] == [True, True, True, False]
 
 
 def test_a_loaded_function_is_freed_after_its_call() -> None:

@@ -147,16 +147,12 @@ def assert_same_values(found: Any, expected: Any, *, rtol: float = 1e-5) -> None
             np.testing.assert_array_equal(ours, theirs)
 
 
-def assert_same_placement(found: Any, expected: Any, *, weak_types_of: Any = None) -> None:
-    """Equal weak types, memory kinds and shardings of results; values are not compared.
-
-    Weak types are those of other results than the expected ones where these are given.
-    """
-    weak = jax.tree.leaves(expected if weak_types_of is None else weak_types_of)
-    for ours, theirs, weak_or_not in zip(jax.tree.leaves(found), jax.tree.leaves(expected), weak, strict=True):
+def assert_same_placement(found: Any, expected: Any) -> None:
+    """Equal weak types, memory kinds and shardings of results; values are not compared."""
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         if not isinstance(theirs, jax.Array):
             assert not isinstance(ours, jax.Array)
             continue
-        assert getattr(ours, "weak_type", None) == getattr(weak_or_not, "weak_type", None)
+        assert getattr(ours, "weak_type", None) == getattr(theirs, "weak_type", None)
         assert ours.sharding.memory_kind == theirs.sharding.memory_kind
         assert ours.sharding.is_equivalent_to(theirs.sharding, ours.ndim), f"{ours.sharding} != {theirs.sharding}"

@@ -1,4 +1,4 @@
-"""Custom calls that nothing implements here: named, before the compiler is asked."""
+"""Custom calls that nothing implements here: lowered like all others, and named when the compiler refuses them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
@@ -44,14 +45,40 @@ def reread(function: Any, target: str, **options: Any) -> jaxexp.Exported:
 def test_unknown_targets_are_named(api_version: int) -> None:
     exported = calling("jaxexp_nowhere", api_version=api_version)
     message = r"calling function: .* on cpu: jaxexp_nowhere\. Register each with jax\.ffi\.register_ffi_target"
-    for call in (exported.call, jax.jit(exported.call), lambda x: jax.vmap(exported.call)(x[None])):
-        with pytest.raises(jaxexp.ExportError, match=message):
+    for call in (exported.call, lambda x: jaxexp.prefetch([exported])):
+        with pytest.raises(jaxexp.ExportError, match=message) as error:
+            call(X)
+        assert isinstance(error.value, RuntimeError), "as in jax.export"
+        assert isinstance(error.value.__cause__, jax.errors.JaxRuntimeError)
+    for call in (jax.jit(exported.call), lambda x: jax.vmap(exported.call)(x[None])):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="jaxexp_nowhere"):  # inside a program of the caller's
             call(X)
     # Another process may have it.
     again = jaxexp.export(
         jax.jit(exported.call), disabled_checks=[jaxexp.DisabledSafetyCheck.custom_call("jaxexp_nowhere")]
     )(X)
     assert b"jaxexp_nowhere" in again.mlir_module_serialized
+
+
+def test_lowering_asks_for_nothing() -> None:
+    """What is only lowered, or in a branch that is not taken, need not be there; in jax.export it need not, either."""
+    ours = calling("jaxexp_nowhere")
+    for exported in (ours, jax_export.deserialize(ours.serialize())):
+
+        def in_a_branch(x: Any, f: Any = exported) -> Any:
+            return jax.lax.cond(False, f.call, lambda x: x * 3, x)
+
+        assert "jaxexp_nowhere" in jax.jit(exported.call).lower(X).as_text()
+        assert jax.eval_shape(exported.call, X).shape == X.shape
+        close(jax.jit(in_a_branch)(X), 3 * X)
+        jax.jit(lambda x, f=exported: (f.call(x), x)[1]).lower(X)
+
+
+def test_other_errors_of_the_compiler_stay() -> None:
+    """A function with a custom call that is there, and something else that goes wrong."""
+    exported = reread(lambda x: jnp.linalg.cholesky(jnp.broadcast_to(x[:1], (1 << 20, 1 << 20))), "unused")
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"RESOURCE_EXHAUSTED|[Oo]ut of memory"):
+        jax.block_until_ready(exported.call(X))
 
 
 def test_dropped_linear_algebra_says_which_jax() -> None:

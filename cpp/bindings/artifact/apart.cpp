@@ -1,6 +1,7 @@
 // From buffers of Python to cpp/wire/apart and back.
 #include "bindings/artifact/apart.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -35,6 +36,12 @@ nb::object join(nb::handle image, nb::handle modules) {
 nb::object digest(nb::handle buffer) {
   const Buffer held(buffer);
   return to_bytes(over(held.bytes().size(), [&] { return wire::digest(held.bytes()); }));
+}
+
+bool equal_bytes(nb::handle one, nb::handle other) {
+  const Buffer first(one), second(other);
+  if (first.bytes().size() != second.bytes().size()) return false;
+  return over(first.bytes().size(), [&] { return std::ranges::equal(first.bytes(), second.bytes()); });
 }
 
 }  // namespace jaxexp::bindings

@@ -16,4 +16,7 @@ nb::object join(nb::handle image, nb::handle modules);
 /// wire::digest, as bytes.
 nb::object digest(nb::handle buffer);
 
+/// Whether two buffers have the same bytes.
+bool equal_bytes(nb::handle one, nb::handle other);
+
 }  // namespace jaxexp::bindings

@@ -93,6 +93,9 @@ void define_apart(nb::module_& m) {
         "The artifact that `cut` made the image from, byte for byte; its modules are compared with their digests.");
   m.def("digest", &digest, "buffer"_a.none(), nb::sig("def digest(buffer: typing_extensions.Buffer) -> bytes"),
         "XXH3 of 128 bits, in its canonical byte order, as trailers have it.");
+  m.def("equal_bytes", &equal_bytes, "one"_a.none(), "other"_a.none(),
+        nb::sig("def equal_bytes(one: typing_extensions.Buffer, other: typing_extensions.Buffer) -> bool"),
+        "Whether two buffers have the same bytes. Python's memoryviews compare one byte after the other.");
 }
 
 }  // namespace

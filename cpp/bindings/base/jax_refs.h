@@ -16,7 +16,7 @@ namespace nb = nanobind;
 // clang-format off
 // Attributes of the object that bind() is given.
 #define JAXEXP_BOUND(X)                                                                                     \
-  X(ShapedArray) X(create_aval) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
+  X(ShapedArray) X(create_aval) X(with_sharding) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
   X(dimension_operation) X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
   X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry) X(tree_structure) X(custom_node_name)     \
   X(build_custom_node) X(effect_name)                                                                       \
@@ -31,7 +31,7 @@ namespace nb = nanobind;
   X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
   X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
   X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(in_shardings_hlo)                       \
-  X(out_shardings_hlo)
+  X(out_shardings_hlo) X(_weak_arguments) X(_weak_results)
 // clang-format on
 
 /// Immutable except for its caches, so that another bind() does not disturb a codec call that holds it.

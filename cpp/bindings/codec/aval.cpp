@@ -135,12 +135,6 @@ nb::object Decoder::plain_aval(const nb::object& shape, const nb::object& dtype)
   return aval;
 }
 
-nb::object Decoder::weak_aval(const schema::AbstractValue& table, const nb::object& aval) {
-  const auto [object, is_new] = weak_avals_.insert(position(table));
-  if (is_new) object = jax_.with_weak_type(aval);
-  return object;
-}
-
 nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                           const wire::Path& where) {
   return tuple_of(dimensions, [&](const flatbuffers::String& text, std::uint32_t i) {

@@ -65,7 +65,6 @@ class Decoder {
   std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
   nb::object plain_aval(const nb::object& shape, const nb::object& dtype);
-  nb::object weak_aval(const schema::AbstractValue& table, const nb::object& aval);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
@@ -91,8 +90,7 @@ class Decoder {
   nb::object safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where);
   // exported.cpp
   std::pair<nb::object, nb::object> values(const wire::Values& values, std::string_view avals_field,
-                                           std::string_view shardings_field,
-                                           const flatbuffers::Vector<std::uint32_t>* weak);
+                                           std::string_view shardings_field);
 
   nb::object string(const flatbuffers::String& text) {
     const auto [object, is_new] = strings_.insert(position(text));
@@ -164,7 +162,7 @@ class Decoder {
   bool shareable_ = true;
   nb::dict parsed_auxdata_;  // of custom nodes that jaxexp itself knows
   nb::object scope_;         // of symbolic dimensions; made for the first of them
-  Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
+  Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
 };
 
 }  // namespace jaxexp::bindings

@@ -132,7 +132,9 @@ class Encoder {
   struct Parts;
   void write_lists(Parts& parts, const Values& in, const Values& out);
   Offset<schema::Exported> write_table(const Parts& parts, Offset<schema::Exported> vjp);
-  Values values(nb::handle avals, const char* avals_field, nb::handle shardings, const char* shardings_field);
+  /// `weak` has the indices of the values with a weak type; where it is not valid, the avals say which those are.
+  Values values(nb::handle avals, const char* avals_field, nb::handle shardings, const char* shardings_field,
+                const nb::object& weak);
   /// Puts beside each NamedSharding the xla.OpSharding, the only form that readers before JAX 0.9.0 know.
   void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);
 

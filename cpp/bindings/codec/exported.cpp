@@ -36,8 +36,13 @@ class Fields {
   }
 
   nb::object operator[](const nb::object& name) const {
-    PyObject* const found = fields_.is_valid() ? PyDict_GetItemWithError(fields_.ptr(), name.ptr()) : nullptr;
-    return found ? nb::borrow(found) : nb::object(exported_.attr(name));
+    const nb::object found = if_there(name);
+    return found.is_valid() ? found : nb::object(exported_.attr(name));
+  }
+
+  /// Not valid where the dictionary lacks it.
+  nb::object if_there(const nb::object& name) const {
+    return nb::borrow(fields_.is_valid() ? PyDict_GetItemWithError(fields_.ptr(), name.ptr()) : nullptr);
   }
 
  private:
@@ -67,9 +72,10 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   parts.fun_name = string(field(names_.fun_name), "the value");
   parts.in_tree = tree(field(names_.in_tree));
   parts.out_tree = tree(field(names_.out_tree));
-  Values in = values(fields[names_.in_avals], "in_avals", fields[names_._in_named_shardings], "_in_named_shardings");
-  Values out =
-      values(fields[names_.out_avals], "out_avals", fields[names_._out_named_shardings], "_out_named_shardings");
+  Values in = values(fields[names_.in_avals], "in_avals", fields[names_._in_named_shardings], "_in_named_shardings",
+                     fields.if_there(names_._weak_arguments));
+  Values out = values(fields[names_.out_avals], "out_avals", fields[names_._out_named_shardings],
+                      "_out_named_shardings", fields.if_there(names_._weak_results));
   if (form_.hlo_shardings) {
     add_hlo_shardings(in, fields[names_.in_shardings_hlo], "in_shardings_hlo");
     add_hlo_shardings(out, fields[names_.out_shardings_hlo], "out_shardings_hlo");
@@ -151,14 +157,16 @@ Offset<schema::Exported> Encoder::write_table(const Parts& parts, Offset<schema:
 }
 
 Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::handle shardings,
-                                const char* shardings_field) {
+                                const char* shardings_field, const nb::object& weak) {
   Values values;
   for_each(avals, avals_field, [&](nb::handle aval) {
     values.avals.push_back(this->aval(aval));
     values.aval_indices.push_back(distinct_avals_.number(values.avals.back()) - 1);
-    if (notes_ && nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True)))
+    if (notes_ && !weak.is_valid() && nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True)))
       values.weak.push_back(static_cast<std::uint32_t>(values.avals.size() - 1));
   });
+  if (notes_ && weak.is_valid())
+    for (nb::handle index : weak) values.weak.push_back(nb::cast<std::uint32_t>(index));
   for_each(shardings, shardings_field, [&](nb::handle sharding) {
     std::uint32_t number = 0;
     if (!sharding.is_none()) number = distinct_shardings_.number(named_sharding(sharding));
@@ -185,10 +193,8 @@ void Encoder::add_hlo_shardings(Values& values, nb::handle hlo_shardings, const 
 
 nb::dict Decoder::exported() {
   const schema::Exported& e = exported_;
-  const auto [in_avals, in_shardings] =
-      values(wire::Values::arguments(e), "in_avals", "in_shardings", notes_ ? notes_->weak_arguments() : nullptr);
-  const auto [out_avals, out_shardings] =
-      values(wire::Values::results(e), "out_avals", "out_shardings", notes_ ? notes_->weak_results() : nullptr);
+  const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings");
+  const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings");
   const auto effects = [&](const auto* effects, std::string_view field) {
     return tuple_of(effects, [&](const schema::Effect& effect, std::uint32_t i) {
       return this->effect(effect, {&path_, field, i});
@@ -214,28 +220,30 @@ nb::dict Decoder::exported() {
   fields[names_.module_kept_var_idx] = tuple_of(
       e.module_kept_var_idx(), [](std::uint16_t index, std::uint32_t) { return nb::steal(PyLong_FromLong(index)); });
   fields[names_.uses_global_constants] = e.uses_global_constants();
+  if (notes_) {
+    // Not in the avals: a loaded function is typed as jax.export types it.
+    const auto note_weak = [&](const nb::object& name, const flatbuffers::Vector<std::uint32_t>* indices) {
+      if (wire::Values::length(indices) == 0) return;
+      fields[name] =
+          tuple_of(indices, [](std::uint32_t index, std::uint32_t) { return nb::steal(PyLong_FromLong(index)); });
+    };
+    note_weak(names_._weak_arguments, notes_->weak_arguments());
+    note_weak(names_._weak_results, notes_->weak_results());
+  }
   return fields;
 }
 
 std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, std::string_view avals_field,
-                                                  std::string_view shardings_field,
-                                                  const flatbuffers::Vector<std::uint32_t>* weak) {
+                                                  std::string_view shardings_field) {
   const std::uint32_t size = values.size();
   nb::object avals = nb::steal(PyTuple_New(size)), shardings = nb::steal(PyTuple_New(size));
   if (!avals.is_valid() || !shardings.is_valid()) throw nb::python_error();
   Objects sharded_avals, hlo_shardings;  // by the positions of aval and sharding, which are below 2**31
-  constexpr std::uint64_t weak_bit = std::uint64_t{1} << 63;
-  std::uint32_t next_weak = 0;
   for (std::uint32_t i = 0; i < size; ++i) {
     const schema::AbstractValue& table = values.aval(i);
     const wire::Path aval_path{&path_, avals_field, i}, sharding_path{&path_, shardings_field, i};
     nb::object aval = this->aval(table, aval_path), sharding = nb::none();
     std::uint64_t key = position(table) << 32;
-    if (next_weak < wire::Values::length(weak) && weak->Get(next_weak) == i) {
-      aval = weak_aval(table, aval);
-      key |= weak_bit;
-      ++next_weak;
-    }
     if (const auto* named = values.named_sharding(i)) {
       key |= position(*named);
       const std::uint32_t parts = wire::Values::length(named->spec()->partitions());

@@ -7,24 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from jaxexp import _jax
-from jaxexp._artifact import module_head
-from jaxexp._errors import ExportError
+from jaxexp import _jax, _native
+from jaxexp._errors import ExportError, ExportRuntimeError
 from jaxexp._function import data
-from jaxexp._function.convention import Arguments
 from jaxexp._function.data import ExportedData
-from jaxexp._module import mlir
+from jaxexp._module import custom_calls, mlir
 
 from . import batching, derivatives, hints, lowering  # noqa: F401  (they give the primitives their rules)
 from .primitive import call_exported_p
+from .shared import MAKING, first_of_equals, have_same_nodes
 
-# How a module says that a result may take the memory of an argument: of which result, or of any.
-_DONATION = "tf.aliasing_output", "jax.buffer_donor"
+_are_plain = _native.Arguments(_jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry).are_plain
 
 
 def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _jax.trace_state_clean():
+        if not _are_plain(args, kwargs):
+            _refuse_misread(exported, args, kwargs)
         # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could. What
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
@@ -32,10 +33,9 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         except TypeError:
             _leaves(exported, args, kwargs)  # another structure comes first: jit looks at the leaves before
             raise
-        except ValueError as error:
-            if (reason := mlir.why_not_refined(error)) is None:
-                raise
-            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
+        except (ValueError, jax.errors.JaxRuntimeError) as error:
+            _explain(exported, error)
+            raise
     return _call_traced(exported, args, kwargs)
 
 
@@ -46,60 +46,72 @@ def lowered(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any
     return _eager_callable(exported).lower(*args, **kwargs)
 
 
+def compiled(exported: ExportedData, program: Any) -> Any:
+    """The `jax.stages.Compiled` of what `lowered` returned for a function."""
+    try:
+        return program.compile()
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        _explain(exported, error)
+        raise
+
+
+def _explain(exported: ExportedData, error: Exception) -> None:
+    """Raises a clearer error in the place of one of JAX's, where there is more to say."""
+    if isinstance(error, ValueError):
+        if (reason := mlir.why_not_refined(error)) is not None:
+            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
+    elif (reason := custom_calls.why_not_compiled(exported, error)) is not None:
+        raise ExportRuntimeError(f"calling {exported.fun_name}: {reason}") from error
+
+
+def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises JAX's own error for an argument that is no array to it.
+
+    JAX raises it while it traces a function. But when the function is compiled, jit takes big-endian arrays, and those
+    with a mask, for arrays of the numbers that their bytes would be.
+    """
+    for leaf in _leaves(exported, args, kwargs):
+        jax.typeof(leaf)
+
+
 def _eager_callable(exported: ExportedData) -> Any:
     """The function as one jitted callable; the function keeps it."""
-    return data.kept(exported, "_eager_call", _jitted)
+    return data.kept(exported, "_eager_call", _shared_callable)
+
+
+def _shared_callable(exported: ExportedData) -> Any:
+    """The jitted callable that all equal functions share, with results in this function's own tree."""
+    first = first_of_equals(exported)
+    with MAKING:
+        jitted = data.kept(first, "_jitted", _jitted)
+    return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
-    """The function as one jitted callable, which donates the arguments that were donated in the export."""
+    # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
+    traced = data.bare(exported)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _call_traced(exported, args, kwargs)
+        return _call_traced(traced, args, kwargs)
 
     call.__name__ = call.__qualname__ = exported.fun_name
-    donated = _donated_arguments(exported)
-    if not donated:
-        jitted: Callable[..., Any] = jax.jit(call)
-        return jitted
-
-    # jit donates whole arguments; these are leaves.
-    def call_flat(*leaves: Any) -> Any:
-        return call_exported_p.bind(*leaves, exported=exported)
-
-    call_flat.__name__ = call_flat.__qualname__ = exported.fun_name
-    jitted_flat = jax.jit(call_flat, donate_argnums=donated)
-
-    return _Donating(exported, jitted_flat)
+    jitted: Callable[..., Any] = jax.jit(call)
+    return jitted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Donating:
-    exported: ExportedData
-    jitted_flat: Any
+class _InOwnTree:
+    """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
+
+    out_tree: Any
+    jitted: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = _leaves(self.exported, args, kwargs)
-        return jax.tree_util.tree_unflatten(self.exported.out_tree, self.jitted_flat(*leaves))
+        results = jax.tree_util.tree_leaves(self.jitted(*args, **kwargs))
+        return jax.tree_util.tree_unflatten(self.out_tree, results)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        return self.jitted_flat.lower(*_leaves(self.exported, args, kwargs))
-
-
-def _donated_arguments(exported: ExportedData) -> tuple[int, ...]:
-    """The arguments whose buffers the module may use for its results."""
-    serialized = exported.mlir_module_serialized
-    if not module_head.may_name(serialized, *_DONATION):
-        return ()
-    context = _jax.make_ir_context()
-    with context:
-        attributes = mlir.argument_attributes(mlir.parse(serialized, context))
-    arrays = attributes[Arguments.of_exported(exported).array]
-    return tuple(
-        index
-        for index, attribute in zip(exported.module_kept_var_idx, arrays, strict=True)
-        if any(name in _jax.ir.DictAttr(attribute) for name in _DONATION)
-    )
+        return self.jitted.lower(*args, **kwargs)
 
 
 def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

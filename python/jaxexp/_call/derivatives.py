@@ -14,6 +14,7 @@ from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 
 from .primitive import abstract_eval, call_exported_p, pushforward_p
+from .shared import first_of_equals
 
 
 def _is_differentiable(aval: Any) -> bool:
@@ -161,7 +162,7 @@ _jax.register_lowering(pushforward_p, _jax.lower_as_function(_pushforward))
 
 
 def _run_pushforward(*args: Any, exported: ExportedData, wrt: tuple[int, ...]) -> Any:
-    return _jax.apply_primitive(pushforward_p, *args, exported=exported, wrt=wrt)
+    return _jax.apply_primitive(pushforward_p, *args, exported=first_of_equals(exported), wrt=wrt)
 
 
 pushforward_p.def_impl(_run_pushforward)

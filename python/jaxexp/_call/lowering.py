@@ -25,13 +25,12 @@ def _lower(ctx: Any, *operands: Any, exported: ExportedData) -> Sequence[Any]:
         module_context.shape_poly_state.uses_dim_vars = True
     _check_device_count(module_context.axis_context, exported)
     _check_convention(exported)
+    platforms = _callee_platforms(module_context.platforms, exported)
 
-    function, function_type = _merged_function(module_context, exported)
+    function, function_type = _merged_function(module_context, exported, platforms)
     arguments = Arguments.of_exported(exported)
     types = function_type.inputs
-    platform_indices = _platform_index(ctx, exported, types[0]) if arguments.platform_indices else []
-    if not platform_indices:
-        _callee_platforms(module_context.platforms, exported)
+    platform_indices = [_platform_index(ctx, platforms, types[0])] if arguments.platform_indices else []
     tokens = [ctx.tokens_in.get(effect) for effect in exported.ordered_effects]
     kept = exported.module_kept_var_idx
     array_types = types[arguments.array]
@@ -122,14 +121,14 @@ def _has_manual_part(exported: ExportedData) -> bool:
         return any(operation.name == "sdy.manual_computation" for operation in mlir.iter_operations(module))
 
 
-def _merged_function(module_context: Any, exported: ExportedData) -> tuple[str, Any]:
+def _merged_function(module_context: Any, exported: ExportedData, platforms: Sequence[int]) -> tuple[str, Any]:
     """The name and type of the exported function inside the module that is being built; merged in once."""
     key = (call_exported_p, exported)
     known = module_context.cached_primitive_lowerings.get(key)
     if known is None:
         with module_context.module.context as context:
             callee = runnable.parse(exported, context)
-            custom_calls.check_present(exported, callee, module_context)
+            custom_calls.refuse_callbacks(exported, callee, platforms)
         _prepare_shardy(callee, exported)
         _rename_meshes(callee, module_context.symbol_table)
         function_type = _jax.ir.SymbolTable(callee.operation)["main"].type
@@ -195,17 +194,22 @@ def _callee_platforms(platforms: Sequence[str], exported: ExportedData) -> list[
     return indices
 
 
-def _platform_index(ctx: Any, exported: ExportedData, type_: Any) -> list[Any]:
-    """The platform index argument, for a function of several platforms."""
-    indices = _callee_platforms(ctx.module_context.platforms, exported)
-    if len(indices) == 1:
-        return [mlir.converted(_jax.ir_constant(np.int32(indices[0])), type_)]
+def _platform_index(ctx: Any, platforms: Sequence[int], type_: Any) -> Any:
+    """The platform index argument, for a function of several platforms.
+
+    Args:
+        ctx: the lowering of the call.
+        platforms: what `_callee_platforms` returned.
+        type_: the type of the argument.
+    """
+    if len(platforms) == 1:
+        return mlir.converted(_jax.ir_constant(np.int32(platforms[0])), type_)
     int32 = _jax.ir.RankedTensorType.get((), _jax.ir.IntegerType.get_signless(32))
-    choice = _jax.hlo.CaseOp([int32], index=mlir.converted(ctx.dim_var_values[0], int32), num_branches=len(indices))
-    for region, index in zip(choice.regions, indices, strict=True):
+    choice = _jax.hlo.CaseOp([int32], index=mlir.converted(ctx.dim_var_values[0], int32), num_branches=len(platforms))
+    for region, index in zip(choice.regions, platforms, strict=True):
         with _jax.ir.InsertionPoint(region.blocks.append()):
             _jax.hlo.return_([_jax.ir_constant(np.int32(index))])
-    return [mlir.converted(choice.result, type_)]
+    return mlir.converted(choice.result, type_)
 
 
 def _physical(aval: Any) -> Any:

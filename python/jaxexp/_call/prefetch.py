@@ -10,12 +10,12 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._function import sharding
+from jaxexp._function import data, sharding
 from jaxexp._function.data import ExportedData
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
-from .call import lowered
+from .call import compiled, lowered
 
 # JAX keeps the code of so many functions, those that were used last.
 _MOST = 2048
@@ -129,7 +129,7 @@ def _begin(pool: concurrent.futures.Executor, item: Any, place: Any) -> concurre
         failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
         failed.set_exception(error)
         return failed
-    return pool.submit(program.compile)
+    return pool.submit(compiled, exported, program)
 
 
 def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
@@ -174,13 +174,13 @@ def _arguments(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dic
         shardings = (None if place is None else SingleDeviceSharding(place),) * len(exported.in_avals)
     else:
         raise ExportTypeError(f"prefetch: expected a jax.sharding.Mesh, a device or None, found {type(place)}")
-    specs = []
+    specs, weak = [], set(data.weak_arguments(exported))
     for i, (aval, placed) in enumerate(zip(exported.in_avals, shardings, strict=True)):
         if not all(isinstance(size, int) for size in aval.shape):
             raise ExportError(
                 f"prefetch of {exported.fun_name}: argument {i} has the symbolic shape {aval.shape}, but code is "
                 "compiled for known sizes. Pass (function, args), with arrays or jax.ShapeDtypeStruct of these sizes"
             )
-        specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type))
+        specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=i in weak))
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
     return args, kwargs

@@ -20,6 +20,7 @@ from jaxexp._function.data import ExportedData
 from jaxexp._function.sharding import in_call, meshes_of_call
 
 from . import hints
+from .shared import first_of_equals
 
 call_exported_p = _jax.Primitive("call_exported")
 call_exported_p.multiple_results = True
@@ -28,8 +29,13 @@ pushforward_p = _jax.Primitive("call_exported_pushforward")
 pushforward_p.multiple_results = True
 
 
-@_jax.cached()
 def abstract_eval(*in_avals: Any, exported: ExportedData) -> tuple[tuple[Any, ...], set[Any]]:
+    """The types of the results, and the effects, for arguments of these types."""
+    return _types_and_effects(exported, in_avals)
+
+
+@_jax.cached_with_first()
+def _types_and_effects(exported: ExportedData, in_avals: tuple[Any, ...]) -> tuple[tuple[Any, ...], set[Any]]:
     _check_arguments(in_avals, exported)
     names, sizes = _solve_dim_vars(in_avals, exported)
     meshes = meshes_of_call(exported._in_named_shardings, in_avals)
@@ -94,7 +100,7 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
 
 
 def _run(*args: Any, exported: ExportedData) -> Any:
-    return _jax.apply_primitive(call_exported_p, *args, exported=exported)
+    return _jax.apply_primitive(call_exported_p, *args, exported=first_of_equals(exported))
 
 
 call_exported_p.def_impl(_run)

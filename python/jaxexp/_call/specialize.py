@@ -46,6 +46,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
         uses_global_constants=needs_refinement,
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
+    data.with_weak_types_of(specialized, exported)
     return data.remember(
         specialized, metadata=data.metadata_of(exported), compatibility=data.compatibility_of(exported)
     )

@@ -25,7 +25,6 @@ def bind() -> None:
             create_aval=_jax.create_aval,
             plain_avals=_jax.plain_avals,
             with_sharding=_jax.with_sharding,
-            with_weak_type=lambda aval: aval.update(weak_type=True),
             SymbolicScope=_jax.SymbolicScope,
             constraints_of=_jax.constraints_of,
             dimension_variable=_jax.dimension_variable,

@@ -65,12 +65,13 @@ def migrate(
 def _up_to_date(old: Exported) -> Exported:
     """The same function and VJPs, with everything replaced that is out of date."""
     kept = {name: getattr(old, name) for name in Exported.__dataclass_fields__ if name not in _REPLACED}
-    return Exported(
+    migrated = Exported(
         **kept,
         mlir_module_serialized=_module_up_to_date(old),
         calling_convention_version=_convention_up_to_date(old),
         _get_vjp=(lambda _: _up_to_date(old.vjp())) if old.has_vjp() else None,
     )
+    return data.with_weak_types_of(migrated, old)
 
 
 _REPLACED = ("mlir_module_serialized", "calling_convention_version", "_get_vjp")

@@ -23,6 +23,7 @@ from jaxexp._write import retarget
 from jaxexp._write.reader import check_choice
 
 from .lower import Lowering, lower, not_jitted
+from .surroundings import Surroundings
 from .vjp import vjp_function
 
 logger = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ def _exported(
         calling_convention_version=version,
         module_kept_var_idx=lowering.kept_var_idx,
         uses_global_constants=lowering.uses_dim_vars,
-        _get_vjp=_ExportVjp(lowering.jaxpr),
+        _get_vjp=_ExportVjp(lowering.jaxpr, Surroundings.now()),
     )
 
 
@@ -173,25 +174,26 @@ def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size
 
 
 class _ExportVjp(LaterVjp):
-    """Exports the VJP of a function that was exported in this process."""
+    """Exports the VJP of a function that was exported in this process, in the surroundings of that export."""
 
-    __slots__ = ("_jaxpr",)
+    __slots__ = ("_jaxpr", "_surroundings")
 
-    def __init__(self, jaxpr: Any) -> None:
-        self._jaxpr = jaxpr
+    def __init__(self, jaxpr: Any, surroundings: Surroundings) -> None:
+        self._jaxpr, self._surroundings = jaxpr, surroundings
 
     def __call__(self, primal: Exported) -> Exported:
-        function, specs = vjp_function(
-            self._jaxpr,
-            primal.in_avals,
-            primal._in_named_shardings,
-            primal.out_avals,
-            primal._out_named_shardings,
-        )
-        return export(
-            function,
-            platforms=primal.platforms,
-            disabled_checks=primal.disabled_safety_checks,
-            batch_dim=batch_dims.of_vjp(primal),
-            compatibility=data.compatibility_of(primal),
-        )(*specs)
+        with self._surroundings.restored():
+            function, specs = vjp_function(
+                self._jaxpr,
+                primal.in_avals,
+                primal._in_named_shardings,
+                primal.out_avals,
+                primal._out_named_shardings,
+            )
+            return export(
+                function,
+                platforms=primal.platforms,
+                disabled_checks=primal.disabled_safety_checks,
+                batch_dim=batch_dims.of_vjp(primal),
+                compatibility=data.compatibility_of(primal),
+            )(*specs)

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from jaxexp import _jax, _native
 from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError
 
@@ -138,8 +139,8 @@ class ExportedData:
             return NotImplemented
         return (
             hash(self) == hash(other)
-            and _signature(self) == _signature(other)
-            and _module_as_it_is(self) == _module_as_it_is(other)
+            and signature(self) == signature(other)
+            and _native.equal_bytes(_module_as_it_is(self), _module_as_it_is(other))
             and self._get_vjp == other._get_vjp
         )
 
@@ -182,6 +183,13 @@ def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     else:
         value = attributes[name] = make(exported)
     return value
+
+
+def bare(exported: E) -> E:
+    """An equal function without what is kept with this one, for caches: it keeps nothing alive but its data."""
+    copied = object.__new__(type(exported))
+    copied.__dict__.update((name, value) for name, value in exported.__dict__.items() if name in _DATA)
+    return copied
 
 
 def module_view(exported: ExportedData) -> bytes | memoryview:
@@ -259,6 +267,28 @@ def compatibility_of(exported: ExportedData) -> str | None:
     return found
 
 
+def weak_arguments(exported: ExportedData) -> tuple[int, ...]:
+    """Indices into `in_avals`: the arguments whose types were weak in the export."""
+    return _weak(exported, "_weak_arguments", exported.in_avals)
+
+
+def weak_results(exported: ExportedData) -> tuple[int, ...]:
+    """Indices into `out_avals`: the results whose types were weak in the export."""
+    return _weak(exported, "_weak_results", exported.out_avals)
+
+
+def _weak(exported: ExportedData, name: str, avals: Sequence[Any]) -> tuple[int, ...]:
+    # The decoder leaves a name out where there is nothing to say, and makes no weak avals.
+    noted: tuple[int, ...] | None = exported.__dict__.get(name)
+    return tuple(i for i, aval in enumerate(avals) if aval.weak_type) if noted is None else noted
+
+
+def with_weak_types_of(exported: E, other: ExportedData) -> E:
+    """A function that was just made from another one: it notes the same weak types."""
+    exported.__dict__.update(_weak_arguments=weak_arguments(other), _weak_results=weak_results(other))
+    return exported
+
+
 def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatibility: str | None = None) -> E:
     """Sets what `metadata_of` and `compatibility_of` return; None changes nothing."""
     if metadata is not None:
@@ -280,14 +310,24 @@ def _module_as_it_is(exported: ExportedData) -> bytes | memoryview:
     return exported.mlir_module_serialized if artifact is None else artifact.unchecked_module()
 
 
-def _signature(exported: ExportedData) -> tuple[Any, ...]:
-    """Everything but the module and the VJP."""
+def signature(exported: ExportedData, *, without_scope: bool = False) -> tuple[Any, ...]:
+    """Everything but the module and the VJP, to be compared.
+
+    Args:
+        exported: the function.
+        without_scope: whether symbolic dimensions of two scopes are equal if the scopes have the same constraints, and
+            the dimensions are the same expressions. Otherwise such dimensions differ.
+    """
+    in_avals, out_avals = exported.in_avals, exported.out_avals
+    if without_scope and _jax.any_symbolic(in_avals):
+        in_avals = (_jax.explicit_constraints(in_avals), *map(_without_scope, in_avals))
+        out_avals = tuple(map(_without_scope, out_avals))
     return (
         exported.fun_name,
         exported.in_tree,
-        exported.in_avals,
+        in_avals,
         exported.out_tree,
-        exported.out_avals,
+        out_avals,
         exported._in_named_shardings,
         exported._out_named_shardings,
         exported.nr_devices,
@@ -301,9 +341,13 @@ def _signature(exported: ExportedData) -> tuple[Any, ...]:
     )
 
 
+def _without_scope(aval: Any) -> tuple[Any, ...]:
+    return tuple(map(str, aval.shape)), aval.dtype, aval.weak_type, aval.memory_space
+
+
 def _hash(exported: ExportedData) -> int:
     # The module takes part by its length: walking it would cost more than the calls that need the hash.
-    return hash((_signature(exported), len(_module_as_it_is(exported))))
+    return hash((signature(exported), len(_module_as_it_is(exported))))
 
 
 def _vjp(exported: E) -> E:
@@ -313,6 +357,12 @@ def _vjp(exported: E) -> E:
     vjp.__dict__.setdefault("_origin", (name, order + 1))
     return vjp
 
+
+# What describes a function; the rest of its attributes was made of it. The decoder and `remember` set the last ones.
+_DATA = {
+    *(field.name for field in dataclasses.fields(ExportedData)),
+    *("_artifact", "_hash", "_origin", "_metadata", "_compatibility", "_weak_arguments", "_weak_results"),
+}
 
 _MADE_LATER: dict[str, Callable[[Any], Any]] = {
     "_vjp": _vjp,

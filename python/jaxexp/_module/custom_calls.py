@@ -1,22 +1,19 @@
-"""The custom calls of a module: which are stable, which call back to Python, and whether this process has them."""
+"""The custom calls of a module: which are stable, which call back to Python, and which this process lacks."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
-
-import jax
-import numpy as np
 
 from jaxexp import _jax
 from jaxexp._artifact import module_head
 from jaxexp._artifact.operations import is_understood
-from jaxexp._errors import ExportError, ExportRuntimeError
+from jaxexp._errors import ExportError
 from jaxexp._function.data import ExportedData
 
-from . import mlir
+from . import branches, mlir, runnable
 
 # LAPACK routines that lower to a custom call on CPU, and what some are called in complex arithmetic.
 _LAPACK = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv".split()
@@ -81,41 +78,64 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
     )
 
 
-def check_present(exported: ExportedData, module: Any, module_context: Any) -> None:
-    """Refuses, before it is compiled, a module that calls what this process does not have.
-
-    If the caller is being exported, another process will run the module, about which nothing is known here.
+def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[int]) -> None:
+    """Refuses a module that would call back to Python: to addresses in the process that exported it.
 
     Args:
         exported: the function.
         module: its module, brought up to date.
-        module_context: the lowering of the caller.
+        platforms: the indices of the exported platforms that it will run on.
 
     Raises:
-        ExportError: names the targets, and says what to do.
+        ExportError: names the targets.
     """
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return
-    targets = {target for target, _ in mlir.custom_calls(module)}
-    callbacks = {target for target in targets if is_callback(target)}
-    missing: set[str] = set()
-    if not module_context.lowering_parameters.for_export:
-        missing = {t for t in targets - callbacks if any(_is_missing(t, p) for p in module_context.platforms)}
-    if not callbacks and not missing:
+    if not any(is_callback(target) for target, _ in mlir.custom_calls(module)):
         return
-    # In a function for several platforms, these may be calls that only others of them take.
-    used = set(map(mlir.target_of, _reachable_calls(module, every_case=len(exported.platforms) == 1)))
-    if found := callbacks & used:
+    if found := set(filter(is_callback, _targets(exported, module, platforms))):
         raise ExportError(
             f"calling {exported.fun_name}: its module calls back to Python ({_list(found)}), to functions that "
             "existed only in the process that exported it. Export the function without its callbacks"
         )
-    if found := missing & used:
-        raise ExportRuntimeError(
-            f"calling {exported.fun_name}: its module has custom calls that nothing in this process implements on "
-            f"{', '.join(module_context.platforms)}: {_list(found)}. Register each with jax.ffi.register_ffi_target, "
-            f"or import the library that does so, before calling; {_origin(found)}"
-        )
+
+
+def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
+    """Which custom calls XLA lacks, and what to do about it, if that is why it refused a module; None if it is not.
+
+    Args:
+        exported: the function.
+        error: what XLA raised.
+    """
+    if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
+        return None
+    for platform in dict.fromkeys((_jax.default_platform(), *exported.platforms)):
+        index = exported.platforms.index(platform) if platform in exported.platforms else 0
+        with _jax.make_ir_context() as context:
+            used = _targets(exported, runnable.parse(exported, context), (index,))
+        missing = {target for target in used if not _is_known(target, platform)}
+        if any(_names(str(error), target) for target in missing):
+            return _advice(missing, platform)
+    return None
+
+
+def _names(message: str, target: str) -> bool:
+    """Whether XLA's message, in whatever words, is about a custom call."""
+    return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w.])", message) is not None
+
+
+def _advice(missing: set[str], platform: str) -> str:
+    return (
+        f"its module has custom calls that nothing in this process implements on {platform}: {_list(missing)}. "
+        "Register each with jax.ffi.register_ffi_target, or import the library that does so, before calling; "
+        f"{_origin(missing)}"
+    )
+
+
+def _targets(exported: ExportedData, module: Any, platforms: Iterable[int]) -> set[str]:
+    """The targets of the custom calls that may run on some of the exported platforms."""
+    indices: set[int | None] = set(platforms) if len(exported.platforms) > 1 else {None}
+    return {mlir.target_of(call) for index in indices for call in branches.custom_calls_on(module, index)}
 
 
 def _list(targets: Iterable[str]) -> str:
@@ -151,66 +171,10 @@ _OF_COMPILER = re.compile(
     re.VERBOSE,
 )
 
-# Targets that have been seen to be there; they stay.
-_present: set[tuple[str, str]] = set()
 
-
-def _is_missing(target: str, platform: str) -> bool:
-    """Whether nothing implements a custom call on a platform; False if that cannot be known."""
-    if _OF_COMPILER.fullmatch(target) or (target, platform) in _present:
-        return False
-    if platform != "cpu" and (platform == "tpu" or target in STABLE_CUSTOM_CALLS):
-        return False
-    if platform == "cpu" and target in _jax.registered_custom_calls("cpu"):
-        return False
-    try:
-        device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:
-        return False
-    if all(_refuses(target, device, version) for version in (_TYPED, _UNTYPED)):
+def _is_known(target: str, platform: str) -> bool:
+    """Whether a custom call is registered for a platform, or needs no registration there."""
+    if _OF_COMPILER.fullmatch(target) or target in _jax.registered_custom_calls(platform):
         return True
-    _present.add((target, platform))
-    return False
-
-
-_TYPED, _UNTYPED = 4, 2
-
-
-def _refuses(target: str, device: Any, api_version: int) -> bool:
-    """Whether the compiler does not know a custom call: the list that can be asked lacks the untyped ones."""
-    call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((), np.float32), custom_call_api_version=api_version)
-    try:
-        with jax.default_device(device):
-            jax.jit(call).lower(np.float32(0)).compile()
-    except jax.errors.JaxRuntimeError as error:
-        return str(error).startswith("NOT_FOUND")
-    return False
-
-
-def _reachable_calls(module: Any, *, every_case: bool) -> Iterator[Any]:
-    """The custom calls that run when a module's main function does.
-
-    Args:
-        module: the module.
-        every_case: whether to look into the branches of `stablehlo.case`, by which a module distinguishes platforms.
-    """
-    symbols = _jax.ir.SymbolTable(module.operation)
-    pending, seen = [symbols["main"].operation], {"main"}
-    while pending:
-        operation = pending.pop()
-        if operation.name == "stablehlo.custom_call":
-            yield operation
-        if operation.name == "stablehlo.case" and not every_case:
-            continue
-        for name in _references(operation):
-            if name not in seen and name in symbols:
-                seen.add(name)
-                pending.append(symbols[name].operation)
-        pending += [inner.operation for region in operation.regions for block in region for inner in block]
-
-
-def _references(operation: Any) -> Sequence[str]:
-    """The functions that an operation calls."""
-    attributes = operation.attributes
-    names = (name for name in ("callee", "called_computations", "decomposition") if name in attributes)
-    return re.findall(r'@"?([^",\]]+)', " ".join(str(attributes[name]) for name in names))
+    # What XLA or a plugin itself brings along for these is in no registry that can be asked.
+    return platform != "cpu" and target in STABLE_CUSTOM_CALLS

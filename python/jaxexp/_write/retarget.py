@@ -12,6 +12,7 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._artifact import module_head
+from jaxexp._function import data
 from jaxexp._function.data import E, ExportedData
 from jaxexp._module import mlir, to_gspmd
 from jaxexp._releases import features, stablehlo
@@ -68,11 +69,12 @@ def for_reader(exported: E, reader: Reader) -> E:
     convention = min(exported.calling_convention_version, reader.release.newest_convention)
     if module is None and convention == exported.calling_convention_version:
         return exported
-    return dataclasses.replace(
+    rewritten = dataclasses.replace(
         exported,
         mlir_module_serialized=exported.mlir_module_serialized if module is None else module,
         calling_convention_version=convention,
     )
+    return data.with_weak_types_of(rewritten, exported)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

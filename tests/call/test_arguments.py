@@ -1,0 +1,200 @@
+"""What a call takes for an array: what jax.export takes, at every call, not only at the first."""
+
+from __future__ import annotations
+
+import collections
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+import jaxexp
+from kit.corpus import spec
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+Pair = collections.namedtuple("Pair", "a b")
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+def matrix() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        return np.matrix(X)
+
+
+class ConvertsToJax:
+    def __jax_array__(self) -> Any:
+        return jnp.asarray(X)
+
+
+class ConvertsToNumpy:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return X
+
+
+def read_only() -> Any:
+    array = X.copy()
+    array.flags.writeable = False
+    return array
+
+
+ARRAYS = {
+    "big-endian": X.astype(">f4"),
+    "masked": np.ma.array(X, mask=X > 2),
+    "masked, no mask": np.ma.array(X),
+    "matrix": matrix(),
+    "subclass": X.view(Subclass),
+    "record array": np.rec.array(X),
+    "structured": np.zeros((2, 3), [("a", "f4")]),
+    "read-only": read_only(),
+    "Fortran order": np.asfortranarray(X),
+    "strided": np.repeat(X, 2, axis=1)[:, ::2],
+    "backwards": X[::-1],
+    "__jax_array__": ConvertsToJax(),
+    "__array__": ConvertsToNumpy(),
+    "wider": X.astype(np.float64),
+    "narrower": X.astype(np.float16),
+    "integers": X.astype(np.int32),
+    "booleans": X > 2,
+    "objects": X.astype(object),
+    "texts": np.full((2, 3), "a"),
+    "dates": np.zeros((2, 3), "M8[s]"),
+    "long double": X.astype(np.longdouble),
+    "memoryview": memoryview(X),
+    "list": X.tolist(),
+    "None": None,
+    "spec": spec((2, 3)),
+    "device array": jnp.asarray(X),
+    "tracer of nothing": jax.typeof(X),
+}
+
+SCALARS = {
+    "float": 1.5,
+    "int": 3,
+    "negative": -1,
+    "bool": True,
+    "complex": 1j,
+    "int of 41 bits": 2**40,
+    "int of 101 bits": 2**100,
+    "infinite": float("inf"),
+    "numpy float32": np.float32(2),
+    "numpy float64": np.float64(2),
+    "numpy int32": np.int32(3),
+    "numpy int64": np.int64(3),
+    "numpy bool": np.bool_(True),
+    "numpy void": np.zeros((), [("a", "f4")])[()],
+    "numpy text": np.str_("a"),
+    "big-endian": np.array(2, ">f4"),
+    "big-endian int": np.array(2, ">i4"),
+    "big-endian element": np.array([2], ">f4")[0],
+    "masked constant": np.ma.masked,
+    "bytes": b"abc",
+    "weak": jnp.asarray(3.0),
+}
+
+
+def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
+    """The numbers that come out, or the built-in types of the exception."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of NumPy, about numbers that float32 does not hold
+        try:
+            result = np.asarray(call(*args, **kwargs))
+        except Exception as error:
+            return [t for t in type(error).__mro__ if t.__module__ == "builtins"]
+    return str(result.dtype), result.tolist()
+
+
+def pair_of(function: Any, *specs: Any) -> tuple[Any, Any]:
+    """The function as each library loads it; called a few times, so that all that is kept for later calls is there."""
+    blob = bytes(jaxexp.export(jax.jit(function))(*specs).serialize(vjp_order=1))
+    loaded = jaxexp.deserialize(blob), jax_export.deserialize(bytearray(blob))
+    zeros = [np.zeros(s.shape, s.dtype) for s in jax.tree.leaves(specs)]
+    for exported in loaded:
+        for convert in (np.asarray, np.asarray, jnp.asarray, jnp.asarray):
+            arguments = jax.tree.unflatten(jax.tree.structure(specs), list(map(convert, zeros)))
+            exported.call(*arguments)
+    return loaded
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays(name: str) -> None:
+    ours, theirs = pair_of(lambda x: x * 2, spec((2, 3)))
+    expected = outcome(theirs.call, ARRAYS[name])
+    for _ in range(3):
+        assert outcome(ours.call, ARRAYS[name]) == expected
+    # On the other ways, JAX itself looks at the arguments first.
+    for way in (
+        lambda e: lambda x: jax.grad(lambda x: e.call(x).sum())(x),
+        lambda e: lambda x: jax.vjp(e.call, x)[0],
+        lambda e: lambda x: jax.jit(lambda x: e.call(x))(x),
+    ):
+        assert outcome(way(ours), ARRAYS[name]) == outcome(way(theirs), ARRAYS[name])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "complex64"])
+@pytest.mark.parametrize("name", SCALARS)
+def test_scalars(name: str, dtype: str) -> None:
+    ours, theirs = pair_of(lambda x: x * 2, spec((), np.dtype(dtype)))
+    expected = outcome(theirs.call, SCALARS[name])
+    for _ in range(3):
+        assert outcome(ours.call, SCALARS[name]) == expected
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i8", "u2", "c8", "f2", "i4", "c16"])
+def test_big_endian_and_masked_arrays_of_every_width(dtype: str) -> None:
+    with jax.enable_x64(True):
+        x = np.arange(4).astype(dtype)
+        ours, theirs = pair_of(lambda x: x * 2, x)
+        for array in (x.astype(x.dtype.newbyteorder(">")), np.ma.array(x, mask=[0, 1, 0, 1])):
+            assert outcome(ours.call, array) == outcome(theirs.call, array)
+            with pytest.raises((TypeError, ValueError), match=r"not a valid JAX array type|masked arrays are not"):
+                ours.call(array)
+        assert outcome(ours.call, x) == outcome(theirs.call, x)
+
+
+def test_trees_are_compared_first() -> None:
+    """As in jax.export: an argument too many, such as a static one, is an error about the tree, whatever it is."""
+    ours, theirs = pair_of(lambda x: x * 2, spec((2, 3)))
+    for args in ((X, "static"), (X, X.astype(">f4")), ("static", X), (), ([X.astype(">f4")],)):
+        expected = outcome(theirs.call, *args)
+        assert ValueError in expected
+        assert outcome(ours.call, *args) == expected
+
+
+TREES = {
+    "keyword": lambda x: ((), {"x": x}),
+    "list in a dict": lambda x: (({"k": [X, x]},), {}),
+    "tuple in a list": lambda x: (([(X, x)],), {}),
+    "namedtuple": lambda x: ((Pair(X, x),), {}),
+    "partial": lambda x: ((jax.tree_util.Partial(len, x),), {}),
+    "OrderedDict": lambda x: ((collections.OrderedDict(a=X, b=x),), {}),
+    "defaultdict": lambda x: ((collections.defaultdict(list, a=X, b=x),), {}),
+    "None beside it": lambda x: ((None, X, x), {}),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_anywhere_in_the_arguments(name: str) -> None:
+    def first(*args: Any, **kwargs: Any) -> Any:
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves((args, kwargs)))
+
+    args, kwargs = TREES[name](X)
+    exported = jaxexp.export(jax.jit(first))(*args, **kwargs)
+    stock = jax_export.export(jax.jit(first))(*args, **kwargs)
+    for call in (exported.call, stock.call):
+        for convert in (np.asarray, np.asarray, jnp.asarray, jnp.asarray):
+            args, kwargs = jax.tree.map(convert, TREES[name](X))
+            call(*args, **kwargs)
+    for array in (X, X.astype(">f4"), np.ma.array(X), X.view(Subclass), matrix()):
+        args, kwargs = TREES[name](array)
+        assert outcome(exported.call, *args, **kwargs) == outcome(stock.call, *args, **kwargs)
+    for array in (X.astype(">f4"), np.ma.array(X)):
+        args, kwargs = TREES[name](array)
+        assert TypeError in (found := outcome(exported.call, *args, **kwargs)) or ValueError in found
