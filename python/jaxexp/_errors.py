@@ -16,7 +16,7 @@ class ExportTypeError(ExportError, TypeError):
 
 
 class ExportRuntimeError(ExportError, RuntimeError):
-    """A function that the compiler of this process refuses."""
+    """Something that the process lacks: an MLIR context, the implementation of a custom call."""
 
 
 @public
@@ -31,6 +31,12 @@ class SerializationError(ExportError):
 
 class SerializationTypeError(SerializationError, TypeError):
     """A value inside an `Exported` whose type the format cannot store."""
+
+
+class SerializationKeyError(SerializationError, KeyError):
+    """A dtype that has no number in the format."""
+
+    __str__ = Exception.__str__  # KeyError's would put the message in quotation marks
 
 
 class UnsupportedSerializationError(SerializationError, NotImplementedError):

@@ -30,6 +30,9 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
             return (exported.__dict__.get("_eager_call") or _eager_callable(exported))(*args, **kwargs)
+        except TypeError:
+            _leaves(exported, args, kwargs)  # another structure comes first: jit looks at the leaves before
+            raise
         except (ValueError, jax.errors.JaxRuntimeError) as error:
             _explain(exported, error)
             raise
