@@ -7,6 +7,7 @@
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/dtype_name.h"
+#include "wire/exported/library_node.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
@@ -30,63 +31,97 @@ nb::tuple texts(const Texts* vector) {
   return each(vector, [](const flatbuffers::String& string) { return text(string.string_view()); });
 }
 
-/// A node as JAX prints one: "{'a': (*, [*]), 'b': None}".
-void add_tree(const schema::PyTreeDef& node, std::string& out) {
-  if (out.size() > longest_tree) return;
-  const auto children = [&](const char* open, const char* close) {
-    out += open;
+/// Trees as texts.
+class Trees {
+ public:
+  /// `library_node` says of auxiliary data which class and which keys of children it describes, or None.
+  explicit Trees(const nb::object& library_node) : library_node_(library_node) {}
+
+  nb::object tree(const schema::PyTreeDef& root) {
+    std::string out;
+    add_tree(root, out);
+    if (out.size() > longest_tree) out.resize(longest_tree), out += "...";
+    return text(out);
+  }
+
+  nb::tuple leaves(const schema::PyTreeDef& root) {
+    std::string path;
+    nb::list out;
+    add_leaves(root, path, out);
+    return nb::tuple(out);
+  }
+
+ private:
+  /// A node as JAX prints one: "{'a': (*, [*]), 'b': None}".
+  void add_tree(const schema::PyTreeDef& node, std::string& out) {
+    if (out.size() > longest_tree) return;
+    const auto children = [&](const char* open, const char* close, const nb::object& keys = nb::none()) {
+      out += open;
+      for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
+        if (i > 0) out += ", ";
+        if (node.kind() == schema::PyTreeDefKind::dict)
+          out += std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ": ";
+        if (!keys.is_none()) out += label(nb::cast<std::string>(keys[i]));
+        add_tree(*node.children()->Get(i), out);
+      }
+      out += close;
+    };
+    switch (node.kind()) {
+      case schema::PyTreeDefKind::leaf: out += '*'; break;
+      case schema::PyTreeDefKind::none: out += "None"; break;
+      case schema::PyTreeDefKind::tuple: children("(", wire::Values::length(node.children()) == 1 ? ",)" : ")"); break;
+      case schema::PyTreeDefKind::list: children("[", "]"); break;
+      case schema::PyTreeDefKind::dict: children("{", "}"); break;
+      case schema::PyTreeDefKind::custom:
+        if (const nb::object known = described(node); !known.is_none())
+          out += nb::cast<std::string>(known[0]), children("(", ")", known[1]);
+        else
+          out += node.custom_name()->str(), children("(", ")");
+        break;
+    }
+  }
+
+  /// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>".
+  void add_leaves(const schema::PyTreeDef& node, std::string& path, nb::list& out) {
+    if (node.kind() == schema::PyTreeDefKind::leaf) {
+      out.append(text(wire::shortened(path, longest_path)));
+      return;
+    }
+    const std::size_t above = path.size();
     for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
-      if (i > 0) out += ", ";
-      if (node.kind() == schema::PyTreeDefKind::dict)
-        out += std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ": ";
-      add_tree(*node.children()->Get(i), out);
+      if (above <= longest_path) path += step(node, i);  // otherwise the path is cut before this
+      add_leaves(*node.children()->Get(i), path, out);
+      path.resize(above);
     }
-    out += close;
-  };
-  switch (node.kind()) {
-    case schema::PyTreeDefKind::leaf: out += '*'; break;
-    case schema::PyTreeDefKind::none: out += "None"; break;
-    case schema::PyTreeDefKind::tuple: children("(", wire::Values::length(node.children()) == 1 ? ",)" : ")"); break;
-    case schema::PyTreeDefKind::list: children("[", "]"); break;
-    case schema::PyTreeDefKind::dict: children("{", "}"); break;
-    case schema::PyTreeDefKind::custom: out += node.custom_name()->str(), children("(", ")"); break;
   }
-}
 
-nb::object tree(const schema::PyTreeDef& root) {
-  std::string out;
-  add_tree(root, out);
-  if (out.size() > longest_tree) out.resize(longest_tree), out += "...";
-  return text(out);
-}
-
-/// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>".
-void add_leaves(const schema::PyTreeDef& node, std::string& path, nb::list& out) {
-  if (node.kind() == schema::PyTreeDefKind::leaf) {
-    out.append(text(wire::shortened(path, longest_path)));
-    return;
+  std::string step(const schema::PyTreeDef& node, std::uint32_t i) {
+    if (node.kind() == schema::PyTreeDefKind::dict)
+      return '[' + std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ']';
+    if (node.kind() != schema::PyTreeDefKind::custom) return '[' + std::to_string(i) + ']';
+    const nb::object known = described(node);
+    return known.is_none() ? '<' + std::to_string(i) + '>' : nb::cast<std::string>(known[1][i]);
   }
-  const std::size_t above = path.size();
-  for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
-    if (above > longest_path) {
-      // The path is cut here anyway.
-    } else if (node.kind() == schema::PyTreeDefKind::dict) {
-      path += '[' + std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ']';
-    } else {
-      const bool custom = node.kind() == schema::PyTreeDefKind::custom;
-      path += (custom ? '<' : '[') + std::to_string(i) + (custom ? '>' : ']');
-    }
-    add_leaves(*node.children()->Get(i), path, out);
-    path.resize(above);
-  }
-}
 
-nb::tuple leaves(const schema::PyTreeDef& root) {
-  std::string path;
-  nb::list out;
-  add_leaves(root, path, out);
-  return nb::tuple(out);
-}
+  /// A key of a child in front of the child: "mu=" for ".mu", "['w']: " for "['w']", nothing for "<0>".
+  static std::string label(const std::string& key) {
+    if (key.starts_with('.')) return key.substr(1) + '=';
+    return key.starts_with('[') ? key + ": " : "";
+  }
+
+  /// The class and the keys of the children that a custom node says of itself; None where it says nothing.
+  nb::object described(const schema::PyTreeDef& node) {
+    const auto* data = node.custom_auxdata();
+    if (!data || library_node_.is_none() || !wire::is_library_node(node)) return nb::none();
+    const auto [known, is_new] = described_.insert(reinterpret_cast<std::uintptr_t>(data));
+    if (is_new) known = library_node_(nb::bytes(data->data(), data->size()));
+    const bool fits = !known.is_none() && nb::len(nb::object(known[1])) == wire::Values::length(node.children());
+    return fits ? known : nb::none();
+  }
+
+  const nb::object library_node_;
+  wire::FlatMap<nb::object> described_;  // by the position of the data
+};
 
 nb::tuple mesh(const schema::AbstractMesh& mesh) {
   nb::list axes;
@@ -120,8 +155,9 @@ nb::tuple all(const schema::Exported& e, const wire::Values& values) {
 
 }  // namespace
 
-nb::dict Artifact::describe() const {
+nb::dict Artifact::describe(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
+  Trees trees(library_node);
   const auto effect = [](const schema::Effect& effect) { return text(effect.type_name()->string_view()); };
   nb::dict facts;
   facts["fun_name"] = text(e.function_name()->string_view());
@@ -137,10 +173,10 @@ nb::dict Artifact::describe() const {
   for (std::uint32_t i = 0; i < wire::Values::length(e.module_kept_var_idx()); ++i)
     kept.append(e.module_kept_var_idx()->Get(i));
   facts["kept"] = nb::tuple(kept);
-  facts["in_tree"] = tree(*e.in_tree());
-  facts["out_tree"] = tree(*e.out_tree());
-  facts["in_leaves"] = leaves(*e.in_tree());
-  facts["out_leaves"] = leaves(*e.out_tree());
+  facts["in_tree"] = trees.tree(*e.in_tree());
+  facts["out_tree"] = trees.tree(*e.out_tree());
+  facts["in_leaves"] = trees.leaves(*e.in_tree());
+  facts["out_leaves"] = trees.leaves(*e.out_tree());
   facts["ordered_effects"] = each(e.ordered_effects(), effect);
   facts["unordered_effects"] = each(e.unordered_effects(), effect);
   facts["disabled_checks"] = each(e.disabled_checks(), [](const schema::DisabledSafetyCheck& check) {

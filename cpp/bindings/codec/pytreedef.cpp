@@ -5,6 +5,7 @@
 #include "bindings/base/errors.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
+#include "wire/exported/library_node.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::bindings {
@@ -119,7 +120,7 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
   Offset<wire::String> name;
   Offset<wire::Vector<std::int8_t>> auxdata_vector;
   if (kind == Kind::custom) {
-    const nb::object name_and_auxdata = jax_.custom_node_name(type, auxdata);
+    const nb::object name_and_auxdata = jax_.custom_node_name(type, auxdata, children.size());
     const nb::object bytes = name_and_auxdata[1];
     name = string(name_and_auxdata[0], "the serialized name of a pytree node type");
     if (!PyBytes_Check(bytes.ptr()))
@@ -143,6 +144,7 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
 
 nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where) {
   key_.clear();
+  described_.reset();
   if (jax_.tree_state_known && add_to_key(root)) {
     if (nb::object known = jax_.trees.find(key_); known.is_valid()) return known;
     TreeState state;
@@ -157,8 +159,13 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
   }
   shareable_ = false;
   Py_ssize_t next_leaf = 0;
+  library_nodes_ = false;
   const nb::object pytree = this->pytree(root, avals, next_leaf, where);
-  const nb::object treedef = reading(where, "a pytree", [&] { return jax_.tree_structure(pytree); });
+  nb::object treedef = reading(where, "a pytree", [&] { return jax_.tree_structure(pytree); });
+  if (library_nodes_) {
+    described_ = treedef;
+    treedef = reading(where, "nodes that make a tree", [&] { return jax_.resolve_library_nodes(treedef); });
+  }
   const auto leaves = nb::cast<Py_ssize_t>(treedef.attr(names_.num_leaves));
   if (leaves != next_leaf)
     throw wire::Error(where, "custom nodes that keep their " + std::to_string(next_leaf) + " leaves",
@@ -231,11 +238,23 @@ nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leav
       return dict;
     }
     case Kind::custom: {
+      if (wire::is_library_node(node)) return library_node(node, children, where);
       const nb::object auxdata = node.custom_auxdata() ? bytes(*node.custom_auxdata()) : nb::bytes("", 0);
       return placing(where, [&] { return jax_.build_custom_node(string(*node.custom_name()), auxdata, children); });
     }
     default: return children;
   }
+}
+
+/// A node of a class that nobody registered. What the artifact says about it is read once, however many nodes say it.
+nb::object Decoder::library_node(const schema::PyTreeDef& node, const nb::list& children, const wire::Path& where) {
+  library_nodes_ = true;
+  if (!node.custom_auxdata()) throw wire::Error(where, "the description of a pytree node", "none");
+  return placing(where, [&] {
+    const auto [description, is_new] = descriptions_.insert(position(*node.custom_auxdata()));
+    if (is_new) description = jax_.read_library_node(bytes(*node.custom_auxdata()));
+    return jax_.build_library_node(description, children);
+  });
 }
 
 }  // namespace jaxexp::bindings

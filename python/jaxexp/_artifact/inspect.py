@@ -57,7 +57,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         raise ExportTypeError(
             f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
         ) from error
-    facts, *of_vjps = [link.describe() for link in chain(artifact)]
+    facts, *of_vjps = [link.describe(shown_node) for link in chain(artifact)]
     modules = [facts.pop("module"), *(of_vjp["module"] for of_vjp in of_vjps)]
     trailer: dict[str, Any] = artifact.trailer() or {"writer": None, "functions": (), "constraints": ()}
     functions = trailer["functions"]
@@ -107,6 +107,13 @@ def values_of(
         ),
         tuple(_value(v, True, _is_in(weak_results, i), f"result{path}") for i, (v, path) in enumerate(results)),
     )
+
+
+def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
+    """For `Artifact.describe`: what the auxiliary data of a library's node says of its class and children."""
+    from . import node  # which few artifacts need
+
+    return node.shown_node(auxdata)
 
 
 def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:

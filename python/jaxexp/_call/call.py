@@ -1,9 +1,9 @@
-"""`Exported.call`: compares tree structures, and takes a fast path if nothing is being traced."""
+"""`Exported.call`: takes a fast path if nothing is being traced."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jaxexp._function.convention import Arguments
 from jaxexp._function.data import ExportedData
 from jaxexp._module import mlir
 
-from . import batching, derivatives, lowering  # noqa: F401  (they give the primitives their rules)
+from . import batching, derivatives, lowering, trees  # noqa: F401  (the first three give the primitives their rules)
 from .primitive import call_exported_p
 
 # How a module says that a result may take the memory of an argument: of which result, or of any.
@@ -56,7 +56,8 @@ def _jitted(exported: ExportedData) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = exported.fun_name
     donated = _donated_arguments(exported)
-    if not donated:
+    # With generic nodes, how arguments fit and which classes results have may change when a module is imported.
+    if not donated and not trees.has_generic_nodes(exported):
         jitted: Callable[..., Any] = jax.jit(call)
         return jitted
 
@@ -67,20 +68,21 @@ def _jitted(exported: ExportedData) -> Callable[..., Any]:
     call_flat.__name__ = call_flat.__qualname__ = exported.fun_name
     jitted_flat = jax.jit(call_flat, donate_argnums=donated)
 
-    return _Donating(exported, jitted_flat)
+    return _OfLeaves(exported, jitted_flat)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Donating:
+class _OfLeaves:
     exported: ExportedData
     jitted_flat: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = _leaves(self.exported, args, kwargs)
-        return jax.tree_util.tree_unflatten(self.exported.out_tree, self.jitted_flat(*leaves))
+        leaves, out_tree = trees.leaves_and_out_tree(self.exported, args, kwargs)
+        return jax.tree_util.tree_unflatten(out_tree, self.jitted_flat(*leaves))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        return self.jitted_flat.lower(*_leaves(self.exported, args, kwargs))
+        leaves, _ = trees.leaves_and_out_tree(self.exported, args, kwargs)
+        return self.jitted_flat.lower(*leaves)
 
 
 def _donated_arguments(exported: ExportedData) -> tuple[int, ...]:
@@ -100,29 +102,5 @@ def _donated_arguments(exported: ExportedData) -> tuple[int, ...]:
 
 
 def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    leaves = _leaves(exported, args, kwargs)
-    return jax.tree_util.tree_unflatten(exported.out_tree, call_exported_p.bind(*leaves, exported=exported))
-
-
-def _leaves(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-    leaves: Sequence[Any]
-    leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
-    if in_tree != exported.in_tree:
-        raise ExportError(tree_mismatch(exported, in_tree))
-    return leaves
-
-
-def tree_mismatch(exported: ExportedData, in_tree: Any) -> str:
-    # Any leaves will do to compare structures.
-    given, expected = (tree.unflatten(range(tree.num_leaves)) for tree in (in_tree, exported.in_tree))
-    differences = [
-        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; {why}"
-        for path, ours, theirs, why in _jax.tree_equality_errors(given, expected)
-    ]
-    return "\n".join(
-        [
-            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
-            "position or by keyword as in export, without those that jit took as static: they are part of the function",
-            *differences,
-        ]
-    )
+    leaves, out_tree = trees.leaves_and_out_tree(exported, args, kwargs)
+    return jax.tree_util.tree_unflatten(out_tree, call_exported_p.bind(*leaves, exported=exported))

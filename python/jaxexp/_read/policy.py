@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
 from jaxexp import _jax
+from jaxexp._codec import nodes
 from jaxexp._errors import ExportError, ExportTypeError, PolicyError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
@@ -37,6 +38,9 @@ class Policy:
             the host or with other programs. Wildcards work here, too.
         platforms: all platforms of the artifact must be among these, such as ``("cpu", "cuda")``. Then an artifact that
             was exported with `DisabledSafetyCheck.platform` is refused.
+        unregistered_nodes: whether the trees of arguments and results may have nodes of classes that are not registered
+            for serialization in this process: an artifact then says by name which classes results are made of, among
+            those that are loaded.
         max_devices: how many devices the artifact, its meshes and its collective operations may use.
         max_vjp_order: how many VJPs an artifact may have.
         max_artifact_bytes: the largest size of an artifact. A larger file is not read.
@@ -59,6 +63,7 @@ class Policy:
     callbacks: bool | None = False
     effects: Collection[str] | None = ()
     platforms: Collection[str] | None = None
+    unregistered_nodes: bool | None = True
     max_devices: int | None = None
     max_vjp_order: int | None = None
     max_artifact_bytes: int | None = None
@@ -138,6 +143,7 @@ class _Check:
         policy._limit("max_results", len(exported.out_avals), "results", self.where)
         policy._limit("max_devices", exported.nr_devices, "devices", self.where)
         self._platforms()
+        self._nodes()
         for effect in (*exported.ordered_effects, *exported.unordered_effects):
             self._effect_type(type(effect))
         # What runs is the module that was brought up to date, so that is what is checked.
@@ -158,6 +164,14 @@ class _Check:
                 self.where,
                 "To allow it, pass Policy(platforms=None)",
             )
+
+    def _nodes(self) -> None:
+        if self.policy.unregistered_nodes is not False:
+            return
+        if found := nodes.unregistered((self.exported.in_tree, self.exported.out_tree)):
+            names = ", ".join(sorted(found)[:10])
+            advice = "Register the classes, or pass Policy(unregistered_nodes=True)"
+            raise PolicyError("unregistered_nodes", f"has nodes of unregistered classes: {names}", self.where, advice)
 
     def _effect_type(self, effect: type) -> None:
         full = f"{effect.__module__}.{effect.__qualname__}"
