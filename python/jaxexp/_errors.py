@@ -15,6 +15,10 @@ class ExportTypeError(ExportError, TypeError):
     """An argument of a type that cannot be exported."""
 
 
+class ExportRuntimeError(ExportError, RuntimeError):
+    """Something that the process lacks: an MLIR context, the implementation of a custom call."""
+
+
 @public
 class UnsupportedError(ExportError, NotImplementedError):
     """A function that the format, or jaxexp, cannot express; the message names the feature."""
@@ -27,6 +31,12 @@ class SerializationError(ExportError):
 
 class SerializationTypeError(SerializationError, TypeError):
     """A value inside an `Exported` whose type the format cannot store."""
+
+
+class SerializationKeyError(SerializationError, KeyError):
+    """A dtype that has no number in the format."""
+
+    __str__ = Exception.__str__  # KeyError's would put the message in quotation marks
 
 
 class UnsupportedSerializationError(SerializationError, NotImplementedError):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._errors import ExportTypeError
+from jaxexp._errors import ExportRuntimeError, ExportTypeError
 from jaxexp._function import data, sharding
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
@@ -33,11 +33,11 @@ def _serialize(exported: Any, *how: Any) -> bytearray:
 
 
 @public
-@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
 class Exported(ExportedData):
     """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
 
-    It has the fields, constructor keywords and methods of `jax.export.Exported`. Objects come from `export`,
+    It has the fields, the constructor and the methods of `jax.export.Exported`. Objects come from `export`,
     `deserialize`, `load` or `from_jax`. Two objects are equal if their signatures, their modules and the sources of
     their VJPs are equal. So two functions that were loaded from equal bytes are equal, unless their shapes are
     symbolic: JAX compares dimensions only within one scope.
@@ -91,11 +91,12 @@ class Exported(ExportedData):
         return f"Exported({self.fun_name}: {len(self.in_avals)} arguments, {len(self.out_avals)} results)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Loaded functions are pickled as artifacts, with the VJPs that they were loaded with."""
-        if not data.is_loaded(self):
+        """Functions are pickled as artifacts, loaded ones with the VJPs that they were loaded with."""
+        if self.has_vjp() and not data.is_loaded(self):
             raise ExportTypeError(
-                f"{self.fun_name} was exported in this process; pickle would not know how many VJPs to keep. "
-                "Pickle the result of serialize(vjp_order=...) instead"
+                f"cannot pickle {self.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
+                "many to keep. Pickle the result of serialize(vjp_order=...), or the function without VJPs, "
+                "dataclasses.replace(exported, _get_vjp=None)"
             )
         from jaxexp import deserialize  # under the name by which pickle finds it again
 
@@ -106,11 +107,21 @@ class Exported(ExportedData):
 
         Args:
             serialized: True for the text of the module; False for the MLIR module itself, in the current MLIR context.
+
+        Raises:
+            DeserializationError: the module is damaged, or needs a newer JAX.
+            ExportError: `serialized` is False and there is no current MLIR context. It is a RuntimeError, too.
         """
         from jaxexp._module import mlir
 
         if not serialized:
-            return mlir.parse(self.mlir_module_serialized, None)
+            if (current := _jax.ir.Context.current) is None:
+                raise ExportRuntimeError(
+                    f"mlir_module(serialized=False) of {self.fun_name} makes the module in the current MLIR context, "
+                    "and there is none: call it inside `with jax.interpreters.mlir.make_ir_context():`, or take the "
+                    "text of the module, mlir_module()"
+                )
+            return mlir.parse(self.mlir_module_serialized, current)
         with _jax.make_ir_context() as context:
             return _jax.module_to_string(mlir.parse(self.mlir_module_serialized, context))
 
@@ -269,15 +280,24 @@ class Exported(ExportedData):
         return exported_type(**fields)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Converted:
+class _Converted(data.LaterVjp):
     """The VJP of an Exported that came from the other library."""
 
-    primal: Any
-    convert: Callable[[Any], Any]
+    __slots__ = ("_convert", "_primal")
 
-    def __call__(self, _: Any) -> Any:
-        return self.convert(self.primal.vjp())
+    def __init__(self, primal: Any, convert: Callable[[Any], Any]) -> None:
+        self._primal, self._convert = primal, convert
+
+    def __call__(self, primal: Any) -> Any:
+        return self._convert(self._primal.vjp())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Converted):
+            return NotImplemented
+        return (self._primal, self._convert) == (other._primal, other._convert)
+
+    def __hash__(self) -> int:
+        return hash((self._primal, self._convert))
 
 
 def _fields_of(exported: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def test_long_and_deep_things_have_bounded_texts() -> None:
     deep: Any = 1
     for _ in range(200):
         deep = [deep]
-    described = library_nodes.read(library_nodes.describe(Node, (("x",), deep), 1))
+    described = Description(library_nodes.describe(Node, (("x",), deep), 1))
     assert described.is_opaque
     assert len(described.encoded) < 2000
     one, other = (auxdata.text_of("x" * 10_000 + end) for end in "ab")

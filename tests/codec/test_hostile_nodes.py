@@ -119,21 +119,21 @@ def test_what_is_never_described(name: str) -> None:
 
 def test_wrong_number_of_children() -> None:
     blob = hostile(described("a:B"), children=3)
-    with pytest.raises(jaxexp.DeserializationError, match=r"expected 2 children of a\.B, .* found 3"):
+    with pytest.raises(jaxexp.DeserializationError, match=r"3 children, on which .*a\.B has 2 children"):
         jaxexp.deserialize(blob)
     assert "jaxexp.node(*, *, *)" in jaxexp.inspect(blob).in_tree
 
 
 def test_one_large_description_for_many_nodes_is_read_once(monkeypatch: Any) -> None:
     data = ["list", *(["float", float(i).hex()] for i in range(20_000))]
-    count, made = 3000, []
+    count, made = 20, []
     value = [Node({"x": arr(1)}, "placeholder")] * count
     description = described(f"{KIT}:Node", ["x"], "registered", ["tuple", ["tuple", "x"], data])
     original = library_nodes.describe
     monkeypatch.setattr(library_nodes, "describe", lambda *args: description if args[0] is Node else original(*args))
     blob = written(value, fun=lambda t: 0)
     monkeypatch.setattr(auxdata, "from_json", count_calls(auxdata.from_json, made))
-    assert len(blob) < 3 * len(description)
+    assert len(blob) < 2 * len(description)
     loaded = jaxexp.deserialize(blob)
     assert loaded.in_tree.num_leaves == count
     assert len(made) < 2 * len(data)  # as many as for one node

@@ -1,6 +1,7 @@
 // An artifact in plain Python objects, for which no JAX is needed.
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/text.h"
@@ -31,133 +32,201 @@ nb::tuple texts(const Texts* vector) {
   return each(vector, [](const flatbuffers::String& string) { return text(string.string_view()); });
 }
 
-/// Trees as texts.
-class Trees {
+/// The beginning of a text as Python shows it, long enough for `most` bytes of that.
+std::string repr(std::string_view shown, std::size_t most) {
+  return nb::repr(text(wire::shortened(shown, most))).c_str();
+}
+
+/// What nodes of libraries say of their classes.
+class LibraryNodes {
  public:
-  /// `library_node` says of auxiliary data which class and which keys of children it describes, or None.
-  explicit Trees(const nb::object& library_node) : library_node_(library_node) {}
+  /// `read` takes auxiliary data, and returns the class and the keys of the children that it describes, or None.
+  explicit LibraryNodes(nb::object read) : read_(std::move(read)) {}
 
-  nb::object tree(const schema::PyTreeDef& root) {
-    std::string out;
-    add_tree(root, out);
-    if (out.size() > longest_tree) out.resize(longest_tree), out += "...";
-    return text(out);
-  }
-
-  nb::tuple leaves(const schema::PyTreeDef& root) {
-    std::string path;
-    nb::list out;
-    add_leaves(root, path, out);
-    return nb::tuple(out);
+  /// Read once, however many nodes say it. None where a custom node says nothing.
+  nb::object operator[](const schema::PyTreeDef& node) {
+    const auto* data = node.custom_auxdata();
+    if (!data || read_.is_none() || !wire::is_library_node(node)) return nb::none();
+    const auto [known, is_new] = known_.insert(reinterpret_cast<std::uintptr_t>(data));
+    if (is_new) known = read_(nb::bytes(data->data(), data->size()));
+    const bool fits = !known.is_none() && nb::len(nb::object(known[1])) == wire::Values::length(node.children());
+    return fits ? known : nb::none();
   }
 
  private:
-  /// A node as JAX prints one: "{'a': (*, [*]), 'b': None}".
-  void add_tree(const schema::PyTreeDef& node, std::string& out) {
-    if (out.size() > longest_tree) return;
-    const auto children = [&](const char* open, const char* close, const nb::object& keys = nb::none()) {
-      out += open;
-      for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
-        if (i > 0) out += ", ";
-        if (node.kind() == schema::PyTreeDefKind::dict)
-          out += std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ": ";
-        if (!keys.is_none()) out += label(nb::cast<std::string>(keys[i]));
-        add_tree(*node.children()->Get(i), out);
-      }
-      out += close;
-    };
-    switch (node.kind()) {
-      case schema::PyTreeDefKind::leaf: out += '*'; break;
-      case schema::PyTreeDefKind::none: out += "None"; break;
-      case schema::PyTreeDefKind::tuple: children("(", wire::Values::length(node.children()) == 1 ? ",)" : ")"); break;
-      case schema::PyTreeDefKind::list: children("[", "]"); break;
-      case schema::PyTreeDefKind::dict: children("{", "}"); break;
-      case schema::PyTreeDefKind::custom:
-        if (const nb::object known = described(node); !known.is_none())
-          out += nb::cast<std::string>(known[0]), children("(", ")", known[1]);
-        else
-          out += node.custom_name()->str(), children("(", ")");
-        break;
+  const nb::object read_;
+  wire::FlatMap<nb::object> known_;  // by the places of the data
+};
+
+/// The key of a child in front of the child: "mu=" for ".mu", "['w']: " for "['w']", nothing for "<0>".
+std::string label(const std::string& key) {
+  if (key.starts_with('.')) return key.substr(1) + '=';
+  return key.starts_with('[') ? key + ": " : "";
+}
+
+/// A node as JAX prints one: "{'a': (*, [*]), 'b': None}". Stops where the text is long enough.
+void add_tree(const schema::PyTreeDef& node, LibraryNodes& library_nodes, std::string& out) {
+  const auto children = [&](const char* open, const char* close, const nb::object& keys = nb::none()) {
+    out += open;
+    for (std::uint32_t i = 0; i < wire::Values::length(node.children()) && out.size() <= longest_tree; ++i) {
+      if (i > 0) out += ", ";
+      if (node.kind() == schema::PyTreeDefKind::dict)
+        out += repr(node.children_names()->Get(i)->string_view(), longest_tree) + ": ";
+      if (!keys.is_none()) out += label(nb::cast<std::string>(keys[i]));
+      add_tree(*node.children()->Get(i), library_nodes, out);
     }
+    out += close;
+  };
+  switch (node.kind()) {
+    case schema::PyTreeDefKind::leaf: out += '*'; break;
+    case schema::PyTreeDefKind::none: out += "None"; break;
+    case schema::PyTreeDefKind::tuple: children("(", wire::Values::length(node.children()) == 1 ? ",)" : ")"); break;
+    case schema::PyTreeDefKind::list: children("[", "]"); break;
+    case schema::PyTreeDefKind::dict: children("{", "}"); break;
+    case schema::PyTreeDefKind::custom:
+      if (const nb::object known = library_nodes[node]; !known.is_none())
+        out += nb::cast<std::string>(known[0]), children("(", ")", known[1]);
+      else
+        out += wire::shortened(node.custom_name()->string_view(), longest_tree), children("(", ")");
+      break;
+  }
+}
+
+nb::object tree(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
+  std::string out;
+  add_tree(root, library_nodes, out);
+  return text(wire::shortened(out, longest_tree));
+}
+
+/// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>" if it has no name.
+class Leaves {
+ public:
+  static nb::tuple of(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
+    Leaves leaves(library_nodes);
+    leaves.add(root);
+    return nb::tuple(leaves.found_);
   }
 
-  /// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>".
-  void add_leaves(const schema::PyTreeDef& node, std::string& path, nb::list& out) {
+ private:
+  explicit Leaves(LibraryNodes& library_nodes) : library_nodes_(library_nodes) {}
+
+  void add(const schema::PyTreeDef& node) {
     if (node.kind() == schema::PyTreeDefKind::leaf) {
-      out.append(text(wire::shortened(path, longest_path)));
+      found_.append(text(wire::shortened(path_, longest_path)));
       return;
     }
-    const std::size_t above = path.size();
+    if (is_empty(node)) return;
+    const std::size_t above = path_.size();
     for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
-      if (above <= longest_path) path += step(node, i);  // otherwise the path is cut before this
-      add_leaves(*node.children()->Get(i), path, out);
-      path.resize(above);
+      if (above <= longest_path) path_ += step(node, i);  // otherwise the path is cut before this
+      add(*node.children()->Get(i));
+      path_.resize(above);
     }
   }
 
   std::string step(const schema::PyTreeDef& node, std::uint32_t i) {
     if (node.kind() == schema::PyTreeDefKind::dict)
-      return '[' + std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ']';
+      return '[' + repr(node.children_names()->Get(i)->string_view(), longest_path) + ']';
     if (node.kind() != schema::PyTreeDefKind::custom) return '[' + std::to_string(i) + ']';
-    const nb::object known = described(node);
+    const nb::object known = library_nodes_[node];
     return known.is_none() ? '<' + std::to_string(i) + '>' : nb::cast<std::string>(known[1][i]);
   }
 
-  /// A key of a child in front of the child: "mu=" for ".mu", "['w']: " for "['w']", nothing for "<0>".
-  static std::string label(const std::string& key) {
-    if (key.starts_with('.')) return key.substr(1) + '=';
-    return key.starts_with('[') ? key + ": " : "";
+  /// Whether a subtree has no leaves. Trees share subtrees, so each is looked at once.
+  bool is_empty(const schema::PyTreeDef& node) {
+    if (node.kind() == schema::PyTreeDefKind::leaf) return false;
+    if (const auto [known, is_new] = empty_.insert(reinterpret_cast<std::uintptr_t>(&node)); !is_new) return known;
+    bool empty = true;
+    for (std::uint32_t i = 0; empty && i < wire::Values::length(node.children()); ++i)
+      empty = is_empty(*node.children()->Get(i));
+    return empty_.insert(reinterpret_cast<std::uintptr_t>(&node)).first = empty;
   }
 
-  /// The class and the keys of the children that a custom node says of itself; None where it says nothing.
-  nb::object described(const schema::PyTreeDef& node) {
-    const auto* data = node.custom_auxdata();
-    if (!data || library_node_.is_none() || !wire::is_library_node(node)) return nb::none();
-    const auto [known, is_new] = described_.insert(reinterpret_cast<std::uintptr_t>(data));
-    if (is_new) known = library_node_(nb::bytes(data->data(), data->size()));
-    const bool fits = !known.is_none() && nb::len(nb::object(known[1])) == wire::Values::length(node.children());
-    return fits ? known : nb::none();
-  }
-
-  const nb::object library_node_;
-  wire::FlatMap<nb::object> described_;  // by the position of the data
+  LibraryNodes& library_nodes_;
+  std::string path_;
+  nb::list found_;
+  wire::FlatMap<bool> empty_;
 };
 
-nb::tuple mesh(const schema::AbstractMesh& mesh) {
-  nb::list axes;
-  for (std::uint32_t i = 0; i < wire::Values::length(mesh.axis_names()); ++i)
-    axes.append(nb::make_tuple(text(mesh.axis_names()->Get(i)->string_view()), mesh.axis_sizes()->Get(i)));
-  return nb::tuple(axes);
-}
+/// The arguments and the results of a function. Values share avals, shardings and texts, and so do their descriptions.
+class ValueDescriber {
+ public:
+  explicit ValueDescriber(const schema::Exported& e) : e_(e) {}
 
-/// (mesh axes with their sizes, names of mesh axes for each axis of the array, memory kind); the bytes of an
-/// xla.OpSharding where that is all that is known; None where the sharding is unspecified.
-nb::object sharding(const schema::Exported& e, const wire::Values& values, std::uint32_t i) {
-  if (const auto* named = values.named_sharding(i)) {
-    const auto axes = [](const schema::PartitionSpecOneAxis& axis) { return texts(axis.axes()); };
-    const nb::object memory = named->memory_kind() ? text(named->memory_kind()->string_view()) : nb::object(nb::none());
-    return nb::make_tuple(mesh(wire::mesh_of(*named, e)), each(named->spec()->partitions(), axes), memory);
+  /// For each value its dtype's name, dimensions as texts, its memory space's number, and its sharding.
+  nb::tuple all(const wire::Values& values) {
+    nb::list described;
+    for (std::uint32_t i = 0; i < values.size(); ++i) described.append(value(values, i));
+    return nb::tuple(described);
   }
-  if (const auto* proto = values.hlo_sharding(i)) return nb::bytes(proto->data(), proto->size());
-  return nb::none();
-}
 
-/// For each value its dtype's name, dimensions as texts, its memory space's number, and its sharding.
-nb::tuple all(const schema::Exported& e, const wire::Values& values) {
-  nb::list described;
-  for (std::uint32_t i = 0; i < values.size(); ++i) {
+ private:
+  using Objects = wire::FlatMap<nb::object>;  // by the places of tables
+
+  template <class T, class Describe>
+  static nb::object once(Objects& known, const T& table, const Describe& describe) {
+    const auto key = reinterpret_cast<std::uintptr_t>(&table);
+    if (const auto [object, is_new] = known.insert(key); !is_new) return object;
+    nb::object described = describe(table);
+    known.insert(key).first = described;
+    return described;
+  }
+
+  nb::object value(const wire::Values& values, std::uint32_t i) {
     const schema::AbstractValue& aval = values.aval(i);
-    described.append(nb::make_tuple(text(wire::dtype_name(static_cast<int>(aval.dtype()))), texts(aval.shape()),
-                                    static_cast<int>(aval.memory_space()), sharding(e, values, i)));
+    const nb::object dims = once(dims_, aval, [&](const auto& table) { return strings(table.shape()); });
+    const int kind = static_cast<int>(aval.dtype());
+    nb::object& dtype = dtypes_.insert(static_cast<std::uint64_t>(kind) + 256).first;
+    if (!dtype.is_valid()) dtype = text(wire::dtype_name(kind));
+    return nb::make_tuple(dtype, dims, static_cast<int>(aval.memory_space()), sharding(values, i));
   }
-  return nb::tuple(described);
-}
+
+  /// (mesh axes with their sizes, names of mesh axes for each axis of the array, memory kind); the bytes of an
+  /// xla.OpSharding where that is all that is known; None where the sharding is unspecified.
+  nb::object sharding(const wire::Values& values, std::uint32_t i) {
+    if (const auto* named = values.named_sharding(i)) {
+      return once(shardings_, *named, [&](const schema::NamedSharding& table) -> nb::object {
+        const nb::object memory =
+            table.memory_kind() ? text(table.memory_kind()->string_view()) : nb::object(nb::none());
+        const nb::object mesh = once(meshes_, wire::mesh_of(table, e_), [&](const auto& m) { return this->mesh(m); });
+        const nb::object spec = once(specs_, *table.spec(), [&](const auto& s) { return this->spec(s); });
+        return nb::make_tuple(mesh, spec, memory);
+      });
+    }
+    if (const auto* proto = values.hlo_sharding(i))
+      return once(shardings_, *proto, [](const auto& bytes) { return nb::bytes(bytes.data(), bytes.size()); });
+    return nb::none();
+  }
+
+  nb::object mesh(const schema::AbstractMesh& mesh) {
+    nb::list axes;
+    for (std::uint32_t i = 0; i < wire::Values::length(mesh.axis_names()); ++i)
+      axes.append(nb::make_tuple(string(*mesh.axis_names()->Get(i)), mesh.axis_sizes()->Get(i)));
+    return nb::tuple(axes);
+  }
+
+  nb::object spec(const schema::PartitionSpec& spec) {
+    const auto axes = [&](const schema::PartitionSpecOneAxis& axis) { return strings(axis.axes()); };
+    return each(spec.partitions(), axes);
+  }
+
+  nb::object strings(const Texts* vector) {
+    return each(vector, [&](const flatbuffers::String& one) { return string(one); });
+  }
+
+  nb::object string(const flatbuffers::String& one) {
+    return once(texts_, one, [](const auto& string) { return text(string.string_view()); });
+  }
+
+  const schema::Exported& e_;
+  Objects dims_, dtypes_, shardings_, meshes_, specs_, texts_;
+};
 
 }  // namespace
 
 nb::dict Artifact::describe(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
-  Trees trees(library_node);
+  LibraryNodes library_nodes(library_node);
   const auto effect = [](const schema::Effect& effect) { return text(effect.type_name()->string_view()); };
   nb::dict facts;
   facts["fun_name"] = text(e.function_name()->string_view());
@@ -167,16 +236,17 @@ nb::dict Artifact::describe(const nb::object& library_node) const {
   facts["calling_convention_version"] = e.calling_convention_version();
   facts["platforms"] = texts(e.platforms());
   facts["nr_devices"] = nr_devices();
-  facts["arguments"] = all(e, wire::Values::arguments(e));
-  facts["results"] = all(e, wire::Values::results(e));
+  ValueDescriber values(e);
+  facts["arguments"] = values.all(wire::Values::arguments(e));
+  facts["results"] = values.all(wire::Values::results(e));
   nb::list kept;
   for (std::uint32_t i = 0; i < wire::Values::length(e.module_kept_var_idx()); ++i)
     kept.append(e.module_kept_var_idx()->Get(i));
   facts["kept"] = nb::tuple(kept);
-  facts["in_tree"] = trees.tree(*e.in_tree());
-  facts["out_tree"] = trees.tree(*e.out_tree());
-  facts["in_leaves"] = trees.leaves(*e.in_tree());
-  facts["out_leaves"] = trees.leaves(*e.out_tree());
+  facts["in_tree"] = tree(*e.in_tree(), library_nodes);
+  facts["out_tree"] = tree(*e.out_tree(), library_nodes);
+  facts["in_leaves"] = Leaves::of(*e.in_tree(), library_nodes);
+  facts["out_leaves"] = Leaves::of(*e.out_tree(), library_nodes);
   facts["ordered_effects"] = each(e.ordered_effects(), effect);
   facts["unordered_effects"] = each(e.unordered_effects(), effect);
   facts["disabled_checks"] = each(e.disabled_checks(), [](const schema::DisabledSafetyCheck& check) {
@@ -184,7 +254,6 @@ nb::dict Artifact::describe(const nb::object& library_node) const {
     return nb::make_tuple(static_cast<int>(check.kind()),
                           call ? text(check.custom_call_target()->string_view()) : nb::object(nb::none()));
   });
-  facts["module"] = unchecked_module();
   return facts;
 }
 

@@ -19,6 +19,15 @@ nb::object make_error(const char* name, const Text&... arguments) {
 
 void set_error(const nb::object& error) { PyErr_SetObject(error.type().ptr(), error.ptr()); }
 
+const char* class_of(Also also) {
+  switch (also) {
+    case Also::type_error: return "SerializationTypeError";
+    case Also::key_error: return "SerializationKeyError";
+    case Also::nothing: break;
+  }
+  return "SerializationError";
+}
+
 /// nanobind calls this for every C++ exception that reaches Python; those of others have to pass through.
 void translate(const std::exception_ptr& exception, void*) {
   try {
@@ -27,7 +36,7 @@ void translate(const std::exception_ptr& exception, void*) {
     } catch (const wire::Error& e) {
       set_error(make_error("DeserializationError", text(e.path), text(e.expected), text(e.found)));
     } catch (const NotSerializable& e) {
-      set_error(make_error(e.wrong_type ? "SerializationTypeError" : "SerializationError", text(e.message)));
+      set_error(make_error(class_of(e.also), text(e.message)));
     } catch (const wire::TooLarge& e) {
       set_error(make_error("SerializationError", nb::str(e.what())));
     }

@@ -13,15 +13,18 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
+/// What a SerializationError is besides, as in jax.export.
+enum class Also { nothing, type_error, key_error };
+
 /// Something in an Exported that the format cannot hold.
 struct NotSerializable : std::exception {
-  NotSerializable(const wire::Path& where, const std::string& what, bool wrong_type = false)
-      : message("cannot serialize " + where.str() + ": " + what), wrong_type(wrong_type) {}
+  NotSerializable(const wire::Path& where, const std::string& what, Also also = Also::nothing)
+      : message("cannot serialize " + where.str() + ": " + what), also(also) {}
 
   const char* what() const noexcept override { return message.c_str(); }
 
   std::string message;
-  bool wrong_type;  // a TypeError too
+  Also also;
 };
 
 /// Makes wire::Error, wire::TooLarge and NotSerializable the exceptions of jaxexp._errors.

@@ -19,7 +19,7 @@ namespace nb = nanobind;
   X(ShapedArray) X(create_aval) X(with_sharding) X(with_weak_type) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
   X(dimension_operation) X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
   X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry) X(tree_structure) X(custom_node_name)     \
-  X(build_custom_node) X(read_library_node) X(build_library_node) X(resolve_library_nodes) X(effect_name)   \
+  X(build_custom_node) X(resolve_library_nodes) X(effect_name)                                              \
   X(effect_of_name) X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
 
 // Attributes of JAX's objects, keywords of its constructors, and fields of Exported.

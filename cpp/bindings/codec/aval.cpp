@@ -79,7 +79,7 @@ schema::DType Encoder::dtype(nb::handle dtype) {
       kind = jax_.kind_of_dtype(dtype);
     } catch (nb::python_error& e) {
       if (!e.matches(PyExc_LookupError)) throw;
-      refuse("the dtype " + describe(dtype) + " has no number in the format");
+      refuse("the dtype " + describe(dtype) + " has no number in the format", Also::key_error);
     }
   }
   return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));
@@ -114,7 +114,10 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
       if (nb::object aval = plain_aval(shape, dtype); aval.is_valid()) return aval;
     return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space);
   });
-  if (!key.empty()) jax_.avals.insert(key, object);
+  if (!key.empty()) {
+    constexpr std::size_t bytes_of_aval = 384, bytes_of_dimension = 40;
+    jax_.avals.insert(key, object, bytes_of_aval + bytes_of_dimension * wire::Values::length(aval.shape()));
+  }
   return object;
 }
 

@@ -45,6 +45,7 @@ class Decoder {
   bool is_shareable() const { return shareable_; }
 
  private:
+  class TreeKey;
   struct TreeState {
     struct Run {
       std::size_t start = 0, nodes = 0, leaves = 0;
@@ -58,10 +59,8 @@ class Decoder {
   // pytreedef.cpp
   nb::object tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where);
   void add_nodes(const schema::PyTreeDef& node, TreeState& state);
-  bool add_to_key(const schema::PyTreeDef& node);
   nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
                     const wire::Path& where);
-  nb::object library_node(const schema::PyTreeDef& node, const nb::list& children, const wire::Path& where);
   // aval.cpp
   std::string_view aval_key(const schema::AbstractValue& aval);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
@@ -163,10 +162,11 @@ class Decoder {
   const schema::FunctionNotes* const notes_;  // of the trailer
   std::string key_;                           // of a cache, while it is being put together
   bool shareable_ = true;
+  nb::dict parsed_auxdata_;     // of custom nodes that jaxexp itself knows
   bool library_nodes_ = false;  // whether the tree that is read has such nodes
   nb::object described_;        // that tree as the artifact describes it, where it has
   nb::object scope_;            // of symbolic dimensions; made for the first of them
-  Objects strings_, bytes_, descriptions_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
+  Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
 };
 
 }  // namespace jaxexp::bindings

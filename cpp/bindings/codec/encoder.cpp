@@ -6,7 +6,8 @@
 namespace jaxexp::bindings {
 
 std::string_view Encoder::utf8(nb::handle text, const char* what) const {
-  if (!PyUnicode_Check(text.ptr())) refuse(std::string(what) + " has to be a string, found " + describe(text), true);
+  if (!PyUnicode_Check(text.ptr()))
+    refuse(std::string(what) + " has to be a string, found " + describe(text), Also::type_error);
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (!data) {
@@ -21,7 +22,7 @@ std::uint64_t Encoder::integer(nb::handle number, std::uint64_t least, std::uint
   const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
   if (!index.is_valid()) {
     PyErr_Clear();
-    refuse(std::string(what) + " has to be an integer, found " + describe(number), true);
+    refuse(std::string(what) + " has to be an integer, found " + describe(number), Also::type_error);
   }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
@@ -31,8 +32,6 @@ std::uint64_t Encoder::integer(nb::handle number, std::uint64_t least, std::uint
   return static_cast<std::uint64_t>(value);
 }
 
-void Encoder::refuse(const std::string& what, bool wrong_type) const {
-  throw NotSerializable(where_, what, wrong_type);
-}
+void Encoder::refuse(const std::string& what, Also also) const { throw NotSerializable(where_, what, also); }
 
 }  // namespace jaxexp::bindings

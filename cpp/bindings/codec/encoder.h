@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
 #include "bindings/codec/form.h"
 #include "wire/artifact/trailer.h"
@@ -98,7 +99,7 @@ class Encoder {
   std::uint64_t integer(nb::handle number, std::uint64_t least, std::uint64_t most, const char* what) const;
 
   void at(std::string_view field, std::int64_t index = -1) { where_.name = field, where_.index = index; }
-  [[noreturn]] void refuse(const std::string& what, bool wrong_type = false) const;
+  [[noreturn]] void refuse(const std::string& what, Also also = Also::nothing) const;
 
   const JaxRefs& jax_;
   const JaxRefs::Names& names_;

@@ -36,7 +36,8 @@ Offset<schema::PartitionSpecOneAxis> Encoder::one_axis(nb::handle partition) {
     axes.push_back(string(partition, "a mesh axis in a PartitionSpec"));
   } else if (!partition.is_none()) {
     refuse("each entry of a PartitionSpec has to be None, the name of a mesh axis or a tuple of names, found " +
-           describe(partition));
+               describe(partition),
+           Also::type_error);
   }
   const auto names = writer_.offsets<wire::String>(axes);
   return writer_.table<schema::PartitionSpecOneAxis>(

@@ -9,7 +9,7 @@ Offset<schema::NamedSharding> Encoder::named_sharding(nb::handle sharding) {
   std::uint32_t& offset = known(named_shardings_, sharding);
   if (offset != 0) return offset;
   if (!sharding.type().is(jax_.NamedSharding) && !nb::isinstance(sharding, jax_.NamedSharding))
-    refuse("a sharding has to be a NamedSharding or None, found " + describe(sharding), true);
+    refuse("a sharding has to be a NamedSharding or None, found " + describe(sharding), Also::type_error);
   const auto mesh = this->mesh(sharding.attr(names_.mesh));
   const std::uint32_t mesh_index = distinct_meshes_.number(mesh) - 1;
   const auto spec = partition_spec(sharding.attr(names_.spec));
@@ -29,7 +29,8 @@ Offset<schema::Sharding> Encoder::sharding(Offset<schema::NamedSharding> named_s
 
 Offset<schema::Sharding> Encoder::sharding(Offset<schema::NamedSharding> named_sharding, nb::handle hlo_sharding) {
   const nb::object proto = jax_.proto_of_sharding(hlo_sharding);
-  if (!PyBytes_Check(proto.ptr())) refuse("an xla.OpSharding has to be bytes, found " + describe(proto), true);
+  if (!PyBytes_Check(proto.ptr()))
+    refuse("an xla.OpSharding has to be bytes, found " + describe(proto), Also::type_error);
   const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(proto.ptr()));
   const auto bytes = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(proto.ptr()))));
   return writer_.table<schema::Sharding>(wire::Table::sharding, {named_sharding.o, bytes.o}, [&] {

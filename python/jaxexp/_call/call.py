@@ -29,6 +29,10 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
             return (exported.__dict__.get("_eager_call") or _eager_callable(exported))(*args, **kwargs)
+        except TypeError:
+            # Another structure comes first: jit looks at the leaves before.
+            trees.leaves_and_out_tree(exported, args, kwargs)
+            raise
         except ValueError as error:
             if (reason := mlir.why_not_refined(error)) is None:
                 raise

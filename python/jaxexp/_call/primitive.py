@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._function.data import ExportedData
 from jaxexp._function.sharding import in_call, meshes_of_call
 
@@ -40,6 +42,10 @@ def abstract_eval(*in_avals: Any, exported: ExportedData) -> tuple[tuple[Any, ..
 call_exported_p.def_effectful_abstract_eval(abstract_eval)
 
 
+# jit takes numpy's scalars of these dtypes, and fails late.
+_OF_TIME = np.datetime64, np.timedelta64
+
+
 def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
     """Compares ranks, dtypes and constant dimensions; symbolic ones are left to `_solve_dim_vars`."""
     for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True)):
@@ -47,6 +53,12 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
             continue
         if not isinstance(actual, _jax.ShapedArray):
             _mismatch(exported, index, None, "an array", str(actual))
+        if expected.dtype != actual.dtype and any(_jax.issubdtype(actual.dtype, kind) for kind in _OF_TIME):
+            where = _jax.describe_argument(exported.in_tree, index, None)
+            raise ExportTypeError(
+                f"calling {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, which "
+                "is no dtype of JAX"
+            )
         if len(expected.shape) != len(actual.shape):
             _mismatch(exported, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
         if expected.dtype != actual.dtype:

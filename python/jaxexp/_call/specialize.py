@@ -116,12 +116,20 @@ def _refined_type(type_: Any, aval: Any) -> Any:
     return _jax.ir.RankedTensorType.get([*shape, *tensor.shape[aval.ndim :]], tensor.element_type, tensor.encoding)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _SpecializedVjp:
+class _SpecializedVjp(data.LaterVjp):
     """Specializes the VJP of the function that was specialized; equal for equal functions."""
 
-    origin: ExportedData
+    __slots__ = ("_origin",)
 
-    def __call__(self, specialized: ExportedData) -> ExportedData:
-        cotangents = [aval.to_ct_aval() for aval in specialized.out_avals]
-        return specialize(self.origin.vjp(), (*specialized.in_avals, *cotangents), {})
+    def __init__(self, origin: ExportedData) -> None:
+        self._origin = origin
+
+    def __call__(self, primal: ExportedData) -> ExportedData:
+        cotangents = [aval.to_ct_aval() for aval in primal.out_avals]
+        return specialize(self._origin.vjp(), (*primal.in_avals, *cotangents), {})
+
+    def __eq__(self, other: object) -> bool:
+        return self._origin == other._origin if isinstance(other, _SpecializedVjp) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._origin)

@@ -185,7 +185,7 @@ class _Fitting:
         assert node.type is not None
         encoded = library_nodes.describe(node.type, node.data, node.arity)
         if encoded not in self.read:
-            self.read[encoded] = library_nodes.read(encoded)
+            self.read[encoded] = Description(encoded)
         return self.read[encoded]
 
     def of_result(self, description: Description, arity: int) -> tuple[type, Any] | None:

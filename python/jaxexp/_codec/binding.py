@@ -45,8 +45,6 @@ def bind() -> None:
             tree_structure=jax.tree_util.tree_structure,
             custom_node_name=nodes.custom_node_name,
             build_custom_node=nodes.build_custom_node,
-            read_library_node=library_nodes.read,
-            build_library_node=library_nodes.build,
             resolve_library_nodes=library_nodes.resolved,
             effect_name=_effect_name,
             effect_of_name=_effect_of_name,

@@ -16,7 +16,7 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._artifact.node import Description, Key, canonical
-from jaxexp._errors import DeserializationError, SerializationError
+from jaxexp._errors import SerializationError
 
 from . import auxdata, classes, treedefs
 from .generic_node import GenericNode, generic_node
@@ -30,9 +30,6 @@ def describe(nodetype: type, aux: Any, arity: int) -> bytes:
     Raises:
         SerializationError: a tuple class that JAX takes for a namedtuple has other values than fields.
     """
-    if nodetype is GenericNode:
-        encoded: bytes = aux.encoded
-        return encoded
     known = _known.setdefault(nodetype, {})
     is_registered = classes.is_registered(nodetype)
     data = auxdata.to_json(aux) if is_registered else None
@@ -96,26 +93,10 @@ def _key(key: Any, position: int) -> Key:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(encoded: bytes) -> Description:
-    """What an artifact says about a node.
-
-    Raises:
-        DeserializationError: the bytes describe none.
-    """
-    try:
-        return Description(encoded)
-    except ValueError as error:
-        raise DeserializationError(
-            "", "the description of a pytree node", f"{len(encoded)} bytes, on which it raised {error}"
-        ) from error
-
-
 def build(description: Description, children: Sequence[Any]) -> GenericNode:
     """A node while a tree is read. `resolved` puts nodes of loaded classes in the place of these."""
     if len(children) != len(description.keys):
-        raise DeserializationError(
-            "", f"{len(description.keys)} children of {description!r}, which has so many keys", f"{len(children)}"
-        )
+        raise ValueError(f"{description.class_name:.100} has {len(description.keys)} children")
     return generic_node(description, children)
 
 
@@ -178,7 +159,7 @@ def disagreement(description: Description, cls: type, aux: Any) -> str | None:
 # --- for jax.export ---------------------------------------------------------------------------------------------------
 
 # jax.export reads the bytes again for each node.
-read_again = functools.lru_cache(maxsize=16)(read)
+read_again = functools.lru_cache(maxsize=16)(Description)
 
 
 def instance(description: Description, children: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from jaxexp import _jax
-from jaxexp._artifact.node import NAME
+from jaxexp._artifact.node import NAME, Description
 from jaxexp._errors import (
     DeserializationError,
     ExportError,
@@ -38,6 +38,7 @@ class _Node:
     serialize_auxdata: Callable[[Any], bytes]
     deserialize_auxdata: Callable[[bytes], Any]
     from_children: Callable[[Any, Sequence[Any]], Any]
+    parse_once: bool = False  # whether equal auxiliary data of a tree may become one object
 
 
 _by_type: dict[type, _Node] = {}
@@ -154,7 +155,8 @@ _by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
     "collections.OrderedDict",
     lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
     json.loads,
-    lambda keys, children: collections.OrderedDict(zip(keys, children, strict=True)),
+    dict_keys.ordered_dict_from_children,
+    parse_once=True,
 )
 
 
@@ -171,6 +173,7 @@ def _keyed(
         lambda keys: dict_keys.keys_to_bytes(keys, refusal),
         dict_keys.keys_from_bytes,
         from_children,
+        parse_once=True,
     )
     _by_name[serialized_name] = node
     jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
@@ -190,13 +193,24 @@ _KEYED = {
 }
 
 
-def _share_library_nodes() -> None:
-    """Lets `jax.export` read nodes that are described."""
+def _library_node() -> _Node:
+    """Nodes of classes that nobody registered, which are read as generic nodes. `jax.export` reads them, too, if jaxexp
+    is imported.
+    """
+    node = _Node(
+        GenericNode,
+        NAME,
+        lambda description: description.encoded,
+        Description,
+        library_nodes.build,
+        parse_once=True,
+    )
     jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
     jax_by_name[NAME] = (GenericNode, library_nodes.read_again, library_nodes.instance)
+    return node
 
 
-_share_library_nodes()
+_by_type[GenericNode] = _by_name[NAME] = _library_node()
 
 
 def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, bytes]:
@@ -263,14 +277,24 @@ def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
     )
 
 
-def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any]) -> Any:
+def build_custom_node(
+    serialized_name: str, auxdata: bytes, children: list[Any], parsed: dict[tuple[str, int], Any]
+) -> Any:
     """An instance of the pytree node type that was serialized under this name.
+
+    Args:
+        serialized_name: the name.
+        auxdata: the serialized auxiliary data; of a tree, equal ones may be the same object.
+        children: the children.
+        parsed: of one tree, what became of the auxiliary data of types that allow to share that.
 
     Raises:
         DeserializationError: the name is registered nowhere, or the registered functions refuse the data.
     """
+    parse_once = False
     if (node := _by_name.get(serialized_name)) is not None:
         deserialize_auxdata, from_children = node.deserialize_auxdata, node.from_children
+        parse_once = node.parse_once
     elif (entry := _jax.jax_exporter.deserialization_registry.get(serialized_name)) is not None:
         _, deserialize_auxdata, from_children = entry
     else:
@@ -281,7 +305,14 @@ def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any])
             "register_namedtuple_serialization for it before reading",
         )
     try:
-        return from_children(deserialize_auxdata(auxdata), children)
+        if not parse_once:
+            return from_children(deserialize_auxdata(auxdata), children)
+        key = (serialized_name, id(auxdata))
+        if key not in parsed:
+            parsed[key] = deserialize_auxdata(auxdata)
+        return from_children(parsed[key], children)
+    except MemoryError:
+        raise
     except Exception as error:
         raise DeserializationError(
             "",

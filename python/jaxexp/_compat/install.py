@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,8 @@ from jaxexp._public import public
 _lock = threading.Lock()
 _installations = 0
 _originals: dict[str, Any] = {}
+_logger = logging.getLogger("jaxexp")
+_above_logger: logging.Logger | None = None
 
 
 class _Installation:
@@ -34,7 +37,8 @@ def install() -> _Installation:
     A name that was imported from the module, as in ``from jax.export import deserialize``, does not change later: it is
     jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. Objects keep their class,
     although the name `jax.export.Exported` changes its meaning. JAX's private modules, and code that imports them
-    (``jax.experimental.jax2tf``), are not affected.
+    (``jax.experimental.jax2tf``), are not affected. What shows the log of `jax.export`, such as
+    ``JAX_DEBUG_LOG_MODULES=jax._src.export``, shows that of jaxexp.
 
     Returns:
         A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`
@@ -50,6 +54,7 @@ def install() -> _Installation:
             _originals.update((name, getattr(_jax.jax_export_module, name)) for name in names)
             for name in names:
                 setattr(_jax.jax_export_module, name, getattr(jaxexp, name))
+            _log_below(logging.getLogger(_jax.jax_exporter.__name__))
         _installations += 1
     return _Installation()
 
@@ -63,4 +68,12 @@ def uninstall() -> None:
             for name, original in _originals.items():
                 setattr(_jax.jax_export_module, name, original)
             _originals.clear()
+            _log_below(_above_logger)
         _installations = max(0, _installations - 1)
+
+
+def _log_below(parent: logging.Logger | None) -> None:
+    """Gives jaxexp's loggers the levels and handlers of another logger, for what has none of its own."""
+    global _above_logger
+    _above_logger, _logger.parent = _logger.parent, parent
+    _logger.setLevel(_logger.level)  # logging forgets the levels that it has looked up

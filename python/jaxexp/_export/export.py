@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._function.convention import NEWEST_VERSION, OLDEST_VERSION
+from jaxexp._function.data import LaterVjp
 from jaxexp._function.safety_check import DisabledSafetyCheck
 from jaxexp._function.specs import check_one_scope
 from jaxexp._module import batch_dim as batch_dims
@@ -148,6 +148,8 @@ def _exported(
         out_avals=lowering.out_avals,
         _in_named_shardings=lowering.in_shardings,
         _out_named_shardings=lowering.out_shardings,
+        in_shardings_hlo=(),  # follow from the NamedShardings
+        out_shardings_hlo=(),
         nr_devices=lowering.nr_devices,
         platforms=lowering.platforms,
         ordered_effects=lowering.ordered_effects,
@@ -170,15 +172,17 @@ def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size
         logger.debug("to have modules written to files instead, set jax_dump_ir_to (JAX_DUMP_IR_TO)")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _ExportVjp:
+class _ExportVjp(LaterVjp):
     """Exports the VJP of a function that was exported in this process."""
 
-    jaxpr: Any
+    __slots__ = ("_jaxpr",)
+
+    def __init__(self, jaxpr: Any) -> None:
+        self._jaxpr = jaxpr
 
     def __call__(self, primal: Exported) -> Exported:
         function, specs = vjp_function(
-            self.jaxpr,
+            self._jaxpr,
             primal.in_avals,
             primal._in_named_shardings,
             primal.out_avals,

@@ -23,11 +23,29 @@ E = TypeVar("E", bound="ExportedData")
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False, kw_only=True)
+class LaterVjp:
+    """Makes the VJP of a function when it is first asked for: a function's `_get_vjp`.
+
+    It is one value to `copy` and `dataclasses.asdict`, whatever it makes the VJP of.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, primal: Any) -> Any:
+        raise NotImplementedError
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
 class ExportedData:
     """The data of an `Exported`; its docstring has the fields."""
 
-    # In the order that jax.export gives them, which dataclasses.fields shows.
+    # In the order of jax.export since JAX 0.11, in which the constructor takes them and patterns match them.
     fun_name: str
     in_tree: Any
     in_avals: tuple[Any, ...]
@@ -50,7 +68,6 @@ class ExportedData:
 
     def __init__(
         self,
-        *,
         fun_name: str,
         in_tree: Any,
         in_avals: Sequence[Any],
@@ -58,8 +75,8 @@ class ExportedData:
         out_avals: Sequence[Any],
         _in_named_shardings: Sequence[Any],
         _out_named_shardings: Sequence[Any],
-        in_shardings_hlo: Sequence[Any] = (),
-        out_shardings_hlo: Sequence[Any] = (),
+        in_shardings_hlo: Sequence[Any],
+        out_shardings_hlo: Sequence[Any],
         nr_devices: int,
         platforms: Sequence[str],
         ordered_effects: Sequence[Any],
@@ -222,7 +239,11 @@ def origin(exported: ExportedData) -> tuple[str, int]:
 
 def described(exported: ExportedData) -> str:
     """The name of a function or a VJP for messages."""
-    name, order = origin(exported)
+    return name_of_order(*origin(exported))
+
+
+def name_of_order(name: str, order: int) -> str:
+    """For messages: a function, or its VJP of an order."""
     return f"the VJP of order {order} of {name}" if order else name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from jaxexp import _jax
@@ -11,11 +10,14 @@ from jaxexp._public import public
 
 
 @public
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class DisabledSafetyCheck:
     """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function."""
 
-    _directive: str
+    # No dataclass, so that `dataclasses.asdict` of a function leaves its checks as they are.
+    __slots__ = ("_directive",)
+
+    def __init__(self, directive: str) -> None:
+        self._directive = directive
 
     @classmethod
     def platform(cls) -> DisabledSafetyCheck:
@@ -46,6 +48,12 @@ class DisabledSafetyCheck:
         raise ExportTypeError(
             f"a disabled check is made by DisabledSafetyCheck.platform() or .custom_call(target), not {check!r}"
         )
+
+    def __eq__(self, other: object) -> bool:
+        return self._directive == other._directive if isinstance(other, DisabledSafetyCheck) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._directive)
 
     def __str__(self) -> str:
         return self._directive

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _native
@@ -12,6 +11,7 @@ from jaxexp._artifact.metadata import from_json
 from jaxexp._codec import binding
 from jaxexp._errors import ExportTypeError
 from jaxexp._exported import Exported
+from jaxexp._function.data import LaterVjp
 
 
 def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
@@ -46,11 +46,13 @@ def decode(artifact: _native.Artifact) -> Exported:
     return exported
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _LoadedVjp:
+class _LoadedVjp(LaterVjp):
     """The VJP inside an artifact; equal to another one of equal content."""
 
-    artifact: _native.Artifact
+    __slots__ = ("artifact",)
+
+    def __init__(self, artifact: _native.Artifact) -> None:
+        self.artifact = artifact
 
     def __call__(self, primal: Exported) -> Exported:
         return decode(self.artifact)
@@ -68,12 +70,15 @@ class _LoadedVjp:
 _MAKES = types.SimpleNamespace(Exported=Exported, LoadedVjp=_LoadedVjp, metadata_from_json=from_json)
 
 
-def reader_of_many(workers: int, stop: bool) -> _native.ReadMany:
+def reader_of_many(
+    workers: int, stop: bool, admit: Callable[[_native.Artifact], None] | None = None
+) -> _native.ReadMany:
     """Reads many buffers or files at once, and makes functions of them, or exceptions.
 
     Args:
         workers: how many threads work.
         stop: whether the first exception ends the work.
+        admit: called with each artifact before anything is made of it; what it raises is the result.
     """
     binding.bind()
-    return _native.ReadMany(_MAKES, workers, stop)
+    return _native.ReadMany(_MAKES, workers, stop, admit)
