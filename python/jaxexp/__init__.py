@@ -20,6 +20,7 @@ _HOMES = {
     "DisabledSafetyCheck": "_function.safety_check",
     "ExportError": "_errors",
     "Exported": "_exported",
+    "GenericNode": "_codec.generic_node",
     "Handle": "_archive.handle",
     "Inspection": "_artifact.inspection",
     "Policy": "_read.policy",

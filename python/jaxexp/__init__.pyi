@@ -6,6 +6,7 @@ from ._archive.writer import ArchiveWriter as ArchiveWriter
 from ._artifact.inspect import inspect as inspect
 from ._artifact.inspection import Inspection as Inspection
 from ._call.prefetch import prefetch as prefetch
+from ._codec.generic_node import GenericNode as GenericNode
 from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
 from ._codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
 from ._compat.compatibility import Compatibility as Compatibility
@@ -46,6 +47,7 @@ __all__ = [
     "DisabledSafetyCheck",
     "ExportError",
     "Exported",
+    "GenericNode",
     "Handle",
     "Inspection",
     "Policy",

@@ -207,6 +207,7 @@ class Exported(ExportedData):
         *,
         trailer: bool = True,
         metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
     ) -> bytearray:
         """The function as bytes, which `deserialize` reads, here and in `jax.export`.
 
@@ -223,16 +224,20 @@ class Exported(ExportedData):
                 weak types; and `metadata`.
             metadata: your own notes on the artifact, a mapping of strings to JSON values. The loaded function and
                 `inspect` return it as `metadata`. The default is the metadata that this function was loaded with.
+            strict: whether every pytree node type has to be registered for serialization. By default, nodes of other
+                classes (namedtuples, dataclasses, optimizer states, modules) are stored by the names of their classes;
+                such an artifact can be read where jaxexp is imported.
 
         Raises:
             ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
-                signature has no serialized form, such as a pytree node type that is not registered; `compatibility` is
+                signature has no serialized form, such as a dict key that is a function; with `strict`, a pytree node
+                type is not registered (the message has the lines that register all of them); `compatibility` is
                 neither a release nor a number of weeks, or its release does not support a dtype, an operation, a custom
                 call or something else in the function (the message names it, and the first release that supports it);
                 `metadata` is not JSON, or is given with ``trailer=False``.
             DeserializationError: the function was loaded, and its module is damaged.
         """
-        return _serialize(self, vjp_order, compatibility, trailer, metadata)
+        return _serialize(self, vjp_order, compatibility, trailer, metadata, strict)
 
     def save(
         self,
@@ -242,6 +247,7 @@ class Exported(ExportedData):
         compatibility: str | None = None,
         trailer: bool = True,
         metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
     ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
 
@@ -254,6 +260,7 @@ class Exported(ExportedData):
             compatibility: as in `serialize`.
             trailer: as in `serialize`.
             metadata: as in `serialize`.
+            strict: as in `serialize`.
 
         Raises:
             ExportError: as in `serialize`.
@@ -261,7 +268,7 @@ class Exported(ExportedData):
         """
         from jaxexp._write.serialize import save
 
-        save(self, path, vjp_order, compatibility, trailer, metadata)
+        save(self, path, vjp_order, compatibility, trailer, metadata, strict)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.

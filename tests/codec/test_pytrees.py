@@ -383,12 +383,15 @@ def test_names_of_the_nodes_are_taken() -> None:
             library.register_pytree_node_serialization(Other, serialized_name=name, **options)
 
 
-def test_defaultdict_is_left_to_registration() -> None:
+def test_defaultdict_may_be_registered() -> None:
     """What makes the missing values is a function, which only the reader's program can know."""
     value = collections.defaultdict(list, of("b", "a"))
     exported = jaxexp.export(jax.jit(squares))(value)
     with pytest.raises(jaxexp.SerializationError, match=r"defaultdict.*register_pytree_node_serialization"):
-        exported.serialize()
+        exported.serialize(strict=True)
+    result = jaxexp.deserialize(exported.serialize()).call(value)
+    assert type(result) is collections.defaultdict  # `list` is a name that every process has
+    assert result["missing"] == []
     try:
         jaxexp.register_pytree_node_serialization(
             collections.defaultdict,

@@ -170,19 +170,29 @@ def test_registered_classes_and_keys_in_one_tree(kind: str) -> None:
         check({1: value, 0: [filled]}, jaxexp, library)
 
 
+class Nothing:
+    """Takes the place of the library that registers."""
+
+    def register_pytree_node_serialization(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    register_namedtuple_serialization = register_pytree_node_serialization
+
+
 @pytest.mark.parametrize("kind", MADE)
 def test_unregistered_classes_are_named(kind: str) -> None:
-    class Nothing:
-        """Takes the place of the library that registers."""
-
-        def register_pytree_node_serialization(self, *args: Any, **kwargs: Any) -> None:
-            pass
-
-        register_namedtuple_serialization = register_pytree_node_serialization
-
     value = MADE[kind](Nothing())
     with pytest.raises(jaxexp.SerializationError, match=type(value).__name__):
-        jaxexp.export(jax.jit(lambda t: 0))(value).serialize()
+        jaxexp.export(jax.jit(lambda t: 0))(value).serialize(strict=True)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_unregistered_classes_are_stored_by_name(kind: str) -> None:
+    value = MADE[kind](Nothing())
+    loaded = jaxexp.deserialize(jaxexp.export(jax.jit(lambda t: jax.tree.map(lambda x: 2 * x, t)))(value).serialize())
+    result = loaded.call(value)
+    assert_same_values(jax.tree.leaves(result), [2 * leaf for leaf in jax.tree.leaves(value)])
+    assert jax.tree.structure(result) == jax.tree.structure(value) or kind == "namedtuple"  # a local class of no module
 
 
 @each_pair

@@ -80,7 +80,9 @@ void define_class(nb::module_& m) {
            "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
            "The user's metadata as JSON texts; None where there is none.")
-      .def("describe", &Artifact::describe, nb::sig("def describe(self) -> dict[str, typing.Any]"),
+      .def("describe", &Artifact::describe, "library_node"_a = nb::none(),
+           nb::sig("def describe(self, library_node: collections.abc.Callable[[bytes], tuple[str, tuple[str, ...]] | "
+                   "None] | None = None) -> dict[str, typing.Any]"),
            "What it says, as plain Python objects; needs no `bind`. Its module is not compared with a digest.");
 }
 

@@ -1,12 +1,14 @@
 // An artifact in plain Python objects, for which no JAX is needed.
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/text.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/dtype_name.h"
+#include "wire/exported/library_node.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
@@ -35,15 +37,43 @@ std::string repr(std::string_view shown, std::size_t most) {
   return nb::repr(text(wire::shortened(shown, most))).c_str();
 }
 
+/// What nodes of libraries say of their classes.
+class LibraryNodes {
+ public:
+  /// `read` takes auxiliary data, and returns the class and the keys of the children that it describes, or None.
+  explicit LibraryNodes(nb::object read) : read_(std::move(read)) {}
+
+  /// Read once, however many nodes say it. None where a custom node says nothing.
+  nb::object operator[](const schema::PyTreeDef& node) {
+    const auto* data = node.custom_auxdata();
+    if (!data || read_.is_none() || !wire::is_library_node(node)) return nb::none();
+    const auto [known, is_new] = known_.insert(reinterpret_cast<std::uintptr_t>(data));
+    if (is_new) known = read_(nb::bytes(data->data(), data->size()));
+    const bool fits = !known.is_none() && nb::len(nb::object(known[1])) == wire::Values::length(node.children());
+    return fits ? known : nb::none();
+  }
+
+ private:
+  const nb::object read_;
+  wire::FlatMap<nb::object> known_;  // by the places of the data
+};
+
+/// The key of a child in front of the child: "mu=" for ".mu", "['w']: " for "['w']", nothing for "<0>".
+std::string label(const std::string& key) {
+  if (key.starts_with('.')) return key.substr(1) + '=';
+  return key.starts_with('[') ? key + ": " : "";
+}
+
 /// A node as JAX prints one: "{'a': (*, [*]), 'b': None}". Stops where the text is long enough.
-void add_tree(const schema::PyTreeDef& node, std::string& out) {
-  const auto children = [&](const char* open, const char* close) {
+void add_tree(const schema::PyTreeDef& node, LibraryNodes& library_nodes, std::string& out) {
+  const auto children = [&](const char* open, const char* close, const nb::object& keys = nb::none()) {
     out += open;
     for (std::uint32_t i = 0; i < wire::Values::length(node.children()) && out.size() <= longest_tree; ++i) {
       if (i > 0) out += ", ";
       if (node.kind() == schema::PyTreeDefKind::dict)
         out += repr(node.children_names()->Get(i)->string_view(), longest_tree) + ": ";
-      add_tree(*node.children()->Get(i), out);
+      if (!keys.is_none()) out += label(nb::cast<std::string>(keys[i]));
+      add_tree(*node.children()->Get(i), library_nodes, out);
     }
     out += close;
   };
@@ -54,27 +84,32 @@ void add_tree(const schema::PyTreeDef& node, std::string& out) {
     case schema::PyTreeDefKind::list: children("[", "]"); break;
     case schema::PyTreeDefKind::dict: children("{", "}"); break;
     case schema::PyTreeDefKind::custom:
-      out += wire::shortened(node.custom_name()->string_view(), longest_tree), children("(", ")");
+      if (const nb::object known = library_nodes[node]; !known.is_none())
+        out += nb::cast<std::string>(known[0]), children("(", ")", known[1]);
+      else
+        out += wire::shortened(node.custom_name()->string_view(), longest_tree), children("(", ")");
       break;
   }
 }
 
-nb::object tree(const schema::PyTreeDef& root) {
+nb::object tree(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
   std::string out;
-  add_tree(root, out);
+  add_tree(root, library_nodes, out);
   return text(wire::shortened(out, longest_tree));
 }
 
-/// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>".
+/// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>" if it has no name.
 class Leaves {
  public:
-  static nb::tuple of(const schema::PyTreeDef& root) {
-    Leaves leaves;
+  static nb::tuple of(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
+    Leaves leaves(library_nodes);
     leaves.add(root);
     return nb::tuple(leaves.found_);
   }
 
  private:
+  explicit Leaves(LibraryNodes& library_nodes) : library_nodes_(library_nodes) {}
+
   void add(const schema::PyTreeDef& node) {
     if (node.kind() == schema::PyTreeDefKind::leaf) {
       found_.append(text(wire::shortened(path_, longest_path)));
@@ -83,17 +118,18 @@ class Leaves {
     if (is_empty(node)) return;
     const std::size_t above = path_.size();
     for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
-      if (above > longest_path) {
-        // The path is cut here anyway.
-      } else if (node.kind() == schema::PyTreeDefKind::dict) {
-        path_ += '[' + repr(node.children_names()->Get(i)->string_view(), longest_path) + ']';
-      } else {
-        const bool custom = node.kind() == schema::PyTreeDefKind::custom;
-        path_ += (custom ? '<' : '[') + std::to_string(i) + (custom ? '>' : ']');
-      }
+      if (above <= longest_path) path_ += step(node, i);  // otherwise the path is cut before this
       add(*node.children()->Get(i));
       path_.resize(above);
     }
+  }
+
+  std::string step(const schema::PyTreeDef& node, std::uint32_t i) {
+    if (node.kind() == schema::PyTreeDefKind::dict)
+      return '[' + repr(node.children_names()->Get(i)->string_view(), longest_path) + ']';
+    if (node.kind() != schema::PyTreeDefKind::custom) return '[' + std::to_string(i) + ']';
+    const nb::object known = library_nodes_[node];
+    return known.is_none() ? '<' + std::to_string(i) + '>' : nb::cast<std::string>(known[1][i]);
   }
 
   /// Whether a subtree has no leaves. Trees share subtrees, so each is looked at once.
@@ -106,6 +142,7 @@ class Leaves {
     return empty_.insert(reinterpret_cast<std::uintptr_t>(&node)).first = empty;
   }
 
+  LibraryNodes& library_nodes_;
   std::string path_;
   nb::list found_;
   wire::FlatMap<bool> empty_;
@@ -187,8 +224,9 @@ class ValueDescriber {
 
 }  // namespace
 
-nb::dict Artifact::describe() const {
+nb::dict Artifact::describe(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
+  LibraryNodes library_nodes(library_node);
   const auto effect = [](const schema::Effect& effect) { return text(effect.type_name()->string_view()); };
   nb::dict facts;
   facts["fun_name"] = text(e.function_name()->string_view());
@@ -205,10 +243,10 @@ nb::dict Artifact::describe() const {
   for (std::uint32_t i = 0; i < wire::Values::length(e.module_kept_var_idx()); ++i)
     kept.append(e.module_kept_var_idx()->Get(i));
   facts["kept"] = nb::tuple(kept);
-  facts["in_tree"] = tree(*e.in_tree());
-  facts["out_tree"] = tree(*e.out_tree());
-  facts["in_leaves"] = Leaves::of(*e.in_tree());
-  facts["out_leaves"] = Leaves::of(*e.out_tree());
+  facts["in_tree"] = tree(*e.in_tree(), library_nodes);
+  facts["out_tree"] = tree(*e.out_tree(), library_nodes);
+  facts["in_leaves"] = Leaves::of(*e.in_tree(), library_nodes);
+  facts["out_leaves"] = Leaves::of(*e.out_tree(), library_nodes);
   facts["ordered_effects"] = each(e.ordered_effects(), effect);
   facts["unordered_effects"] = each(e.unordered_effects(), effect);
   facts["disabled_checks"] = each(e.disabled_checks(), [](const schema::DisabledSafetyCheck& check) {

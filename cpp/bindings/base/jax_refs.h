@@ -19,7 +19,7 @@ namespace nb = nanobind;
   X(ShapedArray) X(create_aval) X(with_sharding) X(SymbolicScope) X(constraints_of) X(dimension_variable)  \
   X(dimension_operation) X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
   X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry) X(tree_structure) X(custom_node_name)     \
-  X(build_custom_node) X(effect_name)                                                                       \
+  X(build_custom_node) X(resolve_library_nodes) X(effect_name)                                              \
   X(effect_of_name) X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
 
 // Attributes of JAX's objects, keywords of its constructors, and fields of Exported.
@@ -31,7 +31,7 @@ namespace nb = nanobind;
   X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
   X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
   X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(in_shardings_hlo)                       \
-  X(out_shardings_hlo) X(_weak_arguments) X(_weak_results)
+  X(out_shardings_hlo) X(_weak_arguments) X(_weak_results) X(_described_in_tree) X(_described_out_tree)
 // clang-format on
 
 /// Immutable except for its caches, so that another bind() does not disturb a codec call that holds it.

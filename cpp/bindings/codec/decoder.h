@@ -160,8 +160,10 @@ class Decoder {
   const schema::FunctionNotes* const notes_;  // of the trailer
   std::string key_;                           // of a cache, while it is being put together
   bool shareable_ = true;
-  nb::dict parsed_auxdata_;  // of custom nodes that jaxexp itself knows
-  nb::object scope_;         // of symbolic dimensions; made for the first of them
+  nb::dict parsed_auxdata_;     // of custom nodes that jaxexp itself knows
+  bool library_nodes_ = false;  // whether the tree that is read has such nodes
+  nb::object described_;        // that tree as the artifact describes it, where it has
+  nb::object scope_;            // of symbolic dimensions; made for the first of them
   Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
 };
 

@@ -204,8 +204,10 @@ nb::dict Decoder::exported() {
   nb::dict fields;
   fields[names_.fun_name] = string(*e.function_name());
   fields[names_.in_tree] = tree(*e.in_tree(), in_avals, {&path_, "in_tree"});
+  if (described_.is_valid()) fields[names_._described_in_tree] = described_;
   fields[names_.in_avals] = in_avals;
   fields[names_.out_tree] = tree(*e.out_tree(), out_avals, {&path_, "out_tree"});
+  if (described_.is_valid()) fields[names_._described_out_tree] = described_;
   fields[names_.out_avals] = out_avals;
   fields[names_._in_named_shardings] = in_shardings;
   fields[names_._out_named_shardings] = out_shardings;

@@ -5,6 +5,7 @@
 #include "bindings/base/errors.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
+#include "wire/exported/library_node.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::bindings {
@@ -131,7 +132,7 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
   Offset<wire::String> name;
   Offset<wire::Vector<std::int8_t>> auxdata_vector;
   if (kind == Kind::custom) {
-    const nb::object name_and_auxdata = jax_.custom_node_name(type, auxdata);
+    const nb::object name_and_auxdata = jax_.custom_node_name(type, auxdata, children.size());
     const nb::object bytes = name_and_auxdata[1];
     name = string(name_and_auxdata[0], "the serialized name of a pytree node type");
     if (!PyBytes_Check(bytes.ptr()))
@@ -206,6 +207,7 @@ class Decoder::TreeKey {
 
 nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where) {
   key_.clear();
+  described_.reset();
   if (jax_.tree_state_known && TreeKey(key_).add(root)) {
     if (nb::object known = jax_.trees.find(key_); known.is_valid()) return known;
     TreeState state;
@@ -219,14 +221,18 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
     jax_.trees.insert(key_, treedef, bytes_of_node * nb::len(state.nodes));
     return treedef;
   }
-  shareable_ = false;
+  shareable_ = library_nodes_ = false;
   Py_ssize_t next_leaf = 0;
   const nb::object pytree = this->pytree(root, avals, next_leaf, where);
-  const nb::object treedef = reading(where, "a pytree", [&] { return jax_.tree_structure(pytree); });
+  nb::object treedef = reading(where, "a pytree", [&] { return jax_.tree_structure(pytree); });
   const auto leaves = nb::cast<Py_ssize_t>(treedef.attr(names_.num_leaves));
   if (leaves != next_leaf)
     throw wire::Error(where, "custom nodes that keep their " + std::to_string(next_leaf) + " leaves",
                       std::to_string(leaves));
+  if (library_nodes_) {
+    described_ = treedef;
+    treedef = reading(where, "nodes that make a tree", [&] { return jax_.resolve_library_nodes(treedef); });
+  }
   return treedef;
 }
 
@@ -274,6 +280,7 @@ nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leav
       return dict;
     }
     case Kind::custom: {
+      library_nodes_ = library_nodes_ || wire::is_library_node(node);
       const nb::object auxdata = node.custom_auxdata() ? bytes(*node.custom_auxdata()) : nb::bytes("", 0);
       return placing(where, [&] {
         return jax_.build_custom_node(string(*node.custom_name()), auxdata, children, parsed_auxdata_);

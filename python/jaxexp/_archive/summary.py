@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from jaxexp import _native
-from jaxexp._artifact.inspect import values_of
+from jaxexp._artifact.inspect import shown_node, values_of
 from jaxexp._artifact.inspection import Value
 from jaxexp._public import public
 
@@ -61,7 +61,7 @@ class Summary:
 
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
     """An artifact's summary, as the index of an archive stores it."""
-    facts = artifact.describe()
+    facts = artifact.describe(shown_node)
     arguments, results = values_of(artifact, facts, _LISTED)
     return _native.MemberSummary(
         fun_name=facts["fun_name"],

@@ -58,7 +58,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         raise ExportTypeError(
             f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
         ) from error
-    facts = artifact.describe()
+    facts = artifact.describe(shown_node)
     modules = [link.unchecked_module() for link in chain(artifact)]
     places = [link.module_place for link in chain(artifact)]
     trailer: dict[str, Any] = artifact.trailer() or {"writer": None, "functions": (), "constraints": ()}
@@ -113,6 +113,13 @@ def values_of(
         ),
         tuple(_value(v, True, _is_in(weak_results, i), f"result{path}", texts) for i, (v, path) in enumerate(results)),
     )
+
+
+def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
+    """For `Artifact.describe`: what the auxiliary data of a library's node says of its class and children."""
+    from . import node  # which few artifacts need
+
+    return node.shown_node(auxdata)
 
 
 def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:

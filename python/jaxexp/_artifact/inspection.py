@@ -21,8 +21,8 @@ class Value:
         sharding: how it is divided among devices; None if that is not specified.
         kept: whether the module has it. Arguments that the function does not use may be missing there; results never
             are.
-        path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1]"``. Children
-            of custom nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
+        path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1].mu"``. Children
+            of registered pytree nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
     """
 
     dtype: str
@@ -61,7 +61,7 @@ class Inspection:
         nr_devices: how many devices it was lowered for.
         arguments: the arguments, in the order of the leaves of `in_tree`.
         results: the results, in the order of the leaves of `out_tree`.
-        in_tree: the tree structure of the pair (args, kwargs), as JAX prints it.
+        in_tree: the tree structure of the pair (args, kwargs), as JAX prints it, with the classes of nodes.
         out_tree: the tree structure of the result.
         ordered_effects: the types of its ordered effects.
         unordered_effects: the types of its other effects.

@@ -1,9 +1,9 @@
-"""`Exported.call`: compares tree structures, and takes a fast path if nothing is being traced."""
+"""`Exported.call`: takes a fast path if nothing is being traced."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._module import custom_calls, mlir
 
-from . import batching, derivatives, hints, lowering  # noqa: F401  (they give the primitives their rules)
+from . import batching, derivatives, lowering, trees  # noqa: F401  (the first three give the primitives their rules)
 from .primitive import call_exported_p
 from .shared import MAKING, first_of_equals, have_same_nodes
 
@@ -31,7 +31,8 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         try:
             return (exported.__dict__.get("_eager_call") or _eager_callable(exported))(*args, **kwargs)
         except TypeError:
-            _leaves(exported, args, kwargs)  # another structure comes first: jit looks at the leaves before
+            # Another tree structure comes first: jit looks at the leaves before.
+            trees.leaves_and_out_tree(exported, args, kwargs)
             raise
         except (ValueError, jax.errors.JaxRuntimeError) as error:
             _explain(exported, error)
@@ -70,7 +71,8 @@ def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[
     JAX raises it while it traces a function. But when the function is compiled, jit takes big-endian arrays, and those
     with a mask, for arrays of the numbers that their bytes would be.
     """
-    for leaf in _leaves(exported, args, kwargs):
+    leaves, _ = trees.leaves_and_out_tree(exported, args, kwargs)
+    for leaf in leaves:
         jax.typeof(leaf)
 
 
@@ -82,6 +84,9 @@ def _eager_callable(exported: ExportedData) -> Any:
 def _shared_callable(exported: ExportedData) -> Any:
     """The jitted callable that all equal functions share, with results in this function's own tree."""
     first = first_of_equals(exported)
+    if trees.has_generic_nodes(exported):
+        with MAKING:
+            return _OfLeaves(data.bare(exported), data.kept(first, "_jitted_leaves", _jitted_leaves))
     with MAKING:
         jitted = data.kept(first, "_jitted", _jitted)
     return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
@@ -93,6 +98,18 @@ def _jitted(exported: ExportedData) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _call_traced(traced, args, kwargs)
+
+    call.__name__ = call.__qualname__ = exported.fun_name
+    jitted: Callable[..., Any] = jax.jit(call)
+    return jitted
+
+
+def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
+    """The function of the leaves of its arguments, as one jitted callable that returns those of its results."""
+    bare = data.bare(exported)
+
+    def call(*leaves: Any) -> Any:
+        return call_exported_p.bind(*leaves, exported=bare)
 
     call.__name__ = call.__qualname__ = exported.fun_name
     jitted: Callable[..., Any] = jax.jit(call)
@@ -114,31 +131,24 @@ class _InOwnTree:
         return self.jitted.lower(*args, **kwargs)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OfLeaves:
+    """A callable in whose signature are generic nodes. How arguments fit, and which classes results have, may change
+    when a module is imported, so it looks at each call.
+    """
+
+    exported: ExportedData
+    jitted_leaves: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, out_tree = trees.leaves_and_out_tree(self.exported, args, kwargs)
+        return jax.tree_util.tree_unflatten(out_tree, self.jitted_leaves(*leaves))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, _ = trees.leaves_and_out_tree(self.exported, args, kwargs)
+        return self.jitted_leaves.lower(*leaves)
+
+
 def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    leaves = _leaves(exported, args, kwargs)
-    return jax.tree_util.tree_unflatten(exported.out_tree, call_exported_p.bind(*leaves, exported=exported))
-
-
-def _leaves(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-    leaves: Sequence[Any]
-    leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
-    if in_tree != exported.in_tree:
-        raise ExportError(tree_mismatch(exported, in_tree))
-    return leaves
-
-
-def tree_mismatch(exported: ExportedData, in_tree: Any) -> str:
-    # Any leaves will do to compare structures: these say what they stand for.
-    given = in_tree.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
-    expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {a}") for a in exported.in_avals])
-    differences = [
-        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; {hints.about_leaves(theirs, ours) or why}"
-        for path, ours, theirs, why in _jax.tree_equality_errors(given, expected)
-    ]
-    return "\n".join(
-        [
-            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
-            "position or by keyword as in export, without those that jit took as static: they are part of the function",
-            *differences,
-        ]
-    )
+    leaves, out_tree = trees.leaves_and_out_tree(exported, args, kwargs)
+    return jax.tree_util.tree_unflatten(out_tree, call_exported_p.bind(*leaves, exported=exported))

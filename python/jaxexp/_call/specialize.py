@@ -16,17 +16,15 @@ from jaxexp._function.data import E, ExportedData
 from jaxexp._function.specs import check_one_scope
 from jaxexp._module import main, mlir, runnable
 
-from . import hints
-from .call import tree_mismatch
+from . import hints, trees
 from .primitive import abstract_eval
 
 
 def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
     """`Exported.specialize`."""
     check_one_scope(exported.fun_name, args_specs, kwargs_specs)
-    specs, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
-    if in_tree != exported.in_tree:
-        raise ExportError(tree_mismatch(exported, in_tree))
+    given, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
+    specs = trees.fit(exported, in_tree).arranged(given)
     in_avals = tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if in_avals == exported.in_avals:

@@ -13,7 +13,7 @@ from jaxexp._errors import UnsupportedArtifactError, UnsupportedSerializationErr
 from jaxexp._function.safety_check import DisabledSafetyCheck
 from jaxexp._function.sharding import from_proto
 
-from . import dtypes, nodes
+from . import dtypes, library_nodes, nodes
 
 
 @functools.cache
@@ -44,6 +44,7 @@ def bind() -> None:
             tree_structure=jax.tree_util.tree_structure,
             custom_node_name=nodes.custom_node_name,
             build_custom_node=nodes.build_custom_node,
+            resolve_library_nodes=library_nodes.resolved,
             effect_name=_effect_name,
             effect_of_name=_effect_of_name,
             safety_check_target=_safety_check_target,

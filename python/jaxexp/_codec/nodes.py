@@ -1,7 +1,7 @@
-"""Pytree node types that the user registers for serialization.
+"""Pytree node types by the names under which they are serialized: those of users, and jaxexp's own.
 
 jaxexp and `jax.export` know each other's pytree registrations, in both directions: see
-`register_pytree_node_serialization`.
+`register_pytree_node_serialization`. A type that nobody registered is described instead: see `library_nodes`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from jaxexp import _jax
+from jaxexp._artifact.node import NAME, Description
 from jaxexp._errors import (
     DeserializationError,
     ExportError,
@@ -22,7 +23,8 @@ from jaxexp._errors import (
 )
 from jaxexp._public import public
 
-from . import dict_keys, shared_registry
+from . import classes, dict_keys, library_nodes, shared_registry, treedefs
+from .generic_node import GenericNode
 
 T = TypeVar("T", bound=type)
 
@@ -191,13 +193,33 @@ _KEYED = {
 }
 
 
-def custom_node_name(nodetype: type, auxdata: Any) -> tuple[str, bytes]:
-    """The serialized name and auxiliary data of a pytree node: of a registered type, or a dict with other keys than
-    strings, whose auxiliary data are its keys.
+def _library_node() -> _Node:
+    """Nodes of classes that nobody registered, which are read as generic nodes. `jax.export` reads them, too, if jaxexp
+    is imported.
+    """
+    node = _Node(
+        GenericNode,
+        NAME,
+        lambda description: description.encoded,
+        Description,
+        library_nodes.build,
+        parse_once=True,
+    )
+    jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
+    jax_by_name[NAME] = (GenericNode, library_nodes.read_again, library_nodes.instance)
+    return node
+
+
+_by_type[GenericNode] = _by_name[NAME] = _library_node()
+
+
+def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, bytes]:
+    """The serialized name and auxiliary data of a pytree node with so many children: of a registered type, or a dict
+    with other keys than strings, whose auxiliary data are its keys. Nodes of any other type have one name, and are
+    described in their auxiliary data.
 
     Raises:
-        SerializationError: the type is registered nowhere, its function does not return bytes, or a dict has keys that
-            cannot be serialized.
+        SerializationError: the type's function does not return bytes, or a dict has keys that cannot be serialized.
     """
     node = _by_type.get(nodetype)
     if nodetype in _KEYED and not dict_keys.all_strings(auxdata):
@@ -207,16 +229,52 @@ def custom_node_name(nodetype: type, auxdata: Any) -> tuple[str, bytes]:
     elif (entry := _jax.jax_exporter.serialization_registry.get(nodetype)) is not None:
         name, serialize_auxdata = entry
     else:
-        raise SerializationError(
-            f"a tree contains the pytree node type {nodetype}, which is not registered for serialization: "
-            "call register_pytree_node_serialization, or register_namedtuple_serialization for a namedtuple"
-        )
+        return NAME, library_nodes.describe(nodetype, auxdata, arity)
     serialized = serialize_auxdata(auxdata)
     if not isinstance(serialized, (bytes, bytearray)):
         raise SerializationError(
             f"serialize_auxdata of {nodetype} ({name!r}) must return bytes; it returned {type(serialized)}"
         )
     return name, bytes(serialized)
+
+
+_BUILTIN = (type(None), tuple, list, dict)
+
+
+def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
+    """The types of nodes in trees that are not registered for serialization, and auxiliary data of one node of each.
+
+    They are by the names of their classes; a generic node counts as the class that it stands for.
+    """
+    found: dict[str, tuple[type, Any]] = {}
+    for node in (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef)):
+        if node.type is GenericNode:
+            found.setdefault(node.data.class_name, (GenericNode, node.data))
+        elif node.type is not None and node.type not in _BUILTIN and not _is_registered(node.type):
+            found.setdefault(".".join(classes.name_of(node.type)), (node.type, node.data))
+    return found
+
+
+def _is_registered(nodetype: type) -> bool:
+    return nodetype in _by_type or _jax.jax_exporter.serialization_registry.get(nodetype) is not None
+
+
+def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
+    """The line of Python that registers an unregistered type; for another name than "module.Class", a hint."""
+    if nodetype is GenericNode:
+        return f"{name}: its class is not loaded here; import it, register it, and read the artifact again"
+    module, qualname = classes.name_of(nodetype)
+    outer, _, rest = qualname.partition(".")
+    start = f"from {module} import {outer}; " if module != "__main__" and "<locals>" not in qualname else ""
+    cls = f"{outer}.{rest}" if rest else outer
+    if classes.fields_of_namedtuple(nodetype) is not None and not classes.is_registered(nodetype):
+        return f"{start}jaxexp.register_namedtuple_serialization({cls}, serialized_name={name!r})"
+    to_bytes, from_bytes = ("lambda _: b''", "lambda _: None") if auxdata is None else ("to_bytes", "from_bytes")
+    comment = "" if auxdata is None else f"  # its auxiliary data is of {type(auxdata)}"
+    return (
+        f"{start}jaxexp.register_pytree_node_serialization({cls}, serialized_name={name!r}, "
+        f"serialize_auxdata={to_bytes}, deserialize_auxdata={from_bytes}){comment}"
+    )
 
 
 def build_custom_node(

@@ -362,6 +362,7 @@ def _vjp(exported: E) -> E:
 _DATA = {
     *(field.name for field in dataclasses.fields(ExportedData)),
     *("_artifact", "_hash", "_origin", "_metadata", "_compatibility", "_weak_arguments", "_weak_results"),
+    *("_described_in_tree", "_described_out_tree"),
 }
 
 _MADE_LATER: dict[str, Callable[[Any], Any]] = {

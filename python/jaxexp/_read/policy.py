@@ -41,6 +41,9 @@ class Policy:
             them. Wildcards work here, too.
         platforms: all platforms of the artifact must be among these, such as ``("cpu", "cuda")``. Then an artifact that
             was exported with `DisabledSafetyCheck.platform` is refused.
+        unregistered_nodes: whether the trees of arguments and results may have nodes of classes that are not registered
+            for serialization in this process: an artifact then says by name which classes results are made of, among
+            those that are loaded.
         max_devices: how many devices the artifact, its meshes and its collective operations may use.
         max_vjp_order: how many VJPs an artifact may have.
         max_artifact_bytes: the largest size of an artifact. A larger file is not read.
@@ -64,6 +67,7 @@ class Policy:
     effects: Collection[str] | None = ()
     operations: Collection[str] | None = ()
     platforms: Collection[str] | None = None
+    unregistered_nodes: bool | None = True
     max_devices: int | None = None
     max_vjp_order: int | None = None
     max_artifact_bytes: int | None = None

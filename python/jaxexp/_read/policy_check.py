@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 from jaxexp import _jax
 from jaxexp._artifact import operations
+from jaxexp._codec import nodes
 from jaxexp._errors import DeserializationError, ExportError, PolicyError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
@@ -26,6 +27,10 @@ class Fields(Protocol):
     def max_devices(self) -> int | None: ...
     @property
     def callbacks(self) -> bool | None: ...
+    @property
+    def platforms(self) -> Collection[str] | None: ...
+    @property
+    def unregistered_nodes(self) -> bool | None: ...
 
 
 class Limits:
@@ -93,6 +98,7 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
     limits.devices(exported.nr_devices, "devices", where)
     runs_anywhere = any(str(check) == "platform" for check in exported.disabled_safety_checks)
     limits.platforms(exported.platforms, runs_anywhere, where)
+    _check_nodes(limits, exported, where)
     for effect in (*exported.ordered_effects, *exported.unordered_effects):
         kind = type(effect)
         full = f"{kind.__module__}.{kind.__qualname__}"
@@ -109,6 +115,15 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
         raise DeserializationError(
             _MODULE, "a module whose attributes can be read", f"{type(error).__name__}: {first_line}"
         ) from error
+
+
+def _check_nodes(limits: Limits, exported: ExportedData, where: str) -> None:
+    if limits.policy.unregistered_nodes is not False:
+        return
+    if found := nodes.unregistered((exported.in_tree, exported.out_tree)):
+        names = ", ".join(sorted(found)[:10])
+        advice = "Register the classes, or pass Policy(unregistered_nodes=True)"
+        raise PolicyError("unregistered_nodes", f"has nodes of unregistered classes: {names}", where, advice)
 
 
 # What exchanges data with the host, or with another program.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxexp import _jax, _native
+from jaxexp._codec import nodes
 from jaxexp._codec.dtypes import DTYPES
 from jaxexp._errors import ExportError, ExportTypeError, UnsupportedSerializationError
 from jaxexp._function.data import ExportedData
@@ -194,6 +195,11 @@ def _features(exported: ExportedData) -> Iterator[tuple[str, Version]]:
     for tree in (exported.in_tree, exported.out_tree):
         for node in _custom_nodes(tree):
             yield f"its trees hold nodes of {node}", features.custom_nodes_since()
+    for name in nodes.unregistered((exported.in_tree, exported.out_tree)):
+        what = (
+            f"its trees hold nodes of {name}, which is not registered for serialization, so that only jaxexp reads it"
+        )
+        yield what, _jax.OLDEST_JAX
 
 
 def _custom_nodes(tree: Any) -> Iterator[Any]:

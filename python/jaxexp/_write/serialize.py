@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jaxexp import _native
 from jaxexp._artifact.metadata import to_json
-from jaxexp._codec import binding
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._codec import binding, nodes
+from jaxexp._errors import ExportError, ExportTypeError, SerializationError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._io import files
@@ -27,9 +27,14 @@ _NOTES = _native.Notes(_WRITER, {})
 
 
 def serialize(
-    exported: ExportedData, vjp_order: int, compatibility: str | None, trailer: bool, metadata: Mapping[str, Any] | None
+    exported: ExportedData,
+    vjp_order: int,
+    compatibility: str | None,
+    trailer: bool,
+    metadata: Mapping[str, Any] | None,
+    strict: bool,
 ) -> bytearray:
-    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility, trailer, metadata))
+    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict))
 
 
 def save(
@@ -39,16 +44,24 @@ def save(
     compatibility: str | None,
     trailer: bool,
     metadata: Mapping[str, Any] | None,
+    strict: bool,
 ) -> None:
-    arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata)
+    arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict)
     files.replace(path, _native.encode_parts(*arguments))
 
 
 def _encoder_arguments(
-    exported: ExportedData, vjp_order: int, compatibility: str | None, trailer: bool, metadata: Mapping[str, Any] | None
+    exported: ExportedData,
+    vjp_order: int,
+    compatibility: str | None,
+    trailer: bool,
+    metadata: Mapping[str, Any] | None,
+    strict: bool,
 ) -> tuple[Any, ...]:
     binding.bind()
     chain = _chain(exported, vjp_order)
+    if strict:
+        _check_registrations(chain)
     notes = _notes(exported, trailer, metadata)
     if compatibility is None:
         compatibility = data.compatibility_of(exported)
@@ -56,6 +69,21 @@ def _encoder_arguments(
         return chain, jax.__version__, _TODAY, notes
     reader, chain = retarget.for_choice(chain, compatibility)
     return chain, jax.__version__, reader.form, notes
+
+
+def _check_registrations(chain: Sequence[ExportedData]) -> None:
+    """Refuses nodes that only jaxexp reads."""
+    missing = nodes.unregistered(tree for exported in chain for tree in (exported.in_tree, exported.out_tree))
+    if not missing:
+        return
+    lines = [nodes.registration_line(name, nodetype, auxdata) for name, (nodetype, auxdata) in missing.items()]
+    many = len(missing) > 1
+    raise SerializationError(
+        f"{data.described(chain[0])} cannot be serialized with strict=True: its trees contain "
+        f"{f'{len(missing)} pytree node types that are' if many else 'a pytree node type that is'} not registered for "
+        f"serialization. Register {'them' if many else 'it'} here and wherever the artifact is read, or leave out "
+        "strict:\n  " + "\n  ".join(lines)
+    )
 
 
 def _notes(exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | None) -> _native.Notes | None:

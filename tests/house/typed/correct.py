@@ -41,6 +41,9 @@ def export(batch: int) -> jaxexp.Exported:
 def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
     exported.save(path, vjp_order=1, metadata={"version": 3})
     data = assert_type(exported.serialize(1), bytearray)
+    assert_type(exported.serialize(strict=True), bytearray)
+    node = jaxexp.GenericNode(b"", [1])
+    assert_type(node._class_name, str)
     for buffer in (data, bytes(data), memoryview(data)):
         assert_type(jaxexp.deserialize(buffer, policy=jaxexp.Policy(max_devices=1)), jaxexp.Exported)
     assert_type(jaxexp.load(path).metadata["version"], Any)

@@ -1,0 +1,284 @@
+"""How an artifact describes a pytree node whose class nobody registered for serialization, read without JAX.
+
+The auxiliary data of such a node is JSON: the name of the class, the keys of the children, and the class's own
+auxiliary data, as far as it can be said in data (docs/formats/artifact.md). Nothing here looks for the class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+NAME = "jaxexp.node"  # under which these nodes are stored
+VERSION = 1
+MAX_DEPTH = 64  # of auxiliary data
+LARGEST_NUMBER = 1 << 53  # a larger integer is written as text: readers take numbers of JSON for doubles
+
+_LONGEST_TEXT = 1 << 10  # of what is shown
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Key:
+    """By what a child is found in its parent: an attribute, an item, or only its position.
+
+    Attributes:
+        kind: "attribute", "item" or "position".
+        value: the name of the attribute, the key or index of the item, or the position.
+    """
+
+    kind: str
+    value: str | int
+
+    def __str__(self) -> str:
+        if self.kind == "attribute":
+            return f".{self.value}"
+        return f"[{self.value!r}]" if self.kind == "item" else f"<{self.value}>"
+
+
+class Description:
+    """What an artifact says about a node. Equal for equal bytes.
+
+    Attributes:
+        encoded: the bytes.
+        module: the module of the class.
+        qualname: its qualified name there.
+        is_namedtuple: whether it is a namedtuple class; otherwise it is registered with `jax.tree_util`.
+        keys: of the children, in their order.
+        data: the auxiliary data as JSON; `shown` makes text of it.
+        is_opaque: whether some of the auxiliary data cannot be said in data, such as a function.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_digest",
+        "_text",
+        "data",
+        "encoded",
+        "is_namedtuple",
+        "is_opaque",
+        "keys",
+        "module",
+        "names",
+        "qualname",
+    )
+
+    def __init__(self, encoded: bytes) -> None:
+        """Raises a ValueError for bytes that describe no node."""
+        self.encoded = encoded
+        try:
+            fields = json.loads(encoded, parse_float=_refuse_number, parse_constant=_refuse_number)
+            version = fields["version"]
+            if version != VERSION:
+                raise ValueError(
+                    f"a node of version {version!r:.40}; this jaxexp reads version {VERSION}: a newer one may help"
+                )
+            self.module, self.qualname = _texts(fields["class"], 2)
+            self.is_namedtuple = fields["kind"] == "namedtuple"
+            if not self.is_namedtuple and fields["kind"] != "registered":
+                raise ValueError(f"a node of the kind {fields['kind']!r:.40}")
+            self.keys = tuple(_key(key, position) for position, key in enumerate(fields["keys"]))
+            self.data = fields["data"]
+            self.is_opaque = _check(self.data)
+        except (TypeError, LookupError, RecursionError, UnicodeDecodeError) as error:
+            raise ValueError(f"no description of a node: {type(error).__name__}: {error!s:.100}") from error
+        self.names = tuple(key.value for key in self.keys)
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("a node with two children of one name")
+        if self.is_namedtuple and (self.data is not None or any(key.kind != "attribute" for key in self.keys)):
+            raise ValueError("a namedtuple with children that are no fields")
+        if canonical(self.module, self.qualname, self.is_namedtuple, self.keys, self.data) != encoded:
+            raise ValueError("a description of a node that is not written in its one canonical form")
+        # Comparing the bytes of equal descriptions would take their length each time, for every node of a tree.
+        self._text: str | None = None
+        self._digest = hashlib.blake2b(encoded, digest_size=16).digest()
+
+    @property
+    def class_name(self) -> str:
+        return f"{self.module}.{self.qualname}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Description):
+            return NotImplemented
+        return self is other or self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def says_the_same(self, other: Description) -> bool:
+        """Whether two descriptions are of nodes that JAX takes for equal: a dict's items may come in any order."""
+        return self == other or (
+            (self.class_name, self.is_namedtuple, self.keys) == (other.class_name, other.is_namedtuple, other.keys)
+            and _in_one_order(self.data) == _in_one_order(other.data)
+        )
+
+    def __repr__(self) -> str:
+        """As JAX prints it in a tree structure, for each node."""
+        if self._text is None:
+            self._text = _cut(self.class_name if self.data is None else f"{self.class_name}: {shown(self.data)}")
+        return self._text
+
+
+def canonical(module: str, qualname: str, is_namedtuple: bool, keys: Iterable[Key], data: Any) -> bytes:
+    """The one encoding of a description."""
+    fields = {
+        "version": VERSION,
+        "class": [module, qualname],
+        "kind": "namedtuple" if is_namedtuple else "registered",
+        "keys": [_stored(key) for key in keys],
+        "data": data,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _stored(key: Key) -> Any:
+    return {"attribute": key.value, "item": ["item", key.value], "position": None}[key.kind]
+
+
+def _key(stored: Any, position: int) -> Key:
+    if stored is None:
+        return Key("position", position)
+    if isinstance(stored, str):
+        return Key("attribute", stored)
+    tag, value = stored
+    if tag != "item" or not (isinstance(value, str) or type(value) is int):
+        raise ValueError(f"the key {stored!r:.40} of a child")
+    return Key("item", value)
+
+
+def _refuse_number(text: str) -> Any:
+    raise ValueError(f"the number {text:.40} in a description, which is written as text")
+
+
+def _texts(values: Any, count: int | None = None) -> list[str]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{values!r:.40} where there should be texts")
+    if count is not None and len(values) != count:
+        raise ValueError(f"{len(values)} texts where there should be {count}")
+    return values
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+# None, booleans, texts and numbers stand for themselves; everything else is a list that begins with a tag.
+
+_OF_TEXTS = {
+    "int": 1, "float": 1, "complex": 2, "bytes": 1, "dtype": 1, "scalar": 2, "type": 2, "constant": 2, "enum": 3,
+    "opaque": 2,
+}  # fmt: skip
+_OF_VALUES = {"tuple": None, "list": None, "set": None, "frozenset": None, "slice": 3, "range": 3, "ellipsis": 0}
+
+
+def _check(value: Any, depth: int = 0) -> bool:
+    """Whether a value has parts that are no data. Raises a ValueError for what is no value."""
+    if value is None or isinstance(value, (bool, str)):
+        return False
+    if isinstance(value, int):
+        if abs(value) >= LARGEST_NUMBER:
+            raise ValueError("a large number that is not written as text")
+        return False
+    if not isinstance(value, list) or not value or not isinstance(value[0], str):
+        raise ValueError(f"{value!r:.40} where there should be a value")
+    if depth == MAX_DEPTH:
+        raise ValueError(f"auxiliary data of more than {MAX_DEPTH} levels")
+    tag, rest = value[0], value[1:]
+    if tag in _OF_TEXTS:
+        _texts(rest, _OF_TEXTS[tag])
+        return tag == "opaque"
+    if tag in _OF_VALUES:
+        if _OF_VALUES[tag] not in (None, len(rest)):
+            raise ValueError(f"a {tag} of {len(rest)} parts")
+        return _check_all(rest, depth)
+    if tag == "dict":
+        if not all(isinstance(item, list) and len(item) == 2 for item in rest):
+            raise ValueError("a dict of what are no pairs")
+        return _check_all([part for item in rest for part in item], depth)
+    if tag == "namedtuple":
+        fields = _texts(value[3])
+        _texts(value[1:3])
+        if len(fields) != len(value) - 4:
+            raise ValueError("a namedtuple with other values than fields")
+        return _check_all(value[4:], depth)
+    if tag == "array":
+        dtype, shape, data = rest
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError("an array without a shape")
+        _texts([dtype, data])
+        return False
+    raise ValueError(f"a value with the tag {tag!r:.40}")
+
+
+def _check_all(values: list[Any], depth: int) -> bool:
+    opaque = [_check(value, depth + 1) for value in values]  # all of them, also after the first that is no data
+    return True in opaque
+
+
+def _in_one_order(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    tag, *parts = map(_in_one_order, value)
+    return [tag, *sorted(parts, key=json.dumps)] if tag == "dict" else [tag, *parts]
+
+
+def shown(value: Any) -> str:
+    """A value that was checked, as text: like its repr in Python, for people."""
+    return _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, list):
+        return repr(value)
+    tag, rest = value[0], value[1:]
+    simple = _SHOWN.get(tag)
+    if simple is not None:
+        return simple(rest)
+    if tag == "dict":
+        return "{" + ", ".join(f"{_shown(key)}: {_shown(part)}" for key, part in rest) + "}"
+    if tag == "namedtuple":
+        parts = ", ".join(f"{name}={_shown(part)}" for name, part in zip(value[3], value[4:], strict=True))
+        return f"{value[2]}({parts})"
+    parts = ", ".join(map(_shown, rest))
+    if tag == "tuple":
+        return f"({parts},)" if len(rest) == 1 else f"({parts})"
+    return f"[{parts}]" if tag == "list" else f"{tag}({parts})"
+
+
+_SHOWN: dict[str, Callable[[list[Any]], str]] = {
+    "int": lambda rest: rest[0],
+    "float": lambda rest: _float_text(rest[0]),
+    "complex": lambda rest: f"complex({_float_text(rest[0])}, {_float_text(rest[1])})",
+    "bytes": lambda rest: f"bytes.fromhex({rest[0]!r})",
+    "dtype": lambda rest: f"dtype({rest[0]!r})",
+    "scalar": lambda rest: f"{rest[0]}(bytes.fromhex({rest[1]!r}))",
+    "type": ".".join,
+    "constant": ".".join,
+    "enum": lambda rest: f"{rest[1]}.{rest[2]}",
+    "opaque": lambda rest: rest[1] if rest[0] == "function" else f"<{rest[0]} {rest[1]}>",
+    "array": lambda rest: f"array({rest[0]}{rest[1]})",
+    "ellipsis": lambda rest: "...",
+}
+
+
+def _float_text(stored: str) -> str:
+    try:
+        return repr(float.fromhex(stored))
+    except (ValueError, OverflowError):
+        return stored
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+
+
+def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
+    """The name of a node's class and its children's keys, for people; None for bytes that describe no node."""
+    try:
+        description = Description(auxdata)
+    except ValueError:
+        return None
+    return _printable(description.class_name), tuple(_printable(str(key)) for key in description.keys)
+
+
+def _printable(text: str) -> str:
+    return _cut(text).encode(errors="backslashreplace").decode()
