@@ -13,6 +13,7 @@ import pytest
 import xxhash
 
 from jaxexp import Archive, DeserializationError, _native
+from kit.archive_files import of_one_section
 from kit.archives import blob
 
 pytestmark = pytest.mark.once(reason="an index is read without JAX")
@@ -75,7 +76,7 @@ class Forged:
             for name in ("index_position", "index_size", "root_position", "root_size")
         }
         comment = _native.ArchiveEnd(*numbers.values(), xxhash.xxh3_128(root).digest()).comment()
-        return bytes(self.data[: -len(comment)]) + comment
+        return of_one_section(bytes(self.data[: -len(comment)]) + comment)
 
 
 @pytest.fixture(scope="module")

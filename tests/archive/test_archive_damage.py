@@ -12,7 +12,7 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, _native
-from kit.archive_files import make
+from kit.archive_files import make, of_one_section
 from kit.archives import blob, plain
 
 pytestmark = pytest.mark.once(reason="an index is read without JAX")
@@ -136,7 +136,7 @@ def rebuilt(path: Path, change: Any) -> io.BytesIO:
     place = _native.MemberPlace(start, len(index), zlib.crc32(index), header)
     data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), place.crc32, len(data)) + index
     pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, digest)
-    return io.BytesIO(data + lying.last_bytes(place, len(data), pointer.comment()))
+    return io.BytesIO(of_one_section(data + lying.last_bytes(place, len(data), pointer.comment())))
 
 
 class TestHostileIndex:
@@ -205,3 +205,54 @@ class TestHostileIndex:
     def test_another_artifact_than_the_digest_says(self, three: Path) -> None:
         archive = Archive.open(rebuilt(three, lambda members: forge(members, "c", digest=bytes(16))))
         assert set(archive.verify()) == {"c"}
+
+    @pytest.mark.parametrize("names", [("a", "a/b"), ("x/y", "x/y/z/w"), ("d", "d!", "d-/e", "d/e"), ("é", "é/é")])
+    def test_names_that_are_files_and_folders(self, names: tuple[str, ...], three: Path) -> None:
+        """Whoever asks for all names is told; so is whoever asks for anything that needs the whole index."""
+
+        def rename(members: dict[str, Any]) -> None:
+            one = members["a"]
+            members.clear()
+            members.update((name, one.at(one.place.as_shared() if i else one.place, one.modules))
+                           for i, name in enumerate(names))  # fmt: skip
+
+        archive = Archive.open(rebuilt(three, rename))
+        for use in (archive.load_all, archive.verify, lambda: list(archive), lambda: archive.glob("*")):
+            with pytest.raises(DeserializationError, match=r"files or folders, found '.*', which is both"):
+                use()
+
+    def test_names_that_only_begin_alike(self, path: Path) -> None:
+        names = ["a", "a!b", "a!c/b", "a-b", "aa", "aaa/b", "ab/c", "b/a", "b/aa", "b/ab", "é"]
+        make(path, dict.fromkeys(names, blob()))
+        assert sorted(Archive.open(path)) == sorted(names)
+        assert Archive.open(path).verify() == {}
+
+    def test_modules_that_overlap_those_of_a_member(self, three: Path) -> None:
+        """A module that is apart is one that a member has, and not any bytes: so none is read twice."""
+
+        def shifted(members: dict[str, Any]) -> None:
+            forge(members, "b", modules=[(position + 4, size - 4, d) for position, size, d in members["b"].modules])
+
+        archive = Archive.open(rebuilt(three, shifted))
+        for use in (archive.load_all, archive.verify):
+            with pytest.raises(DeserializationError, match=r"modules\[0\]: expected a module of a member that has its"):
+                use()
+
+    def test_members_without_a_header(self, three: Path) -> None:
+        archive = Archive.open(rebuilt(three, lambda members: forge(members, "c", header=30)))
+        with pytest.raises(DeserializationError, match=r"members\[2\].place: expected a ZIP header"):
+            archive["c"]
+
+    def test_lists_that_are_too_long(self, three: Path) -> None:
+        long = "\n".join(["x"] * 3000)
+        for field in ("platforms", "arguments", "results", "writer", "jax_version"):
+            with pytest.raises(ValueError, match="at most 4096 bytes, found 5999"):
+                rebuilt(
+                    three, lambda members, f=field: forge(members, "a", summary=summary_with(members["a"], f, long))
+                )
+
+
+def summary_with(member: Any, field: str, value: str) -> Any:
+    texts = ("fun_name", "jax_version", "writer", "platforms", "arguments", "results")
+    said = {name: getattr(member.summary, name) for name in (*texts, "nr_devices", "argument_count", "result_count")}
+    return _native.MemberSummary(**said | {field: value})

@@ -166,7 +166,9 @@ def test_only_what_is_asked_for_is_fetched(http_url: str, server: Any, members: 
     assert archive["m07"].metadata == {"name": "m07"}
     assert len(archive) == len(members)
     fetched = len(server.requests)
-    assert [command for command, _ in server.requests].count("GET") == 1, "the end has the index"
+    first = sorted(size for command, size in server.requests if command == "GET")
+    assert len(first) == 2, "the head of the first section, and the end, which has the index"
+    assert first[0] < 256
 
     archive["m07"].load()
     assert server.requests[fetched:] == [("GET", len(members["m07"]))]
@@ -188,7 +190,9 @@ def test_a_large_index_takes_one_more_request(server: Any, http_url: str, tmp_pa
     many = Archive.open(http_url)
     index = many._opened.pointer.index_size
     assert index > 1 << 16
-    assert [size for command, size in server.requests if command == "GET"] == [1 << 16, index]
+    first, second, third = (size for command, size in server.requests if command == "GET")
+    assert first + second == 1 << 16
+    assert third == index
     name = list(many)[123]
     assert many[name].metadata == {"number": 123}
     assert many[name].load() == jaxexp.deserialize(blob(version=123 % 9))

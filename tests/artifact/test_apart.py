@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import mmap
 import pickle
 import random
@@ -101,8 +102,7 @@ def test_modules_of_any_size(size: int) -> None:
 
 
 def loaded_fields(loaded: jaxexp.Exported) -> dict[str, Any]:
-    names = [name for name in loaded.__dict__ if name not in ("_artifact", "_metadata", "_origin", "_hash")]
-    return {name: getattr(loaded, name) for name in names}
+    return {field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)}
 
 
 def test_calls_and_derivatives() -> None:

@@ -57,13 +57,13 @@ shared_leaf, shared_none = leaf(), {"kind": 1}
 attack(
     "shared_subtrees",
     "time: 2^40 leaves in 41 shared nodes",
-    "a tree of at most [0-9]+ nodes",
+    "trees of at most [0-9]+ nodes",
     function(in_tree=call_of(doubled(shared_leaf, 40))),
 )
 attack(
     "shared_subtrees_without_leaves",
     "memory: 2^40 nodes without a leaf, so no aval counts them",
-    "a tree of at most [0-9]+ nodes",
+    "trees of at most [0-9]+ nodes",
     function(in_tree=call_of(leaf(), doubled(shared_none, 40))),
 )
 long_keys = [b"k" * 4000 + bytes([c]) for c in b"ab"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import jaxexp
-from jaxexp import Archive
+from jaxexp import Archive, _native
 from kit.archives import blob
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -42,6 +42,12 @@ def assert_sound(path: Path, expected: dict[str, bytes]) -> None:
         # Whoever is not there under its own name has the bytes, or the modules, of somebody who is.
         for name in set(expected) - set(stored):
             assert f".jaxexp/apart/{name}" in names or expected[name] in (expected[other] for other in expected)
+
+
+def of_one_section(data: bytes) -> bytes:
+    """An archive whose first head says that it ends where it does, with the last bytes that it has."""
+    head = _native.archive_section_head(0, len(data), data[-_native.ARCHIVE_END_SIZE :])
+    return head + data[len(head) :]
 
 
 def exported_again() -> jaxexp.Exported:

@@ -5,6 +5,7 @@
 #include "bindings/archive/index_view.h"
 #include "bindings/archive/member.h"
 #include "bindings/archive/records.h"
+#include "bindings/archive/verification.h"
 
 namespace jaxexp::bindings {
 
@@ -13,6 +14,7 @@ void define_archive(nb::module_& m) {
   define_index(m);
   define_end(m);
   define_records(m);
+  define_verification(m);
 }
 
 }  // namespace jaxexp::bindings

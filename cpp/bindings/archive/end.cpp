@@ -5,6 +5,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,11 +13,34 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/digest.h"
 #include "wire/archive/end.h"
+#include "wire/archive/find_end.h"
+#include "wire/archive/section.h"
 #include "wire/archive/zip_file.h"
+#include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
 
 using namespace nb::literals;
+
+namespace {
+
+nb::tuple find_end(std::uint64_t size, const nb::callable& read, bool may_walk) {
+  nb::object held;
+  std::optional<Buffer> buffer;
+  const auto [end, said, rest] = wire::find_end(
+      size,
+      [&](std::uint64_t position, std::size_t count) {
+        held = read(position, count);
+        const auto bytes = buffer.emplace(held).bytes();
+        if (bytes.size() != count) throw nb::value_error("a range has to be as long as was asked for");
+        return bytes;
+      },
+      may_walk);
+  using Rest = wire::FoundEnd::Rest;
+  return nb::make_tuple(end, said, rest != Rest::nothing, rest == Rest::unfinished);
+}
+
+}  // namespace
 
 void define_end(nb::module_& m) {
   using End = wire::ArchiveEnd;
@@ -32,10 +56,6 @@ void define_end(nb::module_& m) {
           "read", [](nb::handle last) { return End::read(Buffer(last).bytes()); }, "last"_a,
           nb::sig("def read(last: typing_extensions.Buffer) -> ArchiveEnd | None"),
           "What so many bytes say; None where they are not the end of an archive.")
-      .def_static(
-          "is_resembled_by", [](nb::handle last) { return End::is_resembled_by(Buffer(last).bytes()); }, "last"_a,
-          nb::sig("def is_resembled_by(last: typing_extensions.Buffer) -> bool"),
-          "Whether they look like a damaged one.")
       .def_ro("index_position", &End::index_position)
       .def_ro("index_size", &End::index_size)
       .def_ro("root_position", &End::root_position)
@@ -50,10 +70,27 @@ void define_end(nb::module_& m) {
           "The ZIP file's comment.");
   m.attr("ARCHIVE_END_SIZE") = End::size;
   m.attr("ARCHIVE_END_MAGIC") = nb::bytes(End::magic.data(), End::magic.size());
-  m.attr("ARCHIVE_END_MAGIC_AT") = End::magic_at;
+  m.attr("ARCHIVE_SECTION_HEAD_SIZE") = wire::Section::most_head;
   m.attr("ARCHIVE_INDEX_NAME") = nb::str(wire::index_name.data(), wire::index_name.size());
   m.attr("ARCHIVE_APART_FOLDER") = nb::str(wire::apart_folder.data(), wire::apart_folder.size());
 
+  m.def("find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
+        nb::sig("def find_archive_end(size: int, read: collections.abc.Callable[[int, int], bytes], may_walk: bool) "
+                "-> tuple[int, ArchiveEnd, bool, bool]"),
+        "Where the last complete archive in a file of this size ends, and what its last bytes say; whether anything "
+        "follows it, and whether that is what an unfinished append left. `read` gives ranges, by position and size. "
+        "Archives of earlier versions are walked through, or the end of the file is believed.");
+  m.def(
+      "archive_section_head",
+      [](std::uint64_t position, std::uint64_t end, nb::handle last) {
+        const std::string head =
+            wire::Section{position, end, last.is_none() ? wire::Digest{} : wire::digest(Buffer(last).bytes())}.head();
+        return nb::bytes(head.data(), head.size());
+      },
+      "position"_a, "end"_a = 0, "last"_a.none() = nb::none(),
+      nb::sig("def archive_section_head(position: int, end: int = 0, last: typing_extensions.Buffer | None = None) "
+              "-> bytes"),
+      "The first bytes of a section of an archive's file; without an end and the last bytes, of an unfinished one.");
   m.def(
       "zip_local_header",
       [](std::string_view name, std::uint32_t size, std::uint32_t crc32, std::uint64_t position) {

@@ -5,16 +5,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
-#include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "bindings/archive/member.h"
 #include "bindings/base/digest.h"
-#include "wire/archive/verify_member.h"
-#include "wire/base/crew.h"
-#include "wire/base/error.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -24,40 +20,6 @@ namespace schema = wire::schema;
 
 nb::str text(const flatbuffers::String* string) {
   return string ? nb::str(string->c_str(), string->size()) : nb::str("");
-}
-
-/// A member as it is verified: from its header in the ZIP file on, and its modules where they are apart.
-struct Part {
-  Part(std::uint32_t number, std::span<const std::uint8_t> bytes) : number(number), bytes(bytes) {}
-
-  std::uint32_t number;
-  std::span<const std::uint8_t> bytes;
-  std::vector<std::span<const std::uint8_t>> modules;
-  std::optional<wire::Error> error = {};
-};
-
-/// For each damaged one its number, and where, what was expected, and what was found.
-nb::list verify_parts(const wire::ArchiveIndex& index, std::vector<Part>& parts, std::size_t workers) {
-  {
-    wire::Known known;
-    nb::gil_scoped_release release;
-    constexpr std::size_t step = 16;
-    const std::size_t jobs = (parts.size() + step - 1) / step;
-    wire::Crew::run(workers, jobs, [&](std::size_t job) {
-      for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
-        try {
-          wire::verify_member(index, part.number, part.bytes, part.modules, known);
-        } catch (const wire::Error& error) {
-          part.error = error;
-        }
-      }
-    });
-  }
-  nb::list damaged;
-  for (const Part& part : parts)
-    if (const auto& error = part.error)
-      damaged.append(nb::make_tuple(part.number, error->path, error->expected, error->found));
-  return damaged;
 }
 
 void define_finding(nb::class_<IndexView>& index) {
@@ -83,6 +45,8 @@ void define_finding(nb::class_<IndexView>& index) {
       .def("zip_extents", &IndexView::zip_extents, "numbers"_a,
            nb::sig("def zip_extents(self, numbers: list[int]) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]"),
            "The same from their headers in the ZIP file on.")
+      .def("owners", &IndexView::owners, "numbers"_a, nb::sig("def owners(self, numbers: list[int]) -> list[int]"),
+           "For each of several members, the first among them with the same bytes; best the one that owns them.")
       .def("own_metadata", &IndexView::own_metadata, "numbers"_a,
            nb::sig("def own_metadata(self, numbers: list[int]) -> list[tuple[int, str]]"),
            "For members with metadata that were given to the archive: the place in the list, and the JSON text.");
@@ -98,20 +62,6 @@ void define_checking(nb::class_<IndexView>& index) {
           "index"_a, "position"_a, "comment"_a,
           nb::sig("def last_bytes(self, index: MemberPlace, position: int, comment: bytes) -> bytes"),
           "What has to stand behind the index, as `ArchiveRecords.last_bytes` has it.")
-      .def(
-          "verify", &IndexView::verify, "numbers"_a, "parts"_a, "workers"_a,
-          nb::sig("def verify(self, numbers: list[int], parts: list[tuple[typing_extensions.Buffer, "
-                  "list[typing_extensions.Buffer]]], workers: int) -> list[tuple[int, str, str, str]]"),
-          "Compares members with what they have to be, in threads. Parts are the bytes of a member, from its header in "
-          "the ZIP file on, and of its modules if they are apart. Returns for each damaged one its number, and where, "
-          "what was expected, and what was found.")
-      .def("verify_from", &IndexView::verify_from, "first"_a, "file"_a, "workers"_a,
-           nb::sig("def verify_from(self, first: int, file: typing_extensions.Buffer, workers: int) "
-                   "-> tuple[int, list[tuple[int, str, str, str]]]"),
-           "The same of those who own their bytes, from a number on, where all of the file is in memory. Returns at "
-           "which it stopped, too. The index has to be checked.")
-      .def("sharing", &IndexView::sharing, "number"_a, nb::sig("def sharing(self, number: int) -> list[int]"),
-           "All members with the same bytes.")
       .def("check", &IndexView::check, "Checks all of it, and that members share no bytes by mistake.");
 }
 
@@ -128,6 +78,7 @@ nb::object IndexView::find(std::string_view name) const {
 }
 
 nb::list IndexView::names() const {
+  index_.check_names();
   nb::list names;
   for (std::uint32_t i = 0; i < index_.size(); ++i) names.append(name(i));
   return names;
@@ -135,7 +86,10 @@ nb::list IndexView::names() const {
 
 nb::str IndexView::name(std::uint32_t number) const { return text(index_.member(number).name()); }
 
-wire::Member IndexView::member(std::uint32_t number) const { return wire::Member::of(index_.member(number)); }
+wire::Member IndexView::member(std::uint32_t number) const {
+  wire::Member::Texts texts;
+  return wire::Member::of(index_.member(number), texts);
+}
 
 nb::tuple IndexView::extent(std::uint32_t number) const {
   const auto& member = index_.member(number);
@@ -172,6 +126,20 @@ nb::list IndexView::zip_extents(const nb::list& numbers) const {
   return extents;
 }
 
+nb::list IndexView::owners(const nb::list& numbers) const {
+  std::map<std::uint64_t, std::uint32_t> owners;  // by position
+  for (nb::handle given : numbers) {
+    const auto number = nb::cast<std::uint32_t>(given);
+    const schema::Place& place = *index_.member(number).place();
+    const auto [known, is_new] = owners.try_emplace(place.position(), number);
+    if (!is_new && !place.shared()) known->second = number;
+  }
+  nb::list found;
+  for (nb::handle given : numbers)
+    found.append(owners.at(index_.member(nb::cast<std::uint32_t>(given)).place()->position()));
+  return found;
+}
+
 nb::list IndexView::own_metadata(const nb::list& numbers) const {
   nb::list found;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -179,52 +147,6 @@ nb::list IndexView::own_metadata(const nb::list& numbers) const {
     if (member.own_metadata()) found.append(nb::make_tuple(i, text(member.metadata())));
   }
   return found;
-}
-
-nb::list IndexView::verify(const nb::list& numbers, const nb::list& parts, std::size_t workers) const {
-  std::vector<std::unique_ptr<const Buffer>> buffers;  // as long as they are read
-  const auto bytes_of = [&](nb::handle part) {
-    return buffers.emplace_back(std::make_unique<const Buffer>(part))->bytes();
-  };
-  std::vector<Part> members;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    Part& part = members.emplace_back(nb::cast<std::uint32_t>(numbers[i]), bytes_of(parts[i][0]));
-    for (nb::handle module : nb::borrow<nb::list>(parts[i][1])) part.modules.push_back(bytes_of(module));
-  }
-  return verify_parts(index_, members, workers);
-}
-
-nb::tuple IndexView::verify_from(std::uint32_t first, nb::handle file, std::size_t workers) const {
-  const Buffer buffer(file);
-  const auto bytes = buffer.bytes();
-  std::vector<Part> members;
-  constexpr std::size_t most = std::size_t{1} << 26;  // without a result for the caller
-  std::uint32_t number = first;
-  for (std::size_t size = 0; number < index_.size() && size < most; ++number) {
-    const schema::Member& member = index_.member(number);
-    const schema::Place& place = *member.place();
-    if (place.shared()) continue;
-    // All places are in front of the index.
-    if (place.position() + place.size() > bytes.size())
-      throw nb::value_error("the file is shorter than its index says");
-    const auto start = static_cast<std::size_t>(place.position() - place.header());
-    Part& part = members.emplace_back(number, bytes.subspan(start, std::size_t{place.header()} + place.size()));
-    size += part.bytes.size();
-    if (!place.apart()) continue;
-    for (const schema::Module* module : *member.modules()) {
-      part.modules.push_back(bytes.subspan(module->position(), module->size()));
-      size += module->size();
-    }
-  }
-  return nb::make_tuple(number, verify_parts(index_, members, workers));
-}
-
-nb::list IndexView::sharing(std::uint32_t number) const {
-  const std::uint64_t position = index_.member(number).place()->position();
-  nb::list numbers;
-  for (std::uint32_t i = 0; i < index_.size(); ++i)
-    if (index_.member(i).place()->position() == position) numbers.append(i);
-  return numbers;
 }
 
 void IndexView::check() const {

@@ -27,10 +27,8 @@ class IndexView {
   nb::list find_all(const nb::list& names) const;
   nb::list extents(const nb::list& numbers) const;
   nb::list zip_extents(const nb::list& numbers) const;
+  nb::list owners(const nb::list& numbers) const;
   nb::list own_metadata(const nb::list& numbers) const;
-  nb::list verify(const nb::list& numbers, const nb::list& parts, std::size_t workers) const;
-  nb::tuple verify_from(std::uint32_t first, nb::handle file, std::size_t workers) const;
-  nb::list sharing(std::uint32_t number) const;
   void check() const;
 
  private:

@@ -23,6 +23,14 @@ std::vector<Member::Module> to_modules(nb::handle modules) {
   return converted;
 }
 
+std::optional<wire::Text> to_text(std::optional<std::string> text) {
+  return text ? std::optional<wire::Text>(std::move(*text)) : std::nullopt;
+}
+
+std::optional<std::string> to_string(const std::optional<wire::Text>& text) {
+  return text ? std::optional(text->str()) : std::nullopt;
+}
+
 nb::tuple modules_of(const Member& member) {
   nb::list modules;
   for (const auto& [position, size, digest] : member.modules)
@@ -62,20 +70,22 @@ void define_summary(nb::module_& m) {
           [](Summary* summary, std::string fun_name, std::optional<std::string> jax_version, std::string writer,
              std::string platforms, std::uint32_t nr_devices, std::string arguments, std::uint32_t argument_count,
              std::string results, std::uint32_t result_count) {
-            new (summary) Summary{std::move(fun_name), std::move(jax_version), std::move(writer), std::move(platforms),
-                                  nr_devices,          std::move(arguments),   argument_count,    std::move(results),
+            new (summary) Summary{std::move(fun_name), to_text(std::move(jax_version)),
+                                  std::move(writer),   std::move(platforms),
+                                  nr_devices,          std::move(arguments),
+                                  argument_count,      std::move(results),
                                   result_count};
           },
           nb::kw_only(), "fun_name"_a, "jax_version"_a.none(), "writer"_a, "platforms"_a, "nr_devices"_a, "arguments"_a,
           "argument_count"_a, "results"_a, "result_count"_a)
-      .def_ro("fun_name", &Summary::fun_name)
-      .def_ro("jax_version", &Summary::jax_version)
-      .def_ro("writer", &Summary::writer)
-      .def_ro("platforms", &Summary::platforms)
+      .def_prop_ro("fun_name", [](const Summary& summary) { return summary.fun_name.str(); })
+      .def_prop_ro("jax_version", [](const Summary& summary) { return to_string(summary.jax_version); })
+      .def_prop_ro("writer", [](const Summary& summary) { return summary.writer.str(); })
+      .def_prop_ro("platforms", [](const Summary& summary) { return summary.platforms.str(); })
       .def_ro("nr_devices", &Summary::nr_devices)
-      .def_ro("arguments", &Summary::arguments)
+      .def_prop_ro("arguments", [](const Summary& summary) { return summary.arguments.str(); })
       .def_ro("argument_count", &Summary::argument_count)
-      .def_ro("results", &Summary::results)
+      .def_prop_ro("results", [](const Summary& summary) { return summary.results.str(); })
       .def_ro("result_count", &Summary::result_count);
 }
 
@@ -96,7 +106,8 @@ void define_member(nb::module_& m) {
           "__init__",
           [](Member* member, Member::Summary summary, nb::bytes digest, std::uint32_t size,
              std::optional<std::string> metadata, bool own_metadata) {
-            new (member) Member{std::move(summary), to_digest(digest), size, std::move(metadata), own_metadata};
+            new (member)
+                Member{std::move(summary), to_digest(digest), size, to_text(std::move(metadata)), own_metadata};
           },
           nb::kw_only(), "summary"_a, "digest"_a, "size"_a, "metadata"_a.none(), "own_metadata"_a)
       .def(
@@ -115,7 +126,9 @@ void define_member(nb::module_& m) {
       .def_prop_ro(
           "digest", [](const Member& member) { return to_bytes(member.digest); }, "Of the artifact with its modules.")
       .def_ro("size", &Member::size, "Likewise.")
-      .def_ro("metadata", &Member::metadata, "The user's, as JSON; None where there is none.")
+      .def_prop_ro(
+          "metadata", [](const Member& member) { return to_string(member.metadata); },
+          "The user's, as JSON; None where there is none.")
       .def_ro("own_metadata", &Member::own_metadata, "Whether it was given to the archive, not to the artifact.")
       .def_ro("place", &Member::place)
       .def_prop_ro("modules", &modules_of, nb::sig("def modules(self) -> tuple[tuple[int, int, bytes], ...]"),

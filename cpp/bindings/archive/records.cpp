@@ -4,10 +4,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bindings/archive/index_view.h"
 #include "bindings/archive/member.h"
@@ -19,6 +19,12 @@ namespace {
 
 using namespace nb::literals;
 using Records = wire::ArchiveRecords;
+
+nb::list list(const std::vector<std::string>& names) {
+  nb::list listed;
+  for (const std::string& name : names) listed.append(nb::cast(name));
+  return listed;
+}
 
 void define_changes(nb::class_<Records>& records) {
   records.def(nb::init<>())
@@ -73,25 +79,13 @@ void define_searches(nb::class_<Records>& records) {
           "digest"_a, "size"_a, nb::sig("def module(self, digest: bytes, size: int) -> int | None"),
           "Where a member has a module of this content.")
       .def(
-          "sharing",
-          [](const Records& records, std::uint64_t position) {
-            nb::list names;
-            for (const auto& [name, member] : records.members())
-              if (member.place.shared && member.place.position == position) names.append(nb::cast(name));
-            return names;
-          },
+          "sharing", [](const Records& records, std::uint64_t position) { return list(records.sharing(position)); },
           "position"_a, nb::sig("def sharing(self, position: int) -> list[str]"),
           "The members that share another's bytes at a position.")
       .def(
           "using",
           [](const Records& records, std::uint64_t position, std::uint64_t size) {
-            nb::list names;
-            for (const auto& [name, member] : records.members())
-              if (member.place.apart && std::ranges::any_of(member.modules, [&](const auto& module) {
-                    return module.position >= position && module.position < position + size;
-                  }))
-                names.append(nb::cast(name));
-            return names;
+            return list(records.using_modules(position, position + size));
           },
           "position"_a, "size"_a, nb::sig("def using(self, position: int, size: int) -> list[str]"),
           "The members whose modules are apart from them, within these bytes.");

@@ -99,6 +99,22 @@ nb::tuple Artifact::platforms() const {
   return nb::tuple(names);
 }
 
+std::pair<std::uint32_t, std::uint32_t> Artifact::counts() const {
+  return {wire::Values::arguments(*exported_).size(), wire::Values::results(*exported_).size()};
+}
+
+bool Artifact::runs_anywhere() const {
+  const auto* checks = exported_->disabled_checks();
+  for (std::uint32_t i = 0; i < wire::Values::length(checks); ++i)
+    if (checks->Get(i)->kind() == schema::DisabledSafetyCheckKind::platform) return true;
+  return false;
+}
+
+std::pair<std::uintptr_t, std::size_t> Artifact::module_place() const {
+  const auto bytes = unchecked_module_bytes();
+  return {reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
+}
+
 nb::dict Artifact::facts() const {
   const schema::Exported& e = *exported_;
   nb::set dtypes, memory_spaces, custom_nodes;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bindings/base/buffer.h"
@@ -38,6 +39,12 @@ class Artifact {
   nb::str fun_name() const;
   std::uint32_t nr_devices() const;
   nb::tuple platforms() const;
+  /// How many arguments and results the function has.
+  std::pair<std::uint32_t, std::uint32_t> counts() const;
+  /// Whether it was exported without the check of its platform.
+  bool runs_anywhere() const;
+  /// Where its module is, to tell whether two functions share one.
+  std::pair<std::uintptr_t, std::size_t> module_place() const;
   nb::dict facts() const;
   /// What it says, for people (describe.cpp).
   nb::dict describe() const;

@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
@@ -66,6 +67,11 @@ void define_class(nb::module_& m) {
       .def_prop_ro("fun_name", &Artifact::fun_name)
       .def_prop_ro("nr_devices", &Artifact::nr_devices)
       .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"))
+      .def_prop_ro("counts", &Artifact::counts, nb::sig("def counts(self) -> tuple[int, int]"),
+                   "How many arguments and results the function has.")
+      .def_prop_ro("runs_anywhere", &Artifact::runs_anywhere, "Whether the check of the platform was disabled.")
+      .def_prop_ro("module_place", &Artifact::module_place, nb::sig("def module_place(self) -> tuple[int, int]"),
+                   "The address and the size of its module, which tell whether two functions share one.")
       .def("facts", &Artifact::facts, nb::sig("def facts(self) -> dict[str, object]"),
            "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
       .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),

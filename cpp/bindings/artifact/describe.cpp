@@ -30,15 +30,19 @@ nb::tuple texts(const Texts* vector) {
   return each(vector, [](const flatbuffers::String& string) { return text(string.string_view()); });
 }
 
-/// A node as JAX prints one: "{'a': (*, [*]), 'b': None}".
+/// The beginning of a text as Python shows it, long enough for `most` bytes of that.
+std::string repr(std::string_view shown, std::size_t most) {
+  return nb::repr(text(wire::shortened(shown, most))).c_str();
+}
+
+/// A node as JAX prints one: "{'a': (*, [*]), 'b': None}". Stops where the text is long enough.
 void add_tree(const schema::PyTreeDef& node, std::string& out) {
-  if (out.size() > longest_tree) return;
   const auto children = [&](const char* open, const char* close) {
     out += open;
-    for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
+    for (std::uint32_t i = 0; i < wire::Values::length(node.children()) && out.size() <= longest_tree; ++i) {
       if (i > 0) out += ", ";
       if (node.kind() == schema::PyTreeDefKind::dict)
-        out += std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ": ";
+        out += repr(node.children_names()->Get(i)->string_view(), longest_tree) + ": ";
       add_tree(*node.children()->Get(i), out);
     }
     out += close;
@@ -49,74 +53,137 @@ void add_tree(const schema::PyTreeDef& node, std::string& out) {
     case schema::PyTreeDefKind::tuple: children("(", wire::Values::length(node.children()) == 1 ? ",)" : ")"); break;
     case schema::PyTreeDefKind::list: children("[", "]"); break;
     case schema::PyTreeDefKind::dict: children("{", "}"); break;
-    case schema::PyTreeDefKind::custom: out += node.custom_name()->str(), children("(", ")"); break;
+    case schema::PyTreeDefKind::custom:
+      out += wire::shortened(node.custom_name()->string_view(), longest_tree), children("(", ")");
+      break;
   }
 }
 
 nb::object tree(const schema::PyTreeDef& root) {
   std::string out;
   add_tree(root, out);
-  if (out.size() > longest_tree) out.resize(longest_tree), out += "...";
-  return text(out);
+  return text(wire::shortened(out, longest_tree));
 }
 
 /// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>".
-void add_leaves(const schema::PyTreeDef& node, std::string& path, nb::list& out) {
-  if (node.kind() == schema::PyTreeDefKind::leaf) {
-    out.append(text(wire::shortened(path, longest_path)));
-    return;
+class Leaves {
+ public:
+  static nb::tuple of(const schema::PyTreeDef& root) {
+    Leaves leaves;
+    leaves.add(root);
+    return nb::tuple(leaves.found_);
   }
-  const std::size_t above = path.size();
-  for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
-    if (above > longest_path) {
-      // The path is cut here anyway.
-    } else if (node.kind() == schema::PyTreeDefKind::dict) {
-      path += '[' + std::string(nb::repr(text(node.children_names()->Get(i)->string_view())).c_str()) + ']';
-    } else {
-      const bool custom = node.kind() == schema::PyTreeDefKind::custom;
-      path += (custom ? '<' : '[') + std::to_string(i) + (custom ? '>' : ']');
+
+ private:
+  void add(const schema::PyTreeDef& node) {
+    if (node.kind() == schema::PyTreeDefKind::leaf) {
+      found_.append(text(wire::shortened(path_, longest_path)));
+      return;
     }
-    add_leaves(*node.children()->Get(i), path, out);
-    path.resize(above);
+    if (is_empty(node)) return;
+    const std::size_t above = path_.size();
+    for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
+      if (above > longest_path) {
+        // The path is cut here anyway.
+      } else if (node.kind() == schema::PyTreeDefKind::dict) {
+        path_ += '[' + repr(node.children_names()->Get(i)->string_view(), longest_path) + ']';
+      } else {
+        const bool custom = node.kind() == schema::PyTreeDefKind::custom;
+        path_ += (custom ? '<' : '[') + std::to_string(i) + (custom ? '>' : ']');
+      }
+      add(*node.children()->Get(i));
+      path_.resize(above);
+    }
   }
-}
 
-nb::tuple leaves(const schema::PyTreeDef& root) {
-  std::string path;
-  nb::list out;
-  add_leaves(root, path, out);
-  return nb::tuple(out);
-}
-
-nb::tuple mesh(const schema::AbstractMesh& mesh) {
-  nb::list axes;
-  for (std::uint32_t i = 0; i < wire::Values::length(mesh.axis_names()); ++i)
-    axes.append(nb::make_tuple(text(mesh.axis_names()->Get(i)->string_view()), mesh.axis_sizes()->Get(i)));
-  return nb::tuple(axes);
-}
-
-/// (mesh axes with their sizes, names of mesh axes for each axis of the array, memory kind); the bytes of an
-/// xla.OpSharding where that is all that is known; None where the sharding is unspecified.
-nb::object sharding(const schema::Exported& e, const wire::Values& values, std::uint32_t i) {
-  if (const auto* named = values.named_sharding(i)) {
-    const auto axes = [](const schema::PartitionSpecOneAxis& axis) { return texts(axis.axes()); };
-    const nb::object memory = named->memory_kind() ? text(named->memory_kind()->string_view()) : nb::object(nb::none());
-    return nb::make_tuple(mesh(wire::mesh_of(*named, e)), each(named->spec()->partitions(), axes), memory);
+  /// Whether a subtree has no leaves. Trees share subtrees, so each is looked at once.
+  bool is_empty(const schema::PyTreeDef& node) {
+    if (node.kind() == schema::PyTreeDefKind::leaf) return false;
+    if (const auto [known, is_new] = empty_.insert(reinterpret_cast<std::uintptr_t>(&node)); !is_new) return known;
+    bool empty = true;
+    for (std::uint32_t i = 0; empty && i < wire::Values::length(node.children()); ++i)
+      empty = is_empty(*node.children()->Get(i));
+    return empty_.insert(reinterpret_cast<std::uintptr_t>(&node)).first = empty;
   }
-  if (const auto* proto = values.hlo_sharding(i)) return nb::bytes(proto->data(), proto->size());
-  return nb::none();
-}
 
-/// For each value its dtype's name, dimensions as texts, its memory space's number, and its sharding.
-nb::tuple all(const schema::Exported& e, const wire::Values& values) {
-  nb::list described;
-  for (std::uint32_t i = 0; i < values.size(); ++i) {
+  std::string path_;
+  nb::list found_;
+  wire::FlatMap<bool> empty_;
+};
+
+/// The arguments and the results of a function. Values share avals, shardings and texts, and so do their descriptions.
+class ValueDescriber {
+ public:
+  explicit ValueDescriber(const schema::Exported& e) : e_(e) {}
+
+  /// For each value its dtype's name, dimensions as texts, its memory space's number, and its sharding.
+  nb::tuple all(const wire::Values& values) {
+    nb::list described;
+    for (std::uint32_t i = 0; i < values.size(); ++i) described.append(value(values, i));
+    return nb::tuple(described);
+  }
+
+ private:
+  using Objects = wire::FlatMap<nb::object>;  // by the places of tables
+
+  template <class T, class Describe>
+  static nb::object once(Objects& known, const T& table, const Describe& describe) {
+    const auto key = reinterpret_cast<std::uintptr_t>(&table);
+    if (const auto [object, is_new] = known.insert(key); !is_new) return object;
+    nb::object described = describe(table);
+    known.insert(key).first = described;
+    return described;
+  }
+
+  nb::object value(const wire::Values& values, std::uint32_t i) {
     const schema::AbstractValue& aval = values.aval(i);
-    described.append(nb::make_tuple(text(wire::dtype_name(static_cast<int>(aval.dtype()))), texts(aval.shape()),
-                                    static_cast<int>(aval.memory_space()), sharding(e, values, i)));
+    const nb::object dims = once(dims_, aval, [&](const auto& table) { return strings(table.shape()); });
+    const int kind = static_cast<int>(aval.dtype());
+    nb::object& dtype = dtypes_.insert(static_cast<std::uint64_t>(kind) + 256).first;
+    if (!dtype.is_valid()) dtype = text(wire::dtype_name(kind));
+    return nb::make_tuple(dtype, dims, static_cast<int>(aval.memory_space()), sharding(values, i));
   }
-  return nb::tuple(described);
-}
+
+  /// (mesh axes with their sizes, names of mesh axes for each axis of the array, memory kind); the bytes of an
+  /// xla.OpSharding where that is all that is known; None where the sharding is unspecified.
+  nb::object sharding(const wire::Values& values, std::uint32_t i) {
+    if (const auto* named = values.named_sharding(i)) {
+      return once(shardings_, *named, [&](const schema::NamedSharding& table) -> nb::object {
+        const nb::object memory =
+            table.memory_kind() ? text(table.memory_kind()->string_view()) : nb::object(nb::none());
+        const nb::object mesh = once(meshes_, wire::mesh_of(table, e_), [&](const auto& m) { return this->mesh(m); });
+        const nb::object spec = once(specs_, *table.spec(), [&](const auto& s) { return this->spec(s); });
+        return nb::make_tuple(mesh, spec, memory);
+      });
+    }
+    if (const auto* proto = values.hlo_sharding(i))
+      return once(shardings_, *proto, [](const auto& bytes) { return nb::bytes(bytes.data(), bytes.size()); });
+    return nb::none();
+  }
+
+  nb::object mesh(const schema::AbstractMesh& mesh) {
+    nb::list axes;
+    for (std::uint32_t i = 0; i < wire::Values::length(mesh.axis_names()); ++i)
+      axes.append(nb::make_tuple(string(*mesh.axis_names()->Get(i)), mesh.axis_sizes()->Get(i)));
+    return nb::tuple(axes);
+  }
+
+  nb::object spec(const schema::PartitionSpec& spec) {
+    const auto axes = [&](const schema::PartitionSpecOneAxis& axis) { return strings(axis.axes()); };
+    return each(spec.partitions(), axes);
+  }
+
+  nb::object strings(const Texts* vector) {
+    return each(vector, [&](const flatbuffers::String& one) { return string(one); });
+  }
+
+  nb::object string(const flatbuffers::String& one) {
+    return once(texts_, one, [](const auto& string) { return text(string.string_view()); });
+  }
+
+  const schema::Exported& e_;
+  Objects dims_, dtypes_, shardings_, meshes_, specs_, texts_;
+};
 
 }  // namespace
 
@@ -131,16 +198,17 @@ nb::dict Artifact::describe() const {
   facts["calling_convention_version"] = e.calling_convention_version();
   facts["platforms"] = texts(e.platforms());
   facts["nr_devices"] = nr_devices();
-  facts["arguments"] = all(e, wire::Values::arguments(e));
-  facts["results"] = all(e, wire::Values::results(e));
+  ValueDescriber values(e);
+  facts["arguments"] = values.all(wire::Values::arguments(e));
+  facts["results"] = values.all(wire::Values::results(e));
   nb::list kept;
   for (std::uint32_t i = 0; i < wire::Values::length(e.module_kept_var_idx()); ++i)
     kept.append(e.module_kept_var_idx()->Get(i));
   facts["kept"] = nb::tuple(kept);
   facts["in_tree"] = tree(*e.in_tree());
   facts["out_tree"] = tree(*e.out_tree());
-  facts["in_leaves"] = leaves(*e.in_tree());
-  facts["out_leaves"] = leaves(*e.out_tree());
+  facts["in_leaves"] = Leaves::of(*e.in_tree());
+  facts["out_leaves"] = Leaves::of(*e.out_tree());
   facts["ordered_effects"] = each(e.ordered_effects(), effect);
   facts["unordered_effects"] = each(e.unordered_effects(), effect);
   facts["disabled_checks"] = each(e.disabled_checks(), [](const schema::DisabledSafetyCheck& check) {
@@ -148,7 +216,6 @@ nb::dict Artifact::describe() const {
     return nb::make_tuple(static_cast<int>(check.kind()),
                           call ? text(check.custom_call_target()->string_view()) : nb::object(nb::none()));
   });
-  facts["module"] = unchecked_module();
   return facts;
 }
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "wire/base/digest.h"
+
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
@@ -24,8 +26,9 @@ class Cache {
     return found == objects_.end() ? nb::object() : found->second;
   }
 
-  void insert(std::string_view key, const nb::object& object) {
-    const std::size_t size = key.size() + overhead;
+  /// `object_size` is how many bytes the object takes, roughly.
+  void insert(std::string_view key, const nb::object& object, std::size_t object_size) {
+    const std::size_t size = key.size() + overhead + object_size;
     if (size > max_bytes_ / 4) return;
     Objects forgotten;  // outlives the lock: dropping Python objects may run any code
     nb::ft_lock_guard guard(mutex_);
@@ -37,10 +40,11 @@ class Cache {
   }
 
  private:
-  static constexpr std::size_t overhead = 256;  // the object and its place in the map, roughly
+  static constexpr std::size_t overhead = 128;  // the place in the map, roughly
 
-  struct Hash : std::hash<std::string_view> {
+  struct Hash {
     using is_transparent = void;
+    std::size_t operator()(std::string_view key) const { return wire::seeded_hash(key); }
   };
   using Objects = std::unordered_map<std::string, nb::object, Hash, std::equal_to<>>;
 

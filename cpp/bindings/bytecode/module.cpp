@@ -69,9 +69,7 @@ bool module_may_name(nb::handle module, const nb::args& names) {
 nb::tuple module_head(nb::handle module) {
   const Buffer buffer(module);
   const wire::Head head = over(buffer.bytes().size(), [&] { return wire::read_head(buffer.bytes(), module_path); });
-  const auto name = [](const wire::Names::Operation& operation) {
-    return text(std::string(operation.dialect) + '.' + std::string(operation.name));
-  };
+  const auto name = [](const std::string& operation) { return text(operation); };
   return nb::make_tuple(text(head.producer), frozenset(head.dialects, text), frozenset(head.operations, name),
                         frozenset(head.attributes, kind), frozenset(head.types, kind));
 }

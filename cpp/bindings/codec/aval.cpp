@@ -114,7 +114,10 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
       if (nb::object aval = plain_aval(shape, dtype); aval.is_valid()) return aval;
     return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space);
   });
-  if (!key.empty()) jax_.avals.insert(key, object);
+  if (!key.empty()) {
+    constexpr std::size_t bytes_of_aval = 384, bytes_of_dimension = 40;
+    jax_.avals.insert(key, object, bytes_of_aval + bytes_of_dimension * wire::Values::length(aval.shape()));
+  }
   return object;
 }
 

@@ -45,6 +45,7 @@ class Decoder {
   bool is_shareable() const { return shareable_; }
 
  private:
+  class TreeKey;
   struct TreeState {
     struct Run {
       std::size_t start = 0, nodes = 0, leaves = 0;
@@ -58,7 +59,6 @@ class Decoder {
   // pytreedef.cpp
   nb::object tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where);
   void add_nodes(const schema::PyTreeDef& node, TreeState& state);
-  bool add_to_key(const schema::PyTreeDef& node);
   nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
                     const wire::Path& where);
   // aval.cpp
@@ -162,7 +162,8 @@ class Decoder {
   const schema::FunctionNotes* const notes_;  // of the trailer
   std::string key_;                           // of a cache, while it is being put together
   bool shareable_ = true;
-  nb::object scope_;  // of symbolic dimensions; made for the first of them
+  nb::dict parsed_auxdata_;  // of custom nodes that jaxexp itself knows
+  nb::object scope_;         // of symbolic dimensions; made for the first of them
   Objects strings_, bytes_, dimensions_, avals_, weak_avals_, meshes_, specs_, named_shardings_;
 };
 

@@ -33,7 +33,8 @@ Offset<schema::PyTreeDef> Encoder::tree(nb::handle treedef) {
   if (jax_.tree_state_known) return tree_of_state(tuple_of(treedef.attr(names_.__getstate__)()[1])).table;
   const auto leaves = nb::cast<std::uint64_t>(treedef.attr(names_.num_leaves));
   const auto nodes = nb::cast<std::uint64_t>(treedef.attr(names_.num_nodes));
-  return tree_of_node(treedef, nodes <= wire::shared_tree_nodes(leaves), 1).table;
+  const bool share = wire::weight_of(Kind::custom) * nodes <= wire::shared_tree_nodes(leaves);
+  return tree_of_node(treedef, share, 1).table;
 }
 
 Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
@@ -45,7 +46,18 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
   const std::size_t size = nb::len(nodes);
   if (size == 0) refuse(changed);
   const auto leaves = nb::cast<std::uint64_t>(fields_of(nodes[size - 1])(4));  // the root comes last
-  const bool share = size <= wire::shared_tree_nodes(leaves);
+  const auto weight = [&] {
+    std::uint64_t sum = 0;
+    for (nb::handle node : nodes) {
+      const auto state = nb::cast<int>(fields_of(node)(0));
+      sum += wire::weight_of(state == dict                          ? Kind::dict
+                             : state == named_tuple || state > dict ? Kind::custom
+                                                                    : Kind::leaf);
+    }
+    return sum;
+  };
+  const std::uint64_t most = wire::shared_tree_nodes(leaves);
+  const bool share = wire::weight_of(Kind::custom) * size <= most || weight() <= most;
 
   std::vector<TreeNode> pending;  // subtrees whose parent has not come yet
   pending.reserve(16);
@@ -141,9 +153,60 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
   return {table, depth};
 }
 
+/// Puts together what describes a tree without custom nodes: kinds, arities and keys in pre-order. What a tree shares
+/// is described once; later occurrences are the number of the first one. So a key is no longer than the artifact,
+/// however large the tree is.
+class Decoder::TreeKey {
+ public:
+  explicit TreeKey(std::string& key) : key_(key) {}
+
+  /// False where there is a custom node: such trees are made by building the pytree.
+  bool add(const schema::PyTreeDef& node) {
+    if (node.kind() == Kind::custom) return false;
+    if (node.kind() == Kind::leaf) {
+      key_ += static_cast<char>(Kind::leaf);
+      return true;
+    }
+    if (refers_back(nodes_, &node, node_again)) return true;
+    key_ += static_cast<char>(node.kind());
+    const std::uint32_t arity = wire::Values::length(node.children());
+    number(arity);
+    if (node.kind() == Kind::dict)
+      for (std::uint32_t i = 0; i < arity; ++i) add(*node.children_names()->Get(i));
+    for (std::uint32_t i = 0; i < arity; ++i)
+      if (!add(*node.children()->Get(i))) return false;
+    return true;
+  }
+
+ private:
+  static constexpr char node_again = 100, name_again = 101, name = 102;  // no kinds of nodes
+
+  void add(const flatbuffers::String& text) {
+    if (refers_back(names_, &text, name_again)) return;
+    key_ += name;
+    number(text.size());
+    key_ += text.string_view();
+  }
+
+  bool refers_back(wire::FlatMap<std::uint32_t>& known, const void* table, char mark) {
+    const auto [index, is_new] = known.insert(reinterpret_cast<std::uintptr_t>(table));
+    if (is_new)
+      index = known_++;
+    else
+      key_ += mark, number(index);
+    return !is_new;
+  }
+
+  void number(std::uint32_t n) { key_.append(reinterpret_cast<const char*>(&n), sizeof n); }
+
+  std::string& key_;
+  std::uint32_t known_ = 0;
+  wire::FlatMap<std::uint32_t> nodes_, names_;  // the numbers of their first occurrences
+};
+
 nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where) {
   key_.clear();
-  if (jax_.tree_state_known && add_to_key(root)) {
+  if (jax_.tree_state_known && TreeKey(key_).add(root)) {
     if (nb::object known = jax_.trees.find(key_); known.is_valid()) return known;
     TreeState state;
     add_nodes(root, state);
@@ -152,7 +215,8 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
       treedef.attr(names_.__setstate__)(nb::make_tuple(jax_.tree_registry, state.nodes));
       return treedef;
     });
-    jax_.trees.insert(key_, treedef);
+    constexpr std::size_t bytes_of_node = 128;  // in a treedef, with a key
+    jax_.trees.insert(key_, treedef, bytes_of_node * nb::len(state.nodes));
     return treedef;
   }
   shareable_ = false;
@@ -164,27 +228,6 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
     throw wire::Error(where, "custom nodes that keep their " + std::to_string(next_leaf) + " leaves",
                       std::to_string(leaves));
   return treedef;
-}
-
-/// Appends what describes a tree to `key_`: kinds, arities and keys in pre-order. False where there is a custom node:
-/// such trees are made by building the pytree.
-bool Decoder::add_to_key(const schema::PyTreeDef& node) {
-  if (node.kind() == Kind::custom) return false;
-  key_ += static_cast<char>(node.kind());
-  if (node.kind() == Kind::leaf) return true;
-  const auto number = [&](std::uint32_t n) { key_.append(reinterpret_cast<const char*>(&n), sizeof n); };
-  const std::uint32_t arity = wire::Values::length(node.children());
-  number(arity);
-  if (node.kind() == Kind::dict) {
-    for (std::uint32_t i = 0; i < arity; ++i) {
-      const std::string_view name = node.children_names()->Get(i)->string_view();
-      number(static_cast<std::uint32_t>(name.size()));
-      key_ += name;
-    }
-  }
-  for (std::uint32_t i = 0; i < arity; ++i)
-    if (!add_to_key(*node.children()->Get(i))) return false;
-  return true;
 }
 
 /// Appends the nodes of a tree without custom nodes, in post-order.
@@ -232,7 +275,9 @@ nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leav
     }
     case Kind::custom: {
       const nb::object auxdata = node.custom_auxdata() ? bytes(*node.custom_auxdata()) : nb::bytes("", 0);
-      return placing(where, [&] { return jax_.build_custom_node(string(*node.custom_name()), auxdata, children); });
+      return placing(where, [&] {
+        return jax_.build_custom_node(string(*node.custom_name()), auxdata, children, parsed_auxdata_);
+      });
     }
     default: return children;
   }

@@ -58,14 +58,16 @@ class NoCollections {
 /// Makes Exported objects. Those of equal metadata share all that decoding gives.
 class Maker {
  public:
-  Maker(nb::handle makes, std::size_t most_kinds)
-      : exported_(makes.attr("Exported")),
+  Maker(nb::handle makes, nb::object admit, std::size_t most_kinds)
+      : admit_(std::move(admit)),
+        exported_(makes.attr("Exported")),
         loaded_vjp_(makes.attr("LoadedVjp")),
         metadata_from_json_(makes.attr("metadata_from_json")),
         decoded_(most_kinds) {}
 
   nb::object exported(const Item& item) {
     Artifact artifact(item.source);
+    if (!admit_.is_none()) admit_(nb::cast(artifact));
     nb::dict fields = this->fields(artifact, item);
     const std::optional<Artifact> vjp = artifact.vjp();
     fields[get_vjp_name_] = vjp ? loaded_vjp_(nb::cast(*vjp)) : nb::none();
@@ -117,7 +119,7 @@ class Maker {
 
   static nb::object interned(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 
-  const nb::object exported_, loaded_vjp_, metadata_from_json_;
+  const nb::object admit_, exported_, loaded_vjp_, metadata_from_json_;
   const nb::object artifact_name_ = interned("_artifact"), get_vjp_name_ = interned("_get_vjp"),
                    metadata_name_ = interned("_metadata"), dict_name_ = interned("__dict__"),
                    nothing_ = nb::make_tuple();
@@ -131,7 +133,7 @@ class Reading {
 
   nb::tuple run() {
     const NoCollections pause;
-    Maker maker(how_.makes, items_.size());
+    Maker maker(how_.makes, how_.admit, items_.size());
     nb::list results, failed;
     const std::size_t step = std::clamp<std::size_t>(items_.size() / (8 * how_.workers), 1, 16);
     const std::size_t steps = (items_.size() + step - 1) / step;

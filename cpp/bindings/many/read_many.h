@@ -18,11 +18,13 @@ void bind_file_bytes(nb::module_& module);
 /// Where it stops at the first exception, that one comes last.
 ///
 /// `workers` threads, the caller's included, read files and verify everything; the others do not hold the GIL. `makes`
-/// has what makes objects: `Exported`, `LoadedVjp` and `metadata_from_json`.
+/// has what makes objects: `Exported`, `LoadedVjp` and `metadata_from_json`. `admit` is None, or is called with each
+/// artifact before anything is made of it; what it raises takes the place of the object.
 struct ReadMany {
   nb::object makes;
   std::size_t workers;
   bool stop;
+  nb::object admit;
 
   /// Items are paths and buffers. Large files are mapped if that is allowed. For a file of more than `most_file_bytes`,
   /// its size is returned, and counts as an exception.

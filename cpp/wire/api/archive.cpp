@@ -7,45 +7,25 @@
 #include <string>
 
 #include "wire/api/translating.h"
-#include "wire/archive/end.h"
+#include "wire/archive/find_end.h"
 #include "wire/archive/index.h"
 #include "wire/base/error.h"
 
 namespace jaxexp {
 namespace {
 
-/// The archive's end: that of the file, or the last one inside it where an append was interrupted. Returns the position
-/// behind it, and what it says.
-std::pair<std::size_t, wire::ArchiveEnd> end_of(std::span<const std::uint8_t> file) {
-  using wire::ArchiveEnd;
-  std::size_t end = file.size();
-  if (end >= ArchiveEnd::size) {
-    const auto last = file.last(ArchiveEnd::size);
-    if (const auto found = ArchiveEnd::read(last)) return {end, *found};
-    if (ArchiveEnd::is_resembled_by(last))
-      throw wire::Error({}, "an archive's end", "a damaged one; get another copy of the archive");
-  }
-  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  for (std::size_t magic = text.size();
-       magic != 0 && (magic = text.rfind(ArchiveEnd::magic, magic - 1)) != text.npos;) {
-    if (magic < ArchiveEnd::magic_at) break;
-    const std::size_t start = magic - ArchiveEnd::magic_at;
-    if (file.size() - start < ArchiveEnd::size) continue;
-    if (const auto found = ArchiveEnd::read(file.subspan(start, ArchiveEnd::size)))
-      return {start + ArchiveEnd::size, *found};
-  }
-  throw wire::Error({}, "an archive of artifacts, with an index that its end points to", "something else");
+wire::FoundEnd end_of(std::span<const std::uint8_t> file) {
+  return wire::find_end(
+      file.size(), [&](std::uint64_t position, std::size_t size) { return file.subspan(position, size); },
+      /*may_walk=*/true);
 }
 
 }  // namespace
 
 struct Archive::State {
   explicit State(std::span<const std::uint8_t> file) : file(file) {
-    const auto [end, said] = end_of(file);
+    const auto [end, said, rest] = end_of(file);
     this->end = end;
-    if (said.index_position > end || said.index_size > end - said.index_position ||
-        said.root_position > said.index_size || said.root_size > said.index_size - said.root_position)
-      throw wire::Error({}, "an index inside the archive", "one that leads out of it");
     const auto bytes = file.subspan(said.index_position, said.index_size);
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
       throw std::invalid_argument("an archive has to begin at a multiple of eight, as a mapped file does");

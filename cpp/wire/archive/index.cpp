@@ -37,11 +37,29 @@ const Root& verified(std::span<const std::uint8_t> bytes, std::uint32_t tables, 
   return *flatbuffers::GetRoot<Root>(bytes.data());
 }
 
-void check_text(const flatbuffers::String* text, const Path& path) {
-  if (!text) return;
-  if (text->size() > max_index_text_size)
-    refuse(path, "at most " + std::to_string(max_index_text_size) + " bytes", std::to_string(text->size()));
+/// Returns its size.
+std::size_t check_text(const flatbuffers::String* text, const Path& path, std::size_t most) {
+  if (!text) return 0;
+  if (text->size() > most) refuse(path, "at most " + std::to_string(most) + " bytes", std::to_string(text->size()));
   if (!is_utf8({text->Data(), text->size()})) refuse(path, "UTF-8", "bytes that are not");
+  return text->size();
+}
+
+/// Returns the size of all texts.
+std::size_t check_texts(const schema::Member& member, const Path& path) {
+  return check_text(member.fun_name(), {&path, "fun_name"}, max_index_text_size) +
+         check_text(member.jax_version(), {&path, "jax_version"}, max_index_list_size) +
+         check_text(member.writer(), {&path, "writer"}, max_index_list_size) +
+         check_text(member.platforms(), {&path, "platforms"}, max_index_list_size) +
+         check_text(member.arguments(), {&path, "arguments"}, max_index_list_size) +
+         check_text(member.results(), {&path, "results"}, max_index_list_size) +
+         check_text(member.metadata(), {&path, "metadata"}, max_index_text_size);
+}
+
+bool has_module(const schema::Member& member, const schema::Module& module) {
+  return member.modules() && std::ranges::any_of(*member.modules(), [&](const schema::Module* own) {
+           return own->position() == module.position() && own->size() == module.size();
+         });
 }
 
 std::string zip_name(const schema::Member& member) {
@@ -61,7 +79,7 @@ ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const 
     refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size()));
   if (root_->end() != end)
     refuse({&index_path, "end"}, "members that end at byte " + std::to_string(end), std::to_string(root_->end()));
-  check_text(root_->writer(), {&index_path, "writer"});
+  check_text(root_->writer(), {&index_path, "writer"}, max_index_list_size);
   checked_ = std::make_unique<std::atomic<bool>[]>(blocks);
 }
 
@@ -116,9 +134,26 @@ void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8
 
 void ArchiveIndex::check() const {
   if (all_checked_.load(std::memory_order_acquire)) return;
-  for (std::uint32_t i = 0; i < root_->blocks()->size(); ++i) block(i);
+  check_names();
   check_places();
   all_checked_.store(true, std::memory_order_release);
+}
+
+void ArchiveIndex::check_names() const {
+  if (names_checked_.load(std::memory_order_acquire)) return;
+  // In their order, names with a common beginning follow each other. So `beginnings` has all names that the one at hand
+  // begins with, and there are at most as many as it has bytes.
+  std::vector<std::string_view> beginnings;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    const std::string_view name = member(i).name()->string_view();
+    while (!beginnings.empty() && !name.starts_with(beginnings.back())) beginnings.pop_back();
+    for (const std::string_view beginning : beginnings)
+      if (name[beginning.size()] == '/')
+        refuse({&index_path, "members", i}, "names that are files or folders",
+               "'" + escaped(shortened(beginning)) + "', which is both");
+    beginnings.push_back(name);
+  }
+  names_checked_.store(true, std::memory_order_release);
 }
 
 const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
@@ -146,18 +181,22 @@ const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
   if (block.members()->size() != end - first)
     refuse(path, std::to_string(end - first) + " members", std::to_string(block.members()->size()));
   std::string_view previous;
+  std::size_t texts = 0;
   for (std::uint32_t i = 0; i < block.members()->size(); ++i) {
     const schema::Member& member = *block.members()->Get(i);
-    check_member(member, previous, first + i);
+    texts += check_member(member, previous, first + i);
     previous = member.name()->string_view();
   }
+  if (const std::size_t most = max_text_per_block_byte * bytes.size(); texts > most)
+    refuse(path, "texts of at most " + std::to_string(most) + " bytes in total", std::to_string(texts));
   if (first_name(number) != block.members()->Get(0)->name()->string_view() ||
       (number + 1 < root_->blocks()->size() && first_name(number + 1) <= previous))
     refuse(path, "names in ascending order over all blocks", "others");
   return block;
 }
 
-void ArchiveIndex::check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const {
+std::size_t ArchiveIndex::check_member(const schema::Member& member, std::string_view previous,
+                                       std::uint32_t number) const {
   const Path path{&index_path, "members", number};
   const std::string_view name = member.name()->string_view();
   if (const std::string wrong = wrong_with_name(name); !wrong.empty())
@@ -170,6 +209,9 @@ void ArchiveIndex::check_member(const schema::Member& member, std::string_view p
       place.header() > place.position())
     refuse({&path, "place"}, "bytes in front of the index, at a multiple of " + std::to_string(member_alignment),
            std::to_string(place.size()) + " at " + std::to_string(place.position()));
+  constexpr std::size_t fixed_header = 30;
+  if (!place.shared() && place.header() < fixed_header + zip_name(member).size())
+    refuse({&path, "place"}, "a ZIP header in front of the bytes", std::to_string(place.header()) + " bytes");
   // FlatBuffers' verifier does not check this.
   if (Values::length(member.modules()) != 0 &&
       reinterpret_cast<std::uintptr_t>(member.modules()->Data()) % alignof(schema::Module) != 0)
@@ -185,13 +227,7 @@ void ArchiveIndex::check_member(const schema::Member& member, std::string_view p
   }
   if (!place.apart() && member.size() != place.size())
     refuse({&path, "size"}, "the size of its bytes", std::to_string(member.size()));
-  check_text(member.fun_name(), {&path, "fun_name"});
-  check_text(member.jax_version(), {&path, "jax_version"});
-  check_text(member.writer(), {&path, "writer"});
-  check_text(member.platforms(), {&path, "platforms"});
-  check_text(member.arguments(), {&path, "arguments"});
-  check_text(member.results(), {&path, "results"});
-  check_text(member.metadata(), {&path, "metadata"});
+  return check_texts(member, path);
 }
 
 void ArchiveIndex::check_places() const {
@@ -209,7 +245,7 @@ void ArchiveIndex::check_places() const {
   }
   std::ranges::sort(extents, {}, &Extent::start);
   for (std::size_t i = 1; i < extents.size(); ++i)
-    if (extents[i].start < extents[i - 1].end)
+    if (extents[i].start < extents[i - 1].end)  // none is empty: each has a header
       refuse(
           {&index_path, "members", extents[i].number}, "bytes of its own",
           "some that belong to '" + escaped(shortened(member(extents[i - 1].number).name()->string_view())) + "', too");
@@ -234,9 +270,11 @@ void ArchiveIndex::check_places() const {
         return module.position() >= start && module.position() <= end && module.size() <= end - module.position();
       };
       if (!place.apart() && is_within(place.position(), place.position() + place.size())) continue;
+      // A module that is apart is one of a member's own: so there are no more of them than members have.
       const Extent* const owner = holder(module.position());
-      if (!owner || owner->apart || !is_within(owner->position, owner->end))
-        refuse({&path, "modules", j}, "bytes inside a member", "others");
+      if (!owner || owner->apart || !is_within(owner->position, owner->end) ||
+          !has_module(this->member(owner->number), module))
+        refuse({&path, "modules", j}, "a module of a member that has its modules", "other bytes");
     }
   }
 }

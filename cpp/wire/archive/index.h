@@ -38,13 +38,17 @@ class ArchiveIndex {
   /// The header of a member that owns its bytes. Throws Error where `header`, which is in front of them, is another.
   void check_header(std::uint32_t number, std::span<const std::uint8_t> header) const;
 
-  /// All blocks, and that no two members share bytes unless they say so. Throws Error.
+  /// All blocks, and that no name is both a member's and a folder's. Throws Error.
+  void check_names() const;
+
+  /// The same, and that no two members share bytes unless they say so. Throws Error.
   void check() const;
 
  private:
   const schema::Block& block(std::uint32_t number) const;
   const schema::Block& check_block(std::uint32_t number) const;
-  void check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const;
+  /// Returns how many bytes its texts have.
+  std::size_t check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const;
   void check_places() const;
   std::uint32_t block_of(std::uint32_t member) const;
   std::uint32_t first_member(std::uint32_t block) const;
@@ -54,7 +58,7 @@ class ArchiveIndex {
   std::uint64_t end_;
   const schema::Index* root_;
   std::unique_ptr<std::atomic<bool>[]> checked_;  // blocks
-  mutable std::atomic<bool> all_checked_ = false;
+  mutable std::atomic<bool> names_checked_ = false, all_checked_ = false;
 };
 
 }  // namespace jaxexp::wire

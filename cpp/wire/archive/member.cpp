@@ -6,29 +6,34 @@
 namespace jaxexp::wire {
 namespace {
 
-std::string text(const flatbuffers::String* string) { return string ? string->str() : std::string(); }
+Text text(const flatbuffers::String* string, Member::Texts& texts) {
+  if (!string) return {};
+  const auto [place, is_new] = texts.try_emplace(string);
+  if (is_new) place->second = string->str();
+  return place->second;
+}
 
-std::optional<std::string> optional_text(const flatbuffers::String* string) {
-  return string ? std::optional(string->str()) : std::nullopt;
+std::optional<Text> optional_text(const flatbuffers::String* string, Member::Texts& texts) {
+  return string ? std::optional(text(string, texts)) : std::nullopt;
 }
 
 }  // namespace
 
-Member Member::of(const schema::Member& table) {
+Member Member::of(const schema::Member& table, Texts& texts) {
   const schema::Place& place = *table.place();
   Member member{
-      .summary = {.fun_name = text(table.fun_name()),
-                  .jax_version = optional_text(table.jax_version()),
-                  .writer = text(table.writer()),
-                  .platforms = text(table.platforms()),
+      .summary = {.fun_name = text(table.fun_name(), texts),
+                  .jax_version = optional_text(table.jax_version(), texts),
+                  .writer = text(table.writer(), texts),
+                  .platforms = text(table.platforms(), texts),
                   .nr_devices = table.nr_devices(),
-                  .arguments = text(table.arguments()),
+                  .arguments = text(table.arguments(), texts),
                   .argument_count = table.argument_count(),
-                  .results = text(table.results()),
+                  .results = text(table.results(), texts),
                   .result_count = table.result_count()},
       .digest = stored(*table.digest()),
       .size = table.size(),
-      .metadata = optional_text(table.metadata()),
+      .metadata = optional_text(table.metadata(), texts),
       .own_metadata = table.own_metadata(),
       .place = {place.position(), place.size(), place.crc32(), place.header(), place.shared(), place.apart()},
   };

@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "archive_generated.h"
+#include "wire/archive/text.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::wire {
@@ -27,25 +28,29 @@ struct Member {
 
   /// Enough of a function to choose it; lists have a line for each element.
   struct Summary {
-    std::string fun_name;
-    std::optional<std::string> jax_version;
-    std::string writer, platforms;
+    Text fun_name;
+    std::optional<Text> jax_version;
+    Text writer, platforms;
     std::uint32_t nr_devices = 0;
-    std::string arguments;
+    Text arguments;
     std::uint32_t argument_count = 0;
-    std::string results;
+    Text results;
     std::uint32_t result_count = 0;
   };
 
   Summary summary = {};
   Digest digest = {};
   std::uint32_t size = 0;
-  std::optional<std::string> metadata = {};
+  std::optional<Text> metadata = {};
   bool own_metadata = false;
   Place place = {};
   std::vector<Module> modules = {};
 
-  static Member of(const schema::Member& table);
+  /// The texts of a block, by where they are in it.
+  using Texts = std::unordered_map<const flatbuffers::String*, Text>;
+
+  /// Members of one block that are given the same `texts` share theirs.
+  static Member of(const schema::Member& table, Texts& texts);
 };
 
 }  // namespace jaxexp::wire

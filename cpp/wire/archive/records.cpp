@@ -7,7 +7,6 @@
 #include "wire/archive/limits.h"
 #include "wire/archive/member_name.h"
 #include "wire/artifact/stored_digest.h"
-#include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
 #include "wire/exported/limits.h"
 
@@ -18,19 +17,20 @@ schema::Digest to_struct(const Digest& digest) {
   return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest));
 }
 
-void check_text(std::string_view text, const char* what) {
-  if (text.size() > max_index_text_size)
+void check_text(const Text& text, const char* what, std::size_t most = max_index_text_size) {
+  if (text.size() > most)
     throw std::invalid_argument(std::string(what) + " of an archive's member has to be at most " +
-                                std::to_string(max_index_text_size) + " bytes, found " + std::to_string(text.size()));
+                                std::to_string(most) + " bytes, found " + std::to_string(text.size()));
 }
 
 }  // namespace
 
 void ArchiveRecords::take(const ArchiveIndex& index) {
   index.check();
+  Member::Texts texts;
   for (std::uint32_t i = 0; i < index.size(); ++i) {
     const schema::Member& member = index.member(i);
-    const auto place = members_.emplace_hint(members_.end(), member.name()->str(), Member::of(member));
+    const auto place = members_.emplace_hint(members_.end(), member.name()->str(), Member::of(member, texts));
     know(place->first, place->second);
   }
 }
@@ -53,48 +53,79 @@ void ArchiveRecords::check_name(std::string_view name) const {
 
 void ArchiveRecords::put(const std::string& name, Member member) {
   check_text(member.summary.fun_name, "the function's name");
-  check_text(member.summary.platforms, "the list of platforms");
+  check_text(member.summary.platforms, "the list of platforms", max_index_list_size);
+  check_text(member.summary.arguments, "the list of arguments", max_index_list_size);
+  check_text(member.summary.results, "the list of results", max_index_list_size);
+  check_text(member.summary.writer, "the list of releases", max_index_list_size);
+  if (member.summary.jax_version) check_text(*member.summary.jax_version, "the release of JAX", max_index_list_size);
   if (member.metadata) check_text(*member.metadata, "the metadata");
-  Member& known = members_[name];
-  known = std::move(member);
-  know(name, known);
+  const auto place = members_.try_emplace(name).first;
+  forget(place->first, place->second);
+  place->second = std::move(member);
+  know(place->first, place->second);
 }
 
-void ArchiveRecords::remove(std::string_view name) { members_.erase(members_.find(name)); }
+void ArchiveRecords::remove(std::string_view name) {
+  const auto place = members_.find(name);
+  forget(place->first, place->second);
+  members_.erase(place);
+}
 
-void ArchiveRecords::know(const std::string& name, const Member& member) {
-  if (member.place.shared) return;
-  contents_.emplace(member.digest, name);
-  if (member.place.apart) return;
-  for (std::size_t i = 0; i < member.modules.size(); ++i)
-    modules_.emplace(member.modules[i].digest, std::pair(name, i));
+template <class Change>
+void ArchiveRecords::change(std::string_view name, const Member& member, const Change& change) {
+  const Member::Place& place = member.place;
+  if (place.shared)
+    change(sharing_, std::pair(place.position, name));
+  else
+    change(contents_, std::tuple(member.digest, member.size, name));
+  for (std::size_t i = 0; i < member.modules.size(); ++i) {
+    const Member::Module& module = member.modules[i];
+    if (place.apart)
+      change(using_, std::pair(module.position, name));
+    else if (!place.shared)
+      change(modules_, std::tuple(module.digest, module.size, name, i));
+  }
+}
+
+void ArchiveRecords::know(std::string_view name, const Member& member) {
+  change(name, member, [](auto& set, const auto& key) { set.insert(key); });
+}
+
+void ArchiveRecords::forget(std::string_view name, const Member& member) {
+  change(name, member, [](auto& set, const auto& key) { set.erase(key); });
 }
 
 const std::string* ArchiveRecords::of_content(const Digest& digest, std::uint32_t size) const {
-  const auto [first, last] = contents_.equal_range(digest);
-  for (auto found = first; found != last; ++found) {
-    const auto member = members_.find(found->second);
-    if (member == members_.end() || member->second.place.shared) continue;
-    if (member->second.digest == digest && member->second.size == size) return &member->first;
-  }
-  return nullptr;
+  const auto found = contents_.lower_bound({digest, size, {}});
+  if (found == contents_.end() || std::get<0>(*found) != digest || std::get<1>(*found) != size) return nullptr;
+  return &members_.find(std::get<2>(*found))->first;
 }
 
 const Member::Module* ArchiveRecords::module(const Digest& digest, std::uint32_t size) const {
-  const auto [first, last] = modules_.equal_range(digest);
-  for (auto found = first; found != last; ++found) {
-    const auto& [name, number] = found->second;
-    const auto member = members_.find(name);
-    if (member == members_.end() || member->second.place.shared || member->second.place.apart) continue;
-    if (number >= member->second.modules.size()) continue;
-    const Member::Module& module = member->second.modules[number];
-    if (module.digest == digest && module.size == size) return &module;
-  }
-  return nullptr;
+  const auto found = modules_.lower_bound({digest, size, {}, 0});
+  if (found == modules_.end() || std::get<0>(*found) != digest || std::get<1>(*found) != size) return nullptr;
+  return &members_.find(std::get<2>(*found))->second.modules[std::get<3>(*found)];
 }
 
-std::size_t ArchiveRecords::DigestHash::operator()(const Digest& digest) const {
-  return load<std::size_t>(digest.data());
+namespace {
+
+/// The names between two positions, each once, in ascending order.
+std::vector<std::string> names_between(const std::set<std::pair<std::uint64_t, std::string_view>>& places,
+                                       std::uint64_t begin, std::uint64_t end) {
+  std::set<std::string_view> names;
+  for (auto place = places.lower_bound({begin, {}}); place != places.end() && place->first < end; ++place)
+    names.insert(place->second);
+  return {names.begin(), names.end()};
+}
+
+}  // namespace
+
+std::vector<std::string> ArchiveRecords::sharing(std::uint64_t position) const {
+  return names_between(sharing_, position, position + 1);
+}
+
+std::vector<std::string> ArchiveRecords::using_modules(std::uint64_t begin, std::uint64_t end) const {
+  return names_between(using_, begin, end);
 }
 
 std::vector<ZipMember> ArchiveRecords::files() const {
@@ -132,7 +163,7 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
         modules.emplace_back(module.position, module.size, to_struct(module.digest));
       // Members that follow each other have much in common.
       const auto shared = [&](const std::string& text) { return fbb.CreateSharedString(text); };
-      const auto optional = [&](const std::optional<std::string>& text) {
+      const auto optional = [&](const std::optional<Text>& text) {
         return text ? shared(*text) : flatbuffers::Offset<flatbuffers::String>();
       };
       const auto name = fbb.CreateString(member->first);

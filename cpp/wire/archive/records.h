@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -37,10 +37,14 @@ class ArchiveRecords {
   void put(const std::string& name, Member member);
   void remove(std::string_view name);
 
-  /// A member that owns its bytes and has this content.
+  /// A member that owns its bytes and has this content; null where there is none.
   const std::string* of_content(const Digest& digest, std::uint32_t size) const;
   /// A module of this content inside a member that owns its bytes and has its modules in them.
   const Member::Module* module(const Digest& digest, std::uint32_t size) const;
+  /// The members that share another's bytes at a position.
+  std::vector<std::string> sharing(std::uint64_t position) const;
+  /// The members with modules that are apart from them, between two positions.
+  std::vector<std::string> using_modules(std::uint64_t begin, std::uint64_t end) const;
 
   /// `end` is where the members' bytes end and the index begins. Throws std::length_error where it is too large.
   IndexBytes write(std::string_view writer, std::uint64_t end) const;
@@ -49,16 +53,17 @@ class ArchiveRecords {
   std::vector<ZipMember> files() const;
 
  private:
-  struct DigestHash {
-    std::size_t operator()(const Digest& digest) const;
-  };
-
-  void know(const std::string& name, const Member& member);
+  /// What is looked for is ordered, not hashed: digests, positions and names are what hostile files say. Names are
+  /// those of `members_`.
+  void know(std::string_view name, const Member& member);
+  void forget(std::string_view name, const Member& member);
+  template <class Change>
+  void change(std::string_view name, const Member& member, const Change& change);
 
   Members members_;
-  // May name members that were removed, so every hit is looked up in `members_`.
-  std::unordered_multimap<Digest, std::string, DigestHash> contents_;
-  std::unordered_multimap<Digest, std::pair<std::string, std::size_t>, DigestHash> modules_;
+  std::set<std::tuple<Digest, std::uint32_t, std::string_view>> contents_;
+  std::set<std::tuple<Digest, std::uint32_t, std::string_view, std::size_t>> modules_;  // with the number of the module
+  std::set<std::pair<std::uint64_t, std::string_view>> sharing_, using_;                // by positions
 };
 
 }  // namespace jaxexp::wire

@@ -2,16 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 
 #include "wire/archive/index.h"
 #include "wire/artifact/known.h"
 
 namespace jaxexp::wire {
 
-/// Reads all bytes of a member, which begin with its header in the ZIP file, and of its modules where they are apart.
-/// Throws Error where its digest, its structure or its meaning is wrong. `known` is shared by all members of one file.
+/// Digests of modules, by position and size. Many members may have one module: it is read once for all of them.
+using ModuleDigests = std::map<std::pair<std::uint64_t, std::uint32_t>, Digest>;
+
+/// Reads all bytes of a member, which begin with its header in the ZIP file. `modules` has those that are apart from
+/// it. Throws Error where its digest, its structure or its meaning is wrong. `known` is shared by all members of one
+/// file.
 void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<const std::uint8_t> bytes,
-                   std::span<const std::span<const std::uint8_t>> modules, Known& known);
+                   const ModuleDigests& modules, Known& known);
 
 }  // namespace jaxexp::wire

@@ -8,8 +8,9 @@
 
 namespace jaxexp::wire {
 
-/// Where an archive keeps its index, and artifacts without their modules.
-inline constexpr std::string_view index_name = ".jaxexp/index", apart_folder = ".jaxexp/apart/";
+/// Where an archive keeps its index, artifacts without their modules, and the heads of its sections.
+inline constexpr std::string_view index_name = ".jaxexp/index", apart_folder = ".jaxexp/apart/",
+                                  section_name = ".jaxexp/section";
 
 /// What stands in front of a member's bytes when it begins at `position`; they begin at a multiple of
 /// `member_alignment`. Dates and attributes are the same for all members, so equal members make equal files.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "wire/base/seed.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -19,6 +21,10 @@ Digest canonical(const XXH128_hash_t& hash) {
 }  // namespace
 
 Digest digest(std::span<const std::uint8_t> bytes) { return canonical(XXH3_128bits(bytes.data(), bytes.size())); }
+
+std::uint64_t seeded_hash(std::string_view text) {
+  return XXH3_64bits_withSeed(text.data(), text.size(), process_seed());
+}
 
 Digest copy_and_digest(std::uint8_t* target, std::span<const std::uint8_t> bytes) {
   constexpr std::size_t step = std::size_t{1} << 17;  // stays in a core's cache between the two uses

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace jaxexp::wire {
 
@@ -12,6 +13,9 @@ namespace jaxexp::wire {
 using Digest = std::array<std::uint8_t, 16>;
 
 Digest digest(std::span<const std::uint8_t> bytes);
+
+/// For hash tables: different in each process, so that nobody can choose texts that collide.
+std::uint64_t seeded_hash(std::string_view text);
 
 /// Copies bytes and returns their digest, in one pass through memory.
 Digest copy_and_digest(std::uint8_t* target, std::span<const std::uint8_t> bytes);

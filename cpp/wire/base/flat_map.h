@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "wire/base/seed.h"
+
 namespace jaxexp::wire {
 
 /// Open addressing in one array: these maps live for one pass and have one look-up for each table or object.
@@ -37,7 +39,7 @@ class FlatMap {
 
   std::size_t place(std::uint64_t key) const {
     const std::size_t mask = slots_.size() - 1;
-    std::size_t i = (key * 0x9E3779B97F4A7C15u) >> 32;
+    std::size_t i = (key * factor_) >> 32;
     while (slots_[i & mask].key != 0 && slots_[i & mask].key != key) ++i;
     return i & mask;
   }
@@ -51,6 +53,7 @@ class FlatMap {
 
   std::vector<Slot> slots_;
   std::size_t used_ = 0;
+  std::uint64_t factor_ = process_seed() | 1;  // positions are chosen by who writes the buffer
 };
 
 }  // namespace jaxexp::wire

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,8 +31,6 @@ struct Operation {
   bool registered;  // whether its properties are in the section for that
   bool is_vhlo, is_function, is_custom_call;
   const OperationAttributes* attributes;
-  std::string_view dialect, name;
-  std::uint32_t number;  // counts them from 1
   std::uint64_t count = 0;
 };
 
@@ -41,41 +40,50 @@ class AttributeCheck {
   AttributeCheck(const Names& names, const AttributesAndTypes& tables) : names_(names), tables_(tables) {}
 
   /// Properties of VHLO's operations are their attributes, one after the other.
-  void properties(const Operation& kind, Cursor given) const {
-    if (!kind.attributes) return;
-    for (const char letter : kind.attributes->kinds) check(given, *kind.attributes, letter, attribute(given));
+  /// Returns their weight.
+  std::uint64_t properties(const Operation& kind, Cursor given) const {
+    if (!kind.attributes) return given.left();
+    std::uint64_t weight = 0;
+    for (const char letter : kind.attributes->kinds) {
+      const std::uint64_t one = attribute(given);
+      check(given, *kind.attributes, letter, one);
+      weight += tables_.weight(one);
+    }
     if (!given.at_end()) given.refuse("more attributes than an operation has");
+    return weight;
   }
 
   /// Before there were properties, attributes were in a dictionary, which equal operations share.
   void dictionary(const Cursor& at, const Operation& kind, std::optional<std::uint64_t> given) {
-    if (!dictionaries_.insert(std::uint64_t{kind.number} << 32 | (given ? *given + 1 : 0)).second) return;
-    const auto entries = given ? tables_.elements(*given) : std::span<const std::uint32_t>();
     const OperationAttributes& known = *kind.attributes;
+    const std::uint64_t place = static_cast<std::uint64_t>(number_of(known)) << 32;
+    if (!dictionaries_.insert(place | (given ? *given + 1 : 0)).second) return;
     std::string_view names = known.names;
-    for (const char letter : known.kinds) {
-      const std::string_view name = names.substr(0, names.find(' '));
-      names.remove_prefix(std::min(name.size() + 1, names.size()));
-      std::size_t i = 0;
-      while (i + 1 < entries.size() && !is_named(entries[i], name)) i += 2;
-      if (i + 1 >= entries.size())
-        at.refuse("an operation " + std::string(known.operation) + " without " + std::string(name));
-      check(at, known, letter, entries[i + 1]);
+    std::vector<std::string_view> wanted;
+    for (std::size_t i = 0; i < known.kinds.size(); ++i) {
+      wanted.push_back(names.substr(0, names.find(' ')));
+      names.remove_prefix(std::min(wanted.back().size() + 1, names.size()));
+    }
+    const auto found = values(given, wanted);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!found[i]) at.refuse("an operation " + std::string(known.operation) + " without " + std::string(wanted[i]));
+      check(at, known, known.kinds[i], *found[i]);
     }
   }
 
   /// What a custom call calls, as the number of a string; `no_string` for those whose attributes were not checked, for
   /// which it is not known where that stands.
-  std::uint32_t target(const Operation& kind, std::optional<Cursor> own,
-                       std::optional<std::uint64_t> dictionary) const {
-    std::uint32_t target = AttributesAndTypes::no_string;
+  std::uint32_t target(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
     if (kind.attributes && own) {
       attribute(*own), attribute(*own);  // before it in alphabetical order
-      target = tables_.string(attribute(*own));
-    } else if (kind.attributes && dictionary) {
-      const auto entries = tables_.elements(*dictionary);
-      for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
-        if (is_named(entries[i], "call_target_name")) target = tables_.string(entries[i + 1]);
+      return tables_.string(attribute(*own));
+    }
+    if (!kind.attributes || !dictionary) return AttributesAndTypes::no_string;
+    const auto [target, is_new] = targets_.insert(*dictionary + 1);
+    if (is_new) {
+      constexpr std::string_view name[] = {"call_target_name"};
+      const auto found = values(dictionary, name).front();
+      target = found ? tables_.string(*found) : AttributesAndTypes::no_string;
     }
     return target;
   }
@@ -83,9 +91,20 @@ class AttributeCheck {
  private:
   std::uint64_t attribute(Cursor& at) const { return at.index(tables_.attributes(), "attributes"); }
 
-  bool is_named(std::uint32_t attribute, std::string_view name) const {
-    const std::uint32_t string = tables_.string(attribute);
-    return string != AttributesAndTypes::no_string && names_.strings[string] == name;
+  /// The values in a dictionary that have these names, the first of each: one pass, however many entries it has.
+  std::vector<std::optional<std::uint32_t>> values(std::optional<std::uint64_t> dictionary,
+                                                   std::span<const std::string_view> names) const {
+    std::vector<std::optional<std::uint32_t>> found(names.size());
+    const auto entries = dictionary ? tables_.elements(*dictionary) : std::span<const std::uint32_t>();
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      const std::uint32_t string = tables_.string(entries[i]);
+      if (string == AttributesAndTypes::no_string) continue;
+      const auto name = std::ranges::find(names, names_.strings[string]);
+      if (name == names.end()) continue;
+      auto& value = found[static_cast<std::size_t>(name - names.begin())];
+      if (!value) value = entries[i + 1];
+    }
+    return found;
   }
 
   void check(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
@@ -99,13 +118,14 @@ class AttributeCheck {
 
   const Names& names_;
   const AttributesAndTypes& tables_;
-  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
+  FlatMap<Nothing> dictionaries_;   // those that were checked, with the operations that they belong to
+  FlatMap<std::uint32_t> targets_;  // of custom calls, by their dictionaries
 };
 
 class Module {
  public:
   Module(std::span<const std::uint8_t> bytes, const Path& where)
-      : sections_(bytes, where), version_(sections_.version()) {}
+      : sections_(bytes, where), version_(sections_.version()), weight_left_((1u << 20) + 4 * bytes.size()) {}
 
   /// Whether there was code to check: versions that are not known here pass, which MLIR either refuses or understands.
   bool check() {
@@ -115,11 +135,11 @@ class Module {
       sections_.needed(kind);
     Cursor top = sections_.needed(Section::code);
     names_.emplace(sections_);
-    for (const auto& [dialect, name, registered] : names_->operations) {
-      const bool is_vhlo = dialect == "vhlo";
-      operations_.push_back({registered, is_vhlo, name == "func_v1", name.starts_with("custom_call"),
-                             is_vhlo ? attributes_of(name) : nullptr, dialect, name,
-                             static_cast<std::uint32_t>(operations_.size() + 1)});
+    for (const Names::Operation& operation : names_->operations) {
+      const std::string_view name = names_->name_of(operation);
+      const bool is_vhlo = names_->dialect_of(operation) == "vhlo";
+      operations_.push_back({operation.registered, is_vhlo, name == "func_v1", name.starts_with("custom_call"),
+                             is_vhlo ? attributes_of(name) : nullptr});
     }
     if (const auto& properties = sections_[Section::properties]) read_properties(*properties);
     tables_.emplace(sections_.needed(Section::entries), sections_.needed(Section::entry_offsets), names_->dialects,
@@ -133,11 +153,18 @@ class Module {
 
   Contents contents() const {
     Contents found;
-    for (const Operation& kind : operations_)
-      if (kind.count > 0) found.operations[std::string(kind.dialect) + '.' + std::string(kind.name)] += kind.count;
+    for (std::size_t i = 0; i < operations_.size(); ++i)
+      if (operations_[i].count > 0)
+        found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
     if (!knows_calls_) return found;
+    // Sorted by number first: comparing a long target for each of its calls would take long.
+    std::vector<std::uint32_t> targets = call_targets_;
+    std::ranges::sort(targets);
     found.custom_calls.emplace();
-    for (const std::uint32_t target : call_targets_) ++(*found.custom_calls)[names_->strings[target]];
+    for (std::size_t i = 0, next = 0; i < targets.size(); i = next) {
+      while (next < targets.size() && targets[next] == targets[i]) ++next;
+      (*found.custom_calls)[names_->strings[targets[i]]] += next - i;
+    }
     return found;
   }
 
@@ -156,8 +183,18 @@ class Module {
   };
 
   void read_properties(Cursor section) {
-    for (std::uint64_t left = section.count("properties"); left > 0; --left)
-      properties_.push_back(section.part(section.number()));
+    property_section_ = section;
+    for (std::uint64_t left = section.count("properties"); left > 0; --left) {
+      const std::uint64_t size = section.number();
+      properties_.push_back({static_cast<std::uint32_t>(section.place()), static_cast<std::uint32_t>(size)});
+      section.bytes(size);
+    }
+  }
+
+  /// MLIR converts the attributes of each operation for itself, however many operations share them.
+  void spend(const Cursor& at, std::uint64_t weight) {
+    if (weight > weight_left_) at.refuse("operations that share large attributes over and over");
+    weight_left_ -= weight;
   }
 
   std::uint64_t attribute(Cursor& at) const { return at.index(tables_->attributes(), "attributes"); }
@@ -216,15 +253,16 @@ class Module {
     const unsigned has = at.byte();
     attribute(at);  // the location
     std::optional<std::uint64_t> dictionary;
-    if (has & has_attributes) dictionary = attribute(at);
+    if (has & has_attributes) spend(at, tables_->weight(*(dictionary = attribute(at))));
     std::optional<Cursor> own;
     if (has & has_properties) {
       if (version_ < since::native_properties) at.refuse("properties");
       if (!kind.registered) {
         attribute(at);
       } else {
-        own = properties_[at.index(properties_.size(), "properties")];
-        attributes_->properties(kind, *own);
+        const Part part = properties_[at.index(properties_.size(), "properties")];
+        own = property_section_->slice(part.begin, part.size);
+        spend(at, attributes_->properties(kind, *own));
       }
     } else if (kind.attributes) {
       attributes_->dictionary(at, kind, dictionary);
@@ -287,12 +325,17 @@ class Module {
   const std::uint64_t version_;
   std::optional<Names> names_;
   std::vector<Operation> operations_;
-  std::vector<Cursor> properties_;
+  struct Part {
+    std::uint32_t begin, size;
+  };
+  std::optional<Cursor> property_section_;
+  std::vector<Part> properties_;
   std::optional<AttributesAndTypes> tables_;
   std::optional<AttributeCheck> attributes_;
   std::uint64_t undefined_ = 0;              // values that the open regions still have to define
   std::vector<std::uint32_t> call_targets_;  // of all custom calls, as numbers of strings
   bool knows_calls_ = true;
+  std::uint64_t weight_left_;
 };
 
 }  // namespace

@@ -67,6 +67,13 @@ class Cursor {
   /// The next bytes as a section of their own.
   Cursor part(std::uint64_t size) { return Cursor(bytes(size), {module_, size_}, *where_); }
 
+  /// Bytes of this section, wherever this place is in it.
+  Cursor slice(std::size_t begin, std::size_t size) const {
+    return Cursor(data_.subspan(begin, size), {module_, size_}, *where_);
+  }
+  std::size_t place() const { return at_; }
+  std::size_t size_of_module() const { return size_; }
+
   /// Up to a zero, which is left out.
   std::span<const std::uint8_t> text() {
     const auto rest = data_.subspan(at_);

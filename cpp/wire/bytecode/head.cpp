@@ -25,12 +25,11 @@ Head read_head(std::span<const std::uint8_t> module, const Path& where) {
   sections.find();
   Names names(sections);
   const Entries entries(sections.needed(Section::entries), sections.needed(Section::entry_offsets), names.dialects);
-  Head head{sections.producer(), std::move(names.dialects), std::move(names.operations), {}, {}};
-  for (std::size_t i = 0; i < entries.all.size(); ++i) {
-    const auto& entry = entries.all[i];
-    if (entry.encoded)
-      (i < entries.attributes ? head.attributes : head.types).emplace(entry.dialect, Cursor(entry.data).number());
-  }
+  Head head{sections.producer(), names.dialects, {}, {}, {}};
+  for (const Names::Operation& operation : names.operations) head.operations.insert(names.full_name_of(operation));
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    if (entries.encoded(i))
+      (i < entries.attributes() ? head.attributes : head.types).emplace(entries.dialect(i), entries.data(i).number());
   return head;
 }
 

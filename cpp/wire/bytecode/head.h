@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,8 +22,8 @@ struct Head {
 
   std::string_view producer;
   std::vector<std::string_view> dialects;
-  std::vector<Names::Operation> operations;  // a kind may be there twice
-  Kinds attributes, types;                   // a dialect, and its number for a kind
+  std::set<std::string> operations;  // by names such as "vhlo.add_v1"
+  Kinds attributes, types;           // a dialect, and its number for a kind
 };
 
 /// Reads a newer version of the format as the newest that is known here. Throws Error where the module is damaged.

@@ -80,6 +80,10 @@ const OperationAttributes* attributes_of(std::string_view operation) {
   return found == table.end() ? nullptr : &*found;
 }
 
+std::uint32_t number_of(const OperationAttributes& known) {
+  return static_cast<std::uint32_t>(&known - table.data()) + 1;
+}
+
 bool is_kind(char letter, unsigned kind) {
   switch (letter) {
     case 'a': return kind == 1;                 // an array

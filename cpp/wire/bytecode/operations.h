@@ -1,6 +1,7 @@
 // What attributes VHLO's operations have.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace jaxexp::wire {
@@ -14,6 +15,9 @@ struct OperationAttributes {
 
 /// Null for operations whose attributes are not known here.
 const OperationAttributes* attributes_of(std::string_view operation);
+
+/// The number of an entry of the table that this is from, counted from 1.
+std::uint32_t number_of(const OperationAttributes& known);
 
 /// Whether a kind of VHLO attribute, by its number in bytecode, is what a letter asks for.
 bool is_kind(char letter, unsigned kind);

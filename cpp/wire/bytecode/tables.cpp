@@ -12,7 +12,7 @@ namespace {
 // Far above what anything exported has, and what MLIR's recursive code still follows on the stack of a thread.
 constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
 constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
-constexpr std::int64_t max_width = 1 << 16;
+constexpr std::uint64_t max_width = 1 << 16;
 constexpr int max_brackets = 128;
 constexpr std::int64_t max_elements = std::int64_t{1} << 46;
 constexpr std::int64_t dynamic_size = INT64_MIN;
@@ -53,12 +53,12 @@ Layout layout_at(std::span<const Layout> layouts, std::uint64_t kind) {
   return kind < layouts.size() ? layouts[kind] : opaque;
 }
 
-std::int64_t number_at(std::span<const std::uint8_t> numbers, std::uint64_t kind) {
+std::int32_t number_at(std::span<const std::uint8_t> numbers, std::uint64_t kind) {
   return kind < numbers.size() ? numbers[kind] : 0;
 }
 
 /// In memory, a number takes whole bytes.
-std::int64_t in_bytes(std::int64_t bits) { return (bits + 7) / 8 * 8; }
+std::int32_t in_bytes(std::int32_t bits) { return (bits + 7) / 8 * 8; }
 
 /// What texts contain is MLIR's parser's to judge, which recurses into brackets.
 void check_text(Cursor entry) {
@@ -74,13 +74,14 @@ void check_text(Cursor entry) {
 
 AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects,
                                        std::size_t strings)
-    : where_(entries), strings_(strings), entries_(entries, offsets, dialects), attributes_(entries_.attributes) {
-  nodes_.resize(entries_.all.size());
+    : where_(entries), strings_(strings), entries_(entries, offsets, dialects), attributes_(entries_.attributes()) {
+  nodes_.resize(entries_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
     node.first_reference = static_cast<std::uint32_t>(references_.size());
-    auto& [entry, dialect, encoded] = entries_.all[i];
-    if (!encoded) {
+    Cursor entry = entries_.data(i);
+    const std::string_view dialect = entries_.dialect(i);
+    if (!entries_.encoded(i)) {
       check_text(entry);
       continue;
     }
@@ -135,8 +136,10 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'e': node.needs = Class::bounds; return;
       case 'D': node.is = Class::bounds; break;
       case 'W':
-        node.bits = static_cast<std::int64_t>(entry.number() >> 2);
-        if (node.bits > max_width) entry.refuse("an integer of " + std::to_string(node.bits) + " bits");
+        if (const std::uint64_t width = entry.number() >> 2; width > max_width)
+          entry.refuse("an integer of " + std::to_string(width) + " bits");
+        else
+          node.bits = static_cast<std::int32_t>(width);
         break;
       case 'x': {
         node.is = Class::tensor;
@@ -200,18 +203,20 @@ void AttributesAndTypes::finish(std::size_t at) {
   Node& node = nodes_[at];
   const auto references = references_of(at);
   std::uint32_t depth = 0;
-  const bool is_vhlo = entries_.all[at].dialect == vhlo;
+  std::uint64_t expanded = 1;
+  const bool is_vhlo = entries_.dialect(at) == vhlo;
   for (const std::uint32_t i : references) {
     depth = std::max(depth, nodes_[i].depth);
-    if (is_vhlo && i >= attributes_ && entries_.all[i].dialect != vhlo)
+    if (is_vhlo && i >= attributes_ && entries_.dialect(i) != vhlo)
       where_.refuse("a type of another dialect than VHLO");
     if (nodes_[i].kind != vhlo_dictionary) node.holds_dictionaries_alone = false;
     // Locations share all of their callers, and no code copies them.
-    if (node.is != Class::location) node.expanded += nodes_[i].expanded;
+    if (node.is != Class::location) expanded += nodes_[i].expanded;
   }
   node.depth = depth + 1;
-  if (node.depth > (node.is == Class::location ? max_location_depth : max_depth) || node.expanded > max_expanded)
+  if (node.depth > (node.is == Class::location ? max_location_depth : max_depth) || expanded > max_expanded)
     where_.refuse("attributes or types that nest too deeply");
+  node.expanded = static_cast<std::uint32_t>(expanded);
   if (references.empty()) return;
   const Node& first = nodes_[references.front()];
   if (node.needs != Class::unknown && first.is != Class::unknown && first.is != node.needs)

@@ -1,6 +1,7 @@
 // The attributes and types of a module in MLIR bytecode.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -27,11 +28,16 @@ class AttributesAndTypes {
   /// The number of the string that a string attribute of the builtin dialect or of VHLO is; `no_string` for all others.
   std::uint32_t string(std::uint64_t attribute) const { return nodes_[attribute].string; }
   static constexpr std::uint32_t no_string = UINT32_MAX;
+  /// What converting an attribute takes, in steps of 16 bytes: whoever copies it copies what it shares each time.
+  std::uint64_t weight(std::uint64_t attribute) const {
+    return nodes_[attribute].expanded +
+           static_cast<std::uint64_t>(std::max<std::int64_t>(nodes_[attribute].bytes, 0)) / 16;
+  }
   std::uint64_t types() const { return nodes_.size() - attributes_; }
 
  private:
   enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, truth, tensor, bounds };
-  static constexpr std::int64_t unknown = -1;
+  static constexpr std::int32_t unknown = -1;
 
   struct Node {
     std::uint32_t first_reference = 0;  // into references_; those of a node end where the next one's begin
@@ -41,10 +47,10 @@ class AttributesAndTypes {
     std::uint8_t kind = 0;
     bool holds_dictionaries_alone = true;
     std::uint32_t string = no_string;
-    std::int64_t bits = unknown;      // of a number in memory
+    std::int32_t bits = unknown;      // of a number in memory
+    std::uint32_t expanded = 1;       // how many entries it is when shared ones are counted again
     std::int64_t elements = unknown;  // of a tensor type of constant shape
     std::int64_t bytes = unknown;     // of a constant's data
-    std::uint64_t expanded = 1;       // how many entries it is when shared ones are counted again
   };
 
   void read(Node& node, Cursor& entry, const char* layout);

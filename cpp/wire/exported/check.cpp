@@ -69,11 +69,12 @@ class Check {
         comparison_(max_comparisons(buffer_size)),
         avals_(root),
         shardings_(root, comparison_),
-        values_(avals_, shardings_, comparison_),
+        values_(root, avals_, shardings_, comparison_),
         trees_(root, buffer_size) {}
 
   void exported(const schema::Exported& e, const Path& path) {
     shardings_.begin_function();
+    trees_.begin_function();
     required(e.function_name(), path, "function_name");
     required(e.mlir_module_serialized(), path, "mlir_module_serialized");
     check_versions(e, path);

@@ -20,6 +20,7 @@ std::uint64_t ShardingCheck::mesh(const schema::AbstractMesh& mesh, const Path& 
   const std::uint32_t axes = Values::length(mesh.axis_names());
   if (axes > max_mesh_axes)
     throw Error({&path, "axis_names"}, "at most " + to_string(max_mesh_axes) + " mesh axes", to_string(axes));
+  comparison_.spend(steps_for_mesh + steps_for_axis * axes, path);
   require_distinct(mesh.axis_names(), {&path, "axis_names"}, "mesh axis");
   require_count({&path, "axis_sizes"}, "sizes, one for each axis name", axes, Values::length(mesh.axis_sizes()));
   require_count({&path, "axis_types"}, "types, one for each axis name", axes, Values::length(mesh.axis_types()));
@@ -40,6 +41,8 @@ std::uint64_t ShardingCheck::mesh(const schema::AbstractMesh& mesh, const Path& 
 
 void ShardingCheck::named_sharding(const schema::NamedSharding& sharding, const schema::Exported& e, const Path& path) {
   if (!named_shardings_.insert(sharding)) return;
+  if (const auto* spec = sharding.spec())  // a reader goes through it for each sharding that has it
+    comparison_.spend(steps_for_sharding + Values::length(spec->partitions()), path);
   const std::uint32_t meshes = Values::length(e.unique_abstract_meshes());
   if (meshes > 0) require_index(sharding.abstract_mesh_idx(), meshes, {&path, "abstract_mesh_idx"});
   const Path mesh_path{&path, "mesh"};
@@ -57,23 +60,22 @@ void ShardingCheck::named_sharding(const schema::NamedSharding& sharding, const 
 }
 
 void ShardingCheck::spec(const schema::PartitionSpec& spec, const schema::AbstractMesh& mesh, const Path& path) {
-  if (!is_first_pair(spec, mesh)) return;
-  std::vector<std::string_view> used;
+  if (!specs_of_meshes_.insert(spec, mesh)) return;
+  const std::uint32_t axes = Values::length(mesh.axis_names());
+  std::vector<bool> used(axes);
   const auto use = [&](const auto* names, const Path& p) {
     for (std::uint32_t i = 0; i < Values::length(names); ++i) {
       const std::string_view name = names->Get(i)->string_view();
-      comparison_.spend(1 + Values::length(mesh.axis_names()), p);
       const Path here{p.parent, p.name, p.index >= 0 ? p.index : i};
       std::uint32_t axis = 0;
-      while (axis < Values::length(mesh.axis_names()) && mesh.axis_names()->Get(axis)->string_view() != name) ++axis;
-      if (axis == Values::length(mesh.axis_names())) throw Error(here, "an axis of the mesh", quoted(name));
+      while (axis < axes && !comparison_.same_string(mesh.axis_names()->Get(axis), names->Get(i), here)) ++axis;
+      if (axis == axes) throw Error(here, "an axis of the mesh", quoted(name));
       if (mesh.axis_types()->Get(axis) == schema::AxisType::Manual)
         throw Error(here, "an axis that is not Manual", quoted(name));
-      if (std::ranges::find(used, name) != used.end()) throw Error(here, "each axis once", quoted(name) + " again");
-      used.push_back(name);
+      if (used[axis]) throw Error(here, "each axis once", quoted(name) + " again");
+      used[axis] = true;
     }
   };
-  comparison_.spend(Values::length(spec.partitions()), path);
   each(spec.partitions(), path, "partitions", [&](const auto& one, const Path& p) { use(one.axes(), p); });
   use(spec.reduced(), {&path, "reduced"});
   use(spec.unreduced(), {&path, "unreduced"});
@@ -93,15 +95,6 @@ void ShardingCheck::sharding(const schema::Sharding& sharding, const schema::Exp
     comparison_.spend(proto->size(), inner);
     check_op_sharding({reinterpret_cast<const std::uint8_t*>(proto->data()), proto->size()}, device_count(e), inner);
   }
-}
-
-/// Tables that belong together in many places are checked against each other once.
-bool ShardingCheck::is_first_pair(const schema::PartitionSpec& spec, const schema::AbstractMesh& mesh) {
-  const auto place = [&](const void* table) {
-    const auto distance = static_cast<const char*>(table) - reinterpret_cast<const char*>(&root_);
-    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(distance));
-  };
-  return specs_of_meshes_.insert(place(&spec) << 32 | place(&mesh)).second;
 }
 
 }  // namespace jaxexp::wire

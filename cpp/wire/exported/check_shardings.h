@@ -14,7 +14,8 @@ namespace jaxexp::wire {
 class ShardingCheck {
  public:
   /// `root` is for errors.
-  ShardingCheck(const schema::Exported& root, Comparison& comparison) : root_(root), comparison_(comparison) {}
+  ShardingCheck(const schema::Exported& root, Comparison& comparison)
+      : root_(root), comparison_(comparison), specs_of_meshes_(&root) {}
 
   /// A sharding that a VJP shares with its primal has to make sense among the VJP's own meshes as well.
   void begin_function() { named_shardings_ = {}, shardings_ = {}; }
@@ -27,13 +28,12 @@ class ShardingCheck {
  private:
   /// Every axis has to be the mesh's, and may be used once.
   void spec(const schema::PartitionSpec& spec, const schema::AbstractMesh& mesh, const Path& path);
-  bool is_first_pair(const schema::PartitionSpec& spec, const schema::AbstractMesh& mesh);
 
   const schema::Exported& root_;
   Comparison& comparison_;
   FlatMap<std::uint64_t> meshes_;  // how many devices each is of
   Seen named_shardings_, shardings_;
-  FlatMap<bool> specs_of_meshes_;  // pairs that were checked
+  SeenPairs specs_of_meshes_;
 };
 
 }  // namespace jaxexp::wire

@@ -22,13 +22,20 @@ void TreeCheck::arguments(const schema::PyTreeDef* root, std::uint32_t avals, co
 
 void TreeCheck::whole(const schema::PyTreeDef* root, std::uint32_t avals, const Path& path) {
   const Tree tree = this->tree(required(root, path, ""), path);
-  if (tree.nodes > max_nodes_) throw Error(path, "a tree of at most " + to_string(max_nodes_) + " nodes", "more");
+  nodes_ += tree.nodes;
+  if (nodes_ > max_nodes_)
+    throw Error(path, "trees of at most " + to_string(max_nodes_) + " nodes (a dict counts as 2, a custom node as 4)",
+                "more");
   if (tree.key_bytes > max_key_bytes_) refuse_keys(path);
+  if (tree.auxdata_bytes > max_auxdata_bytes_)
+    throw Error(path,
+                "custom nodes with at most " + to_string(max_auxdata_bytes_) + " bytes of auxiliary data in total",
+                "more");
   require_count(path, "leaves, one for each aval", avals, tree.leaves);
 }
 
 TreeCheck::Tree TreeCheck::tree(const schema::PyTreeDef& node, const Path& path) {
-  if (node.kind() == schema::PyTreeDefKind::leaf && !node.children()) return {1, 1, 1, 0};  // most nodes, by far
+  if (node.kind() == schema::PyTreeDefKind::leaf && !node.children()) return {1, 1, 1, 0, 0};  // most nodes, by far
   if (const auto [known_tree, is_new] = trees_.insert(reinterpret_cast<std::uintptr_t>(&node)); !is_new)
     return known_tree;
   const std::uint32_t arity = Values::length(node.children());
@@ -37,13 +44,14 @@ TreeCheck::Tree TreeCheck::tree(const schema::PyTreeDef& node, const Path& path)
   if (is_leaf || node.kind() == schema::PyTreeDefKind::none)
     require_count({&path, "children"}, "children of a leaf or None", 0, arity);
   if (node.kind() == schema::PyTreeDefKind::custom) required(node.custom_name(), path, "custom_name");
-  Tree total{is_leaf, 1, 1, 0};
+  Tree total{is_leaf, weight_of(node.kind()), 1, 0, Values::length(node.custom_auxdata())};
   if (node.kind() == schema::PyTreeDefKind::dict) total.key_bytes = keys(node, arity, {&path, "children_names"});
   for (std::uint32_t i = 0; i < arity; ++i) {
     const Tree child = tree(*node.children()->Get(i), {&path, "children", i});
     total.leaves = std::min(total.leaves + child.leaves, max_nodes_ + 1);
     total.nodes = std::min(total.nodes + child.nodes, max_nodes_ + 1);
     total.key_bytes = std::min(total.key_bytes + child.key_bytes, max_key_bytes_ + 1);
+    total.auxdata_bytes = std::min(total.auxdata_bytes + child.auxdata_bytes, max_auxdata_bytes_ + 1);
     total.depth = std::max(total.depth, child.depth + 1);
   }
   if (total.depth > max_tree_depth)

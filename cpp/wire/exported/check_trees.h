@@ -15,7 +15,12 @@ class TreeCheck {
  public:
   /// `root` is for errors.
   TreeCheck(const schema::Exported& root, std::size_t buffer_size)
-      : root_(root), max_nodes_(max_tree_nodes(buffer_size)), max_key_bytes_(max_tree_key_bytes(buffer_size)) {}
+      : root_(root),
+        max_nodes_(max_tree_nodes(buffer_size)),
+        max_key_bytes_(max_tree_key_bytes(buffer_size)),
+        max_auxdata_bytes_(max_tree_auxdata_bytes(buffer_size)) {}
+
+  void begin_function() { nodes_ = 0; }
 
   /// A function takes positional and keyword arguments: a pair of a tuple and a dict.
   void arguments(const schema::PyTreeDef* root, std::uint32_t avals, const Path& path);
@@ -24,9 +29,10 @@ class TreeCheck {
  private:
   struct Tree {
     std::uint64_t leaves = 0;
-    std::uint64_t nodes = 0;
+    std::uint64_t nodes = 0;  // by weight
     std::uint64_t depth = 0;
     std::uint64_t key_bytes = 0;  // what comparing its dicts' keys reads
+    std::uint64_t auxdata_bytes = 0;
   };
 
   void whole(const schema::PyTreeDef* root, std::uint32_t avals, const Path& path);
@@ -39,6 +45,8 @@ class TreeCheck {
   const schema::Exported& root_;
   const std::uint64_t max_nodes_;
   const std::uint64_t max_key_bytes_;
+  const std::uint64_t max_auxdata_bytes_;
+  std::uint64_t nodes_ = 0;  // of the trees of a function
   std::uint64_t key_bytes_ = 0;
   FlatMap<Tree> trees_;
 };

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "wire/exported/limits.h"
 #include "wire/exported/requirements.h"
 
 namespace jaxexp::wire {
@@ -72,6 +73,9 @@ void ValueCheck::fit(const Values& v, const Path& path, const Names& names) {
     // Each argument may have a sharding of its own made of it.
     if (const auto* proto = v.hlo_sharding(i)) comparison_.spend(proto->size() / 8, {&path, names.shardings, i});
     if (!named) continue;
+    if (sharded_avals_.insert(v.aval(i), *named))
+      comparison_.spend(steps_for_sharded_aval + steps_for_axis * Values::length(v.aval(i).shape()),
+                        {&path, names.shardings, i});
     const std::uint32_t partitions = Values::length(named->spec()->partitions()),
                         rank = Values::length(v.aval(i).shape());
     if (partitions > rank)

@@ -8,14 +8,15 @@
 #include "wire/exported/check_avals.h"
 #include "wire/exported/check_shardings.h"
 #include "wire/exported/same.h"
+#include "wire/exported/seen.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::wire {
 
 class ValueCheck {
  public:
-  ValueCheck(AvalCheck& avals, ShardingCheck& shardings, Comparison& comparison)
-      : avals_(avals), shardings_(shardings), comparison_(comparison) {}
+  ValueCheck(const schema::Exported& root, AvalCheck& avals, ShardingCheck& shardings, Comparison& comparison)
+      : avals_(avals), shardings_(shardings), comparison_(comparison), sharded_avals_(&root) {}
 
   void arguments(const schema::Exported& e, const Path& path) {
     values(Values::arguments(e), e, path, {"in_avals", "in_avals_idxs", "in_shardings", "in_shardings_idxs"});
@@ -38,6 +39,7 @@ class ValueCheck {
   AvalCheck& avals_;
   ShardingCheck& shardings_;
   Comparison& comparison_;
+  SeenPairs sharded_avals_;
 };
 
 }  // namespace jaxexp::wire

@@ -2,6 +2,7 @@
 #include "wire/exported/requirements.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace jaxexp::wire {
@@ -18,6 +19,13 @@ void refuse_index(std::uint64_t index, std::uint64_t size, const Path& path) {
 
 void require_distinct(std::vector<std::string_view> names, const Path& path, const char* what) {
   if (names.empty()) return;
+  // One text in many places is found by its place: sorting would compare all of it, again and again. What is left is
+  // no longer than the artifact.
+  const auto place = [](std::string_view name) { return reinterpret_cast<std::uintptr_t>(name.data()); };
+  std::ranges::sort(names, {}, place);
+  const auto same = std::ranges::adjacent_find(names, {}, place);
+  if (same != names.end() && !same->empty())
+    throw Error(path, std::string("each ") + what + " once", quoted(*same) + " again");
   std::ranges::sort(names);
   if (names.front().empty()) throw Error(path, std::string("a name of each ") + what, "an empty string");
   const auto twin = std::ranges::adjacent_find(names);

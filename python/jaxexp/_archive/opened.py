@@ -16,17 +16,25 @@ from jaxexp._io.sources import Source
 if TYPE_CHECKING:
     from jaxexp._exported import Exported
 
-# What is read from the end of a file that takes a request for each range: with luck the whole index.
+# What is read from both ends of a file that takes a request for each range: with luck the whole index.
 _FIRST_FETCH = 1 << 16
+# How many requests it may take to find the end.
+_MOST_FETCHES = 1000
+# Elsewhere, what is read at once while looking for the end.
+_BLOCK = 1 << 12
 # How much is fetched at once from where an archive is not in memory, and verified without a sign of life.
-_AT_ONCE = 1 << 26
+AT_ONCE = 1 << 26
 
 
 class Opened:
     """An open file and its index: what an archive, its slices and its handles share."""
 
     def __init__(self, source: Source, open_again: Callable[..., Any] | None = None) -> None:
-        """Reads the end of the file, and the root of the index.
+        """Finds the end of the archive, and reads the root of the index.
+
+        Attributes:
+            end: where the archive ends in its file.
+            rest_is_known: whether what follows there, if anything does, was left by an append.
 
         Args:
             source: the file.
@@ -39,7 +47,7 @@ class Opened:
         self._names: list[str] | None = None
         try:
             with self.placed():
-                self.end, self.pointer, self.index_bytes, root = _find_index(source)
+                self.end, self.pointer, self.rest_is_known, self.index_bytes, root = _find_index(source)
                 self.index = _native.ArchiveIndex(
                     self.index_bytes, root, self.pointer.root_digest, self.pointer.index_position
                 )
@@ -132,60 +140,67 @@ class Opened:
         return functools.partial(self._open_again, **options) if options else self._open_again, (path,)
 
 
+def size_of(extent: Any) -> int:
+    """How many bytes a member has, and its modules where they are apart."""
+    size: int = extent[1] + sum(module for _, module in extent[2])
+    return size
+
+
 def batches(extents: Sequence[Any]) -> Iterator[tuple[int, int]]:
     """Groups of members, of a limited size: the number of the first, and the number after the last."""
     first = size = 0
     for i, extent in enumerate(extents):
-        size += extent[1] + sum(module for _, module in extent[2])
-        if size >= _AT_ONCE:
+        size += size_of(extent)
+        if size >= AT_ONCE:
             yield first, i + 1
             first, size = i + 1, 0
     if first < len(extents):
         yield first, len(extents)
 
 
-def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, Any, Any]:
-    """Where the archive ends, what its last bytes say, the bytes of its index, and those of the index's root."""
+def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, Any, Any]:
+    """Where the archive ends; what its last bytes say; whether an append left what follows; the bytes of its index, and
+    those of the index's root.
+    """
     if source.size == 0:
         raise empty("an archive of artifacts")
-    first = min(source.size, _FIRST_FETCH if source.whole is None else _native.ARCHIVE_END_SIZE)
-    last = source.copy(source.size - first, first)
-    tail = last[-_native.ARCHIVE_END_SIZE :]
-    end, pointer = source.size, _native.ArchiveEnd.read(tail)
-    if pointer is None:
-        if _native.ArchiveEnd.is_resembled_by(tail):
-            raise DeserializationError("", "an archive's end", "a damaged one; get another copy of the archive")
-        end, pointer = _earlier_end(source)
-    start = pointer.index_position
-    if (
-        start + pointer.index_size > end - _native.ARCHIVE_END_SIZE
-        or pointer.root_position + pointer.root_size > pointer.index_size
-    ):
-        raise DeserializationError(
-            "",
-            f"an index of {pointer.index_size} bytes at {start}",
-            f"an archive of {end} bytes; get another copy of it",
-        )
-    inside = start - (source.size - first)
-    index = last[inside : inside + pointer.index_size] if inside >= 0 else source.read(start, pointer.index_size)
+    ranges = _Ranges(source)
+    end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
+    start, size = pointer.index_position, pointer.index_size
     if source.whole is not None:
-        return end, pointer, index, source.copy(start + pointer.root_position, pointer.root_size)
-    return end, pointer, index, index[pointer.root_position : pointer.root_position + pointer.root_size]
+        index = source.read(start, size)
+        return end, pointer, rest_is_known, index, source.copy(start + pointer.root_position, pointer.root_size)
+    index = ranges(start, size)
+    root = index[pointer.root_position : pointer.root_position + pointer.root_size]
+    return end, pointer, rest_is_known, index, root
 
 
-def _earlier_end(source: Source) -> tuple[int, _native.ArchiveEnd]:
-    """The end of the archive before an append that was not finished."""
-    found = source.size
-    while (found := source.rfind(_native.ARCHIVE_END_MAGIC, found)) >= _native.ARCHIVE_END_MAGIC_AT:
-        start = found - _native.ARCHIVE_END_MAGIC_AT
-        if start + _native.ARCHIVE_END_SIZE > source.size:
-            continue
-        pointer = _native.ArchiveEnd.read(bytes(source.read(start, _native.ARCHIVE_END_SIZE)))
-        if pointer is not None:
-            return start + _native.ARCHIVE_END_SIZE, pointer
-    is_zip = bytes(source.read(0, min(4, source.size))) in (b"PK\3\4", b"PK\5\6")
-    raise DeserializationError(
-        "",
-        "an archive of artifacts, with an index that its end points to",
-        "a ZIP file without one: `jaxexp pack` makes an archive from its members" if is_zip else "something else",
-    )
+class _Ranges:
+    """Ranges of a file, from what was read before where that is possible."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._blocks: list[tuple[int, bytes]] = []
+        self._fetches = 0
+        if source.takes_requests:  # the start and the end are needed anyway, and come at the same time
+            head, size = _native.ARCHIVE_SECTION_HEAD_SIZE, source.size
+            tail = _FIRST_FETCH - head
+            places = [(0, head), (size - tail, tail)] if size > _FIRST_FETCH else [(0, size)]
+            blocks = source.read_many(places)
+            self._blocks = [(position, block) for (position, _), block in zip(places, blocks, strict=True)]
+
+    def __call__(self, position: int, size: int) -> bytes:
+        for start, block in self._blocks:
+            if start <= position and position + size <= start + len(block):
+                return block[position - start : position - start + size]
+        if self._source.takes_requests:
+            self._fetches += 1
+            if self._fetches > _MOST_FETCHES:
+                raise DeserializationError(
+                    "", f"an archive of at most {_MOST_FETCHES} appends, where each takes a request",
+                    "more: `Archive.compact` makes one of them",
+                )  # fmt: skip
+            return self._source.copy(position, size)
+        read = self._source.copy(position, max(size, min(_BLOCK, self._source.size - position)))
+        self._blocks = [(position, read)]
+        return read[:size]

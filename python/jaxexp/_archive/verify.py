@@ -9,7 +9,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError
 from jaxexp._io.workers import worker_count
 
-from .opened import Opened, batches
+from .opened import AT_ONCE, Opened, size_of
 
 
 def verify(
@@ -25,18 +25,34 @@ def verify(
     opened.check()
     if names is None:
         _check_directory(opened)
-    if names is None and opened.source.whole is not None:
-        number = 0
-        while number < len(index):
-            end, damaged = index.verify_from(number, opened.source.whole, threads)
-            yield end - number, _errors(opened, ((i, what) for owner, *what in damaged for i in index.sharing(owner)))
-            number = end
-        return
     numbers = list(range(len(index))) if names is None else index.find_all(list(names))
-    extents = index.zip_extents(numbers)
-    for first, last in batches(extents):
-        damaged = index.verify(numbers[first:last], opened.parts_of(extents[first:last]), threads)
-        yield last - first, _errors(opened, ((number, what) for number, *what in damaged))
+    sharing: dict[int, list[int]] = {}  # all members with the same bytes, by the one that is verified
+    for number, owner in zip(numbers, index.owners(numbers), strict=True):
+        sharing.setdefault(owner, []).append(number)
+    verification = _native.ArchiveVerification(index)
+    for owners, extents in _steps(verification, sharing):
+        damaged = verification.step(owners, opened.parts_of(extents), threads)
+        verified = sum(len(sharing[owner]) for owner in owners)
+        yield verified, _errors(opened, ((i, what) for owner, *what in damaged for i in sharing[owner]))
+
+
+def _steps(
+    verification: _native.ArchiveVerification, owners: Iterable[int]
+) -> Iterator[tuple[list[int], list[tuple[int, int, tuple[tuple[int, int], ...]]]]]:
+    """Members and where their bytes are, a limited size at once. What one step has is not in the next one again."""
+    step: list[int] = []
+    extents: list[tuple[int, int, tuple[tuple[int, int], ...]]] = []
+    size = 0
+    for owner in owners:
+        extent = verification.extent(owner)
+        step.append(owner)
+        extents.append(extent)
+        size += size_of(extent)
+        if size >= AT_ONCE:
+            yield step, extents
+            step, extents, size = [], [], 0
+    if step:
+        yield step, extents
 
 
 def _errors(opened: Opened, damaged: Iterable[tuple[int, list[str]]]) -> list[tuple[str, DeserializationError]]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -50,26 +50,45 @@ class ArchiveWriter:
         records: _native.ArchiveRecords,
         end: int,
         share_modules: bool,
-        context: Any,
         in_place: bool,
     ) -> None:
         self._file = file
         self._in_place = in_place
         self._records = records
+        self._start = end  # of the section that is written
         self._end = end
+        self._is_published = False
         self._share_modules = share_modules
-        self._context = context  # of the file: it is told how the block ended
+        self._context = contextlib.ExitStack()  # of the file: it is told how the block ended
+        # What readers find here until the section is complete: nothing that is in it counts before.
+        self._write_at(self._start, head := _native.archive_section_head(self._start))
+        self._sync()
+        self._end += len(head)
 
     @classmethod
     def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
-        context = files.replacing(path)
-        return cls(context.__enter__(), _native.ArchiveRecords(), 0, share_modules, context, False)
+        """Of a new file, which takes the place of the old one; nobody may change that one meanwhile."""
+        return cls._of(lock.replacing_locked(path), share_modules)
+
+    @classmethod
+    def compacting(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
+        """The same for whoever has locked the old one already."""
+        return cls._of(files.replacing(path), share_modules)
 
     @classmethod
     def appending(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
-        context = _appended(path)
-        file, records, end = context.__enter__()
-        return cls(file, records, end, share_modules, context, True)
+        with contextlib.ExitStack() as stack:
+            appended = stack.enter_context(_Appended(path))
+            writer = appended.writer = cls(appended.file, appended.records, appended.end, share_modules, True)
+            writer._context = stack.pop_all()
+        return writer
+
+    @classmethod
+    def _of(cls, new_file: contextlib.AbstractContextManager[IO[bytes]], share_modules: bool) -> ArchiveWriter:
+        with contextlib.ExitStack() as stack:
+            writer = cls(stack.enter_context(new_file), _native.ArchiveRecords(), 0, share_modules, False)
+            writer._context = stack.pop_all()
+        return writer
 
     def add(
         self,
@@ -275,7 +294,7 @@ class ArchiveWriter:
                 self._put(other, follower.at(owner.place.as_shared(), owner.modules))
 
     def _finish(self) -> None:
-        """Writes the index and the ZIP file's own directory; the last bytes only when all others are on the disk."""
+        """Writes the index and the ZIP file's own directory; when all of this is on the disk, the section's end."""
         start = self._end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._end))
         try:
             index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
@@ -284,9 +303,12 @@ class ArchiveWriter:
         pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
         place = self._write(_native.ARCHIVE_INDEX_NAME, index)
         last = self._records.last_bytes(place, self._end, pointer.comment())
-        self._sync()
         self._write_at(self._end, last)
-        self._file.truncate(self._end + len(last))
+        self._end += len(last)
+        self._sync()
+        head = _native.archive_section_head(self._start, self._end, last[-_native.ARCHIVE_END_SIZE :])
+        self._is_published = True  # from its first byte on: a reader may have seen it
+        self._write_at(self._start, head)
         self._sync()
 
     def _sync(self) -> None:
@@ -302,7 +324,8 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
     """What `Archive.compact` does."""
     with lock.locked(path), _open(path) as old:
         old.check()
-        with ArchiveWriter.creating(path, share_modules) as new:
+        _refuse_unknown_rest(old)
+        with ArchiveWriter.compacting(path, share_modules) as new:
             for number, name in enumerate(old.names()):
                 with old.placed(name):
                     member = old.index.member(number)
@@ -314,21 +337,59 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                         )
 
 
-@contextlib.contextmanager
-def _appended(path: str | os.PathLike[str]) -> Generator[tuple[IO[bytes], _native.ArchiveRecords, int]]:
-    """An archive's file for writing, its members, and its end. After an exception, the file is as it was."""
-    with lock.locked(path) as file:
-        records = _native.ArchiveRecords()
-        with _open(path) as opened:
-            end = opened.end
-            with opened.placed():
-                records.take(opened.index)
+class _Appended:
+    """An archive's file for writing, its members, and its end. After an exception the file is as it was, unless the new
+    section was published.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._lock = lock.locked(path)
+        self.records = _native.ArchiveRecords()
+        self.writer: ArchiveWriter | None = None
+
+    def __enter__(self) -> _Appended:
+        self.file = self._lock.__enter__()
         try:
-            file.truncate(end)  # who was here before may have been interrupted
-            yield file, records, end
-        except BaseException:
-            file.truncate(end)
+            with _open(self._path) as opened:
+                _refuse_unknown_rest(opened)
+                with opened.placed():
+                    self.records.take(opened.index)
+                self.end = opened.end
+            self.file.truncate(self.end)  # who was here before was interrupted
+        except BaseException as error:
+            self._lock.__exit__(type(error), error, error.__traceback__)
             raise
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            if error is not None and not (self.writer is not None and self.writer._is_published):
+                self.file.truncate(self.end)
+        finally:
+            self._lock.__exit__(kind, error, trace)
+
+
+def _refuse_unknown_rest(opened: Opened) -> None:
+    """Refuses to write where it would cut off what no append has left, unless that is nothing but zeros.
+
+    Raises:
+        DeserializationError: there is something else behind the archive.
+    """
+    if opened.rest_is_known or not opened.unfinished_bytes:
+        return
+    position, size = opened.end, opened.source.size
+    while position < size:
+        part = min(size - position, 1 << 20)
+        if bytes(opened.source.read(position, part)).strip(b"\0"):
+            error = DeserializationError(
+                "",
+                f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
+                f"{opened.unfinished_bytes} bytes of something else; cut them off if nobody needs them",
+            )
+            error.file = opened.source.name
+            raise error
+        position += part
 
 
 def _open(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -14,6 +14,7 @@ from jaxexp._public import public
 from . import module_head, op_sharding
 from .chain import chain
 from .inspection import Inspection, Value
+from .operations import not_understood
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -57,8 +58,9 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         raise ExportTypeError(
             f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
         ) from error
-    facts, *of_vjps = [link.describe() for link in chain(artifact)]
-    modules = [facts.pop("module"), *(of_vjp["module"] for of_vjp in of_vjps)]
+    facts = artifact.describe()
+    modules = [link.unchecked_module() for link in chain(artifact)]
+    places = [link.module_place for link in chain(artifact)]
     trailer: dict[str, Any] = artifact.trailer() or {"writer": None, "functions": (), "constraints": ()}
     functions = trailer["functions"]
     if check_modules:
@@ -67,7 +69,9 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
     arguments, results = values_of(artifact, facts)
     for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
         del facts[key]
-    contents = [_contents(module) for module in modules]
+    # Functions of a hostile artifact may all have one large module.
+    contents_of = {place: _contents(module) for place, module in dict(zip(places, modules, strict=True)).items()}
+    contents = [contents_of[place] for place in places]
     checks = facts.pop("disabled_checks")
     return Inspection(
         **facts,
@@ -80,6 +84,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         **_head(modules[0]),
         operation_counts=tuple(operations for operations, _ in contents),
         custom_calls=tuple(calls for _, calls in contents),
+        unknown_operations=not_understood(name for operations, _ in contents_of.values() for name in operations or ()),
         trailer=trailer["writer"],
         module_digests=tuple(function["module_digest"].hex() for function in functions),
         modules_checked=check_modules and bool(functions),
@@ -98,14 +103,15 @@ def values_of(
         for key in ("weak_arguments", "weak_results")
     )
     kept = frozenset(facts["kept"])
+    texts = _Texts()
     arguments = zip(facts["arguments"][:most], facts["in_leaves"], strict=False)
     results = zip(facts["results"][:most], facts["out_leaves"], strict=False)
     return (
         tuple(
-            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path))
+            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path), texts)
             for i, (v, path) in enumerate(arguments)
         ),
-        tuple(_value(v, True, _is_in(weak_results, i), f"result{path}") for i, (v, path) in enumerate(results)),
+        tuple(_value(v, True, _is_in(weak_results, i), f"result{path}", texts) for i, (v, path) in enumerate(results)),
     )
 
 
@@ -150,29 +156,63 @@ def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
     return None if indices is None else index in indices
 
 
-def _value(described: tuple[str, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str) -> Value:
+# Of the text of a sharding: a mesh, and a spec.
+_LONGEST = 256
+
+
+class _Texts:
+    """Shapes and shardings, which many values share: each is made once, by the identity of what describes it."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[int, tuple[int | str, ...]] = {}
+        self._texts: dict[int, str | None] = {id(None): None}
+
+    def shape(self, dims: tuple[str, ...]) -> tuple[int | str, ...]:
+        if id(dims) not in self._shapes:
+            self._shapes[id(dims)] = tuple(int(dim) if dim.isascii() and dim.isdecimal() else dim for dim in dims)
+        return self._shapes[id(dims)]
+
+    def sharding(self, sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
+        if id(sharding) not in self._texts:
+            self._texts[id(sharding)] = self._sharding(sharding)
+        return self._texts[id(sharding)]
+
+    def _sharding(self, sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
+        if not isinstance(sharding, tuple):
+            return None if sharding is None else op_sharding.text(sharding)
+        mesh, spec, memory_kind = sharding
+        text = f"P({self._once(spec, _spec)}) on Mesh({self._once(mesh, _mesh)})"
+        return text if memory_kind is None else f"{text} in {memory_kind:.{_LONGEST}}"
+
+    def _once(self, described: Any, make: Callable[[Any], str]) -> str:
+        text = self._texts.get(id(described))
+        if text is None:
+            text = make(described)
+            self._texts[id(described)] = text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        return text
+
+
+def _value(
+    described: tuple[str, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str, texts: _Texts
+) -> Value:
     dtype, dims, memory_space, sharding = described
     return Value(
         dtype=dtype,
         weak_type=weak_type,
-        shape=tuple(int(dim) if dim.isdecimal() else dim for dim in dims),
+        shape=texts.shape(dims),
         memory_space=_MEMORY_SPACES[memory_space],
-        sharding=_sharding(sharding),
+        sharding=texts.sharding(sharding),
         kept=kept,
         path=path,
     )
 
 
-def _sharding(sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
-    if sharding is None:
-        return None
-    if isinstance(sharding, bytes):
-        return op_sharding.text(sharding)
-    mesh, spec, memory_kind = sharding
-    parts = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in spec]
-    axes = ", ".join(f"{name!r}: {size}" for name, size in mesh)
-    text = f"P({', '.join(parts)}) on Mesh({axes})"
-    return text if memory_kind is None else f"{text} in {memory_kind}"
+def _spec(spec: tuple[tuple[str, ...], ...]) -> str:
+    return ", ".join("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in spec)
+
+
+def _mesh(mesh: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{name!r}: {size}" for name, size in mesh)
 
 
 def _check(kind: int, target: str | None) -> str:

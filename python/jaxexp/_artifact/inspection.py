@@ -76,6 +76,8 @@ class Inspection:
         operation_counts: how many operations of each kind there are in each of the modules, in the order of
             `module_bytes`; None for a module that is damaged, or newer than what can be read here.
         custom_calls: how many operations call each custom call target, in the same form.
+        unknown_operations: the kinds of operations in its modules about which jaxexp does not know what they do. A
+            `Policy` refuses them.
         trailer: who wrote the trailer; None if there is none. `module_digests`, `constraints` and `metadata` are in it.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
         modules_checked: whether `inspect` compared the modules with their digests. Where there is a trailer, the
@@ -107,6 +109,7 @@ class Inspection:
     operations: tuple[str, ...]
     operation_counts: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
     custom_calls: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
+    unknown_operations: tuple[str, ...]
     trailer: str | None
     module_digests: tuple[str, ...]
     modules_checked: bool
@@ -132,6 +135,7 @@ class Inspection:
             "module": f"{self.module_bytes[0]:,} bytes by {self.producer or 'no producer that is known'}, dialects "
             f"{_listed(self.dialects)}, {len(self.operations)} kinds of operations",
             "custom calls": _calls(self.custom_calls[0]),
+            **({"not known": _listed(self.unknown_operations)} if self.unknown_operations else {}),
             "VJPs": _listed(vjps),
             "size": f"{self.total_bytes:,} bytes",
             "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",

@@ -8,15 +8,15 @@ stay apart. One list of keys has one encoding.
 from __future__ import annotations
 
 import collections
-import functools
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxexp._errors import SerializationError
 
 _VERSION = 1
+_MOST_OF_ONE_HASH = 64
 _MAX_DEPTH = 64  # of tuples in tuples; hashing and comparing them takes the C stack
 _TYPES = "strings, integers, booleans, floats, bytes, None, and tuples of these"
 
@@ -76,7 +76,6 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-@functools.lru_cache(maxsize=16)  # equal dicts share their keys in an artifact
 def keys_from_bytes(auxdata: bytes) -> tuple[Any, ...]:
     """The inverse of `keys_to_bytes`. NaN is read as `math.nan`: in Python, a NaN key equals only the same object.
 
@@ -114,7 +113,7 @@ def _untagged(tagged: Any, depth: int = 0) -> Any:
     return _FROM_TEXT[tag](value)
 
 
-def dict_from_children(keys: tuple[Any, ...], children: Iterable[Any]) -> dict[Any, Any]:
+def dict_from_children(keys: tuple[Any, ...], children: Sequence[Any]) -> dict[Any, Any]:
     """A dict with keys in the ascending order in which JAX flattens it; ValueError where they are in another."""
     made = dict(ordered_dict_from_children(keys, children))
     if any(found is not expected for found, expected in zip(sorted(keys), keys, strict=True)):
@@ -122,7 +121,13 @@ def dict_from_children(keys: tuple[Any, ...], children: Iterable[Any]) -> dict[A
     return made
 
 
-def ordered_dict_from_children(keys: tuple[Any, ...], children: Iterable[Any]) -> collections.OrderedDict[Any, Any]:
+def ordered_dict_from_children(keys: Sequence[Any], children: Sequence[Any]) -> collections.OrderedDict[Any, Any]:
+    """An OrderedDict; ValueError where keys are equal, or where too many have one hash."""
+    # The hashes of numbers are known to who chooses them, and a dict compares every key with all others of its hash.
+    if len(keys) > _MOST_OF_ONE_HASH:
+        hash_, count = collections.Counter(map(hash, keys)).most_common(1)[0]
+        if count > _MOST_OF_ONE_HASH:
+            raise ValueError(f"{count} keys with the hash {hash_}")
     made = collections.OrderedDict(zip(keys, children, strict=True))
     if len(made) != len(keys):
         raise ValueError("equal keys")

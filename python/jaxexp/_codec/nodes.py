@@ -36,6 +36,7 @@ class _Node:
     serialize_auxdata: Callable[[Any], bytes]
     deserialize_auxdata: Callable[[bytes], Any]
     from_children: Callable[[Any, Sequence[Any]], Any]
+    parse_once: bool = False  # whether equal auxiliary data of a tree may become one object
 
 
 _by_type: dict[type, _Node] = {}
@@ -152,7 +153,8 @@ _by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
     "collections.OrderedDict",
     lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
     json.loads,
-    lambda keys, children: collections.OrderedDict(zip(keys, children, strict=True)),
+    dict_keys.ordered_dict_from_children,
+    parse_once=True,
 )
 
 
@@ -169,6 +171,7 @@ def _keyed(
         lambda keys: dict_keys.keys_to_bytes(keys, refusal),
         dict_keys.keys_from_bytes,
         from_children,
+        parse_once=True,
     )
     _by_name[serialized_name] = node
     jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
@@ -216,14 +219,24 @@ def custom_node_name(nodetype: type, auxdata: Any) -> tuple[str, bytes]:
     return name, bytes(serialized)
 
 
-def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any]) -> Any:
+def build_custom_node(
+    serialized_name: str, auxdata: bytes, children: list[Any], parsed: dict[tuple[str, int], Any]
+) -> Any:
     """An instance of the pytree node type that was serialized under this name.
+
+    Args:
+        serialized_name: the name.
+        auxdata: the serialized auxiliary data; of a tree, equal ones may be the same object.
+        children: the children.
+        parsed: of one tree, what became of the auxiliary data of types that allow to share that.
 
     Raises:
         DeserializationError: the name is registered nowhere, or the registered functions refuse the data.
     """
+    parse_once = False
     if (node := _by_name.get(serialized_name)) is not None:
         deserialize_auxdata, from_children = node.deserialize_auxdata, node.from_children
+        parse_once = node.parse_once
     elif (entry := _jax.jax_exporter.deserialization_registry.get(serialized_name)) is not None:
         _, deserialize_auxdata, from_children = entry
     else:
@@ -234,7 +247,14 @@ def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any])
             "register_namedtuple_serialization for it before reading",
         )
     try:
-        return from_children(deserialize_auxdata(auxdata), children)
+        if not parse_once:
+            return from_children(deserialize_auxdata(auxdata), children)
+        key = (serialized_name, id(auxdata))
+        if key not in parsed:
+            parsed[key] = deserialize_auxdata(auxdata)
+        return from_children(parsed[key], children)
+    except MemoryError:
+        raise
     except Exception as error:
         raise DeserializationError(
             "",

@@ -239,7 +239,11 @@ def origin(exported: ExportedData) -> tuple[str, int]:
 
 def described(exported: ExportedData) -> str:
     """The name of a function or a VJP for messages."""
-    name, order = origin(exported)
+    return name_of_order(*origin(exported))
+
+
+def name_of_order(name: str, order: int) -> str:
+    """For messages: a function, or its VJP of an order."""
     return f"the VJP of order {order} of {name}" if order else name
 
 

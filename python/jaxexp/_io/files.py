@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -75,10 +76,14 @@ def replace(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Generator[IO[bytes]]:
     """A new file, for writing and reading, that takes the place of `path` at the end, unless there is an exception.
 
     It is made in the same folder; a file that was there before keeps its permissions.
+
+    Args:
+        path: the file.
+        only_new: whether a file that is there at the end stays, and is a FileExistsError.
     """
     final = os.path.realpath(os.fsdecode(path))
     replaced = os.stat(final) if os.path.exists(final) else None
@@ -88,7 +93,7 @@ def replacing(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
             yield file
             if replaced is not None:
                 os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
-        os.replace(temporary, final)
+        (_move_to_new if only_new else os.replace)(temporary, final)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -97,3 +102,16 @@ def replacing(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
             named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
             raise OSError(error.errno, error.strerror, named) from None
         raise
+
+
+def _move_to_new(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.exists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.rename(source, target)
+    else:
+        os.unlink(source)

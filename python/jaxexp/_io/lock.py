@@ -10,6 +10,8 @@ from typing import IO
 
 from jaxexp._errors import ExportError
 
+from . import files
+
 if sys.platform == "win32":
     import msvcrt
 
@@ -32,8 +34,38 @@ def locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
         ExportError: somebody else has it.
         OSError: it cannot be opened.
     """
+    with _locked(path, "r+b") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+    """`files.replacing`, while nobody else may change the file that is replaced.
+
+    Raises:
+        ExportError: somebody else has that file; or there was none, and somebody else has made one.
+        OSError: a file cannot be opened or written.
+    """
+    final = os.path.realpath(os.fsdecode(path))
+    if not os.path.exists(final):
+        try:
+            with files.replacing(path, only_new=True) as file:
+                yield file
+        except FileExistsError as error:
+            raise ExportError(f"{os.fsdecode(path)!r} was made by somebody else meanwhile; try again") from error
+        return
+    with contextlib.ExitStack() as stack:
+        if os.path.isfile(final):
+            stack.enter_context(_locked(final, "rb"))
+        if sys.platform == "win32":
+            stack.close()  # there, a file that is open cannot be replaced
+        yield stack.enter_context(files.replacing(path))
+
+
+@contextlib.contextmanager
+def _locked(path: str | os.PathLike[str], mode: str) -> Generator[IO[bytes]]:
     while True:
-        with open(path, "r+b", buffering=0) as file:
+        with open(path, mode, buffering=0) as file:
             try:
                 _acquire(file)
             except OSError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 from jaxexp._errors import DeserializationError, ExportTypeError
+
+from . import http
 
 
 class BinaryFile(Protocol):
@@ -27,12 +30,14 @@ class Source(Protocol):
         name: what messages call it.
         size: how many bytes there are.
         whole: all of them as one buffer, where they are in memory.
+        takes_requests: whether each range takes a request to another machine.
         address: what opens it again in another process, or None.
     """
 
     name: str
     size: int
     whole: Any
+    takes_requests: bool
     address: tuple[str, dict[str, Any]] | None
 
     def read(self, position: int, size: int) -> Any:
@@ -48,10 +53,6 @@ class Source(Protocol):
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Buffers with several ranges, given by position and size."""
-        ...
-
-    def rfind(self, pattern: bytes, end: int) -> int:
-        """Where a pattern is last found in front of a position; -1 where it is not."""
         ...
 
     def close(self) -> None: ...
@@ -76,6 +77,8 @@ def open_source(source: Any, options: dict[str, Any]) -> Source:
 
 
 class _Mapped:
+    takes_requests = False
+
     def __init__(self, path: str) -> None:
         self.name = os.fsdecode(path)
         self.address: tuple[str, dict[str, Any]] | None = (os.path.abspath(self.name), {})
@@ -102,10 +105,6 @@ class _Mapped:
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         return [self.read(*r) for r in ranges]
 
-    def rfind(self, pattern: bytes, end: int) -> int:
-        found: int = self._mapped.rfind(pattern, 0, end)
-        return found
-
     def close(self) -> None:
         # The mapping ends when nobody has a view into it any more, such as a function that was loaded from it.
         self.whole = memoryview(b"")
@@ -118,6 +117,7 @@ class _Ranges:
     name: str
     size: int
     whole = None
+    takes_requests = False
     address: tuple[str, dict[str, Any]] | None = None
 
     def read(self, position: int, size: int) -> bytes:
@@ -130,17 +130,6 @@ class _Ranges:
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(*r) for r in ranges]
-
-    def rfind(self, pattern: bytes, end: int) -> int:
-        """Reads pieces of growing size, because the pattern is usually near."""
-        last, step = end, 1 << 16
-        while end > 0:
-            start = max(0, end - step)
-            found = self.read(start, min(last, end + len(pattern) - 1) - start).rfind(pattern)
-            if found >= 0:
-                return start + found
-            end, step = start, min(2 * step, 1 << 24)
-        return -1
 
     def _complete(self, data: bytes, position: int, size: int) -> bytes:
         if len(data) == size:
@@ -176,6 +165,8 @@ class _FileObject(_Ranges):
 
 
 class _Remote(_Ranges):
+    takes_requests = True
+
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         try:
             import fsspec
@@ -184,14 +175,15 @@ class _Remote(_Ranges):
         self.name = url
         self.address: tuple[str, dict[str, Any]] | None = (url, options)
         self._fs: Any
-        self._fs, self._path = fsspec.core.url_to_fs(url, **options)
-        size = self._fs.size(self._path)
+        with self._failures():
+            self._fs, self._path = fsspec.core.url_to_fs(url, **options)
+            size = self._fs.size(self._path)
         if size is None:
             raise OSError(f"{url}: the server does not say how large it is, so no part of it can be asked for")
         self.size = int(size)
 
     def read(self, position: int, size: int) -> bytes:
-        data: bytes = self._fs.cat_file(self._path, start=position, end=position + size) if size else b""
+        data = self._fetch([(position, position + size)])[0] if size else b""
         return self._complete(data, position, size)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -204,9 +196,9 @@ class _Remote(_Ranges):
                 last[1] = max(last[1], end)
             else:
                 blocks.append([start, end])
-        starts, ends = [start for start, _ in blocks], [end for _, end in blocks]
-        fetched = self._fs.cat_ranges([self._path] * len(blocks), starts, ends, on_error="raise") if blocks else []
-        whole = [self._complete(data, s, e - s) for data, s, e in zip(fetched, starts, ends, strict=True)]
+        starts = [start for start, _ in blocks]
+        fetched = self._fetch([(start, end) for start, end in blocks])
+        whole = [self._complete(data, s, e - s) for data, (s, e) in zip(fetched, blocks, strict=True)]
 
         def part(position: int, size: int) -> bytes:
             if not size:
@@ -216,6 +208,26 @@ class _Remote(_Ranges):
             return whole[block][start : start + size]
 
         return [part(position, size) for position, size in ranges]
+
+    def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """What is there between starts and ends."""
+        with self._failures():
+            if http.is_http(self._fs):
+                return http.fetch(self._fs, self._path, ranges)
+            starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+            found: list[bytes] = self._fs.cat_ranges([self._path] * len(ranges), starts, ends, on_error="raise")
+            return found
+
+    @contextlib.contextmanager
+    def _failures(self) -> Generator[None]:
+        """Makes one kind of error of all that the libraries for different URLs raise when they cannot read."""
+        try:
+            yield
+        except (OSError, ImportError, MemoryError):
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise OSError(f"{self.name}: {said}") from error
 
     def close(self) -> None:
         self._fs = None

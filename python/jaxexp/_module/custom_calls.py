@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._artifact import module_head
+from jaxexp._artifact.operations import is_understood
 from jaxexp._errors import ExportError, ExportRuntimeError
 from jaxexp._function.data import ExportedData
 
@@ -51,20 +52,23 @@ STABLE_CUSTOM_CALLS = frozenset(
 
 
 def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
-    """Refuses a module with custom calls that nobody promises to keep stable.
+    """Refuses a module with custom calls, or operations of other dialects, that nobody promises to keep stable.
 
     Args:
         module: the MLIR module.
-        allowed_targets: custom call targets that the user allows besides the stable ones; "ALL" allows all.
+        allowed_targets: custom call targets that the user allows besides the stable ones, and names of operations that
+            are in no table of `_artifact/operations.py`; "ALL" allows all.
 
     Raises:
-        ExportError: names each such target, an operation that calls it, and how to allow it.
+        ExportError: names each such target or operation, where it comes from, and how to allow it.
     """
     if "ALL" in allowed_targets:
         return
     refused: dict[str, Any] = {}
-    for target, operation in mlir.custom_calls(module):
-        if target not in STABLE_CUSTOM_CALLS and target not in allowed_targets:
+    for operation in mlir.iter_operations(module):
+        name = operation.name
+        target = mlir.target_of(operation) if name == "stablehlo.custom_call" else name
+        if target not in STABLE_CUSTOM_CALLS and target not in allowed_targets and not is_understood(target):
             refused.setdefault(target, operation)
     if not refused:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _native
@@ -73,12 +73,15 @@ class _LoadedVjp(LaterVjp):
 _MAKES = types.SimpleNamespace(Exported=Exported, LoadedVjp=_LoadedVjp, metadata_from_json=from_json)
 
 
-def reader_of_many(workers: int, stop: bool) -> _native.ReadMany:
+def reader_of_many(
+    workers: int, stop: bool, admit: Callable[[_native.Artifact], None] | None = None
+) -> _native.ReadMany:
     """Reads many buffers or files at once, and makes functions of them, or exceptions.
 
     Args:
         workers: how many threads work.
         stop: whether the first exception ends the work.
+        admit: called with each artifact before anything is made of it; what it raises is the result.
     """
     binding.bind()
-    return _native.ReadMany(_MAKES, workers, stop)
+    return _native.ReadMany(_MAKES, workers, stop, admit)

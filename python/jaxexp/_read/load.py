@@ -12,7 +12,7 @@ from jaxexp._exported import Exported
 from jaxexp._io import files
 from jaxexp._public import public
 
-from .decode import read
+from .decode import decode, read, verified
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,7 +55,9 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
         return read(blob)
     if isinstance(blob, (bytes, bytearray, memoryview)):
         policy.check_size(memoryview(blob).nbytes)
-    exported = read(blob)
+    artifact = verified(blob)
+    policy.check_declared(artifact)
+    exported = decode(artifact)
     policy.check(exported)
     return exported
 

@@ -41,14 +41,16 @@ class Manner:
         return self.on_error == "raise"
 
     def reader(self) -> _native.ReadMany:
-        """A reader that works in this manner. It leaves the policy to its caller, because a policy is about functions.
+        """A reader that works in this manner. Of a policy it checks what artifacts say of themselves; its caller checks
+        the functions.
 
         Raises:
             ExportError: a field has none of the values that `load_many` takes.
         """
         if self.on_error not in ("raise", "return"):
             raise ExportError(f'on_error has to be "raise" or "return", found {self.on_error!r}')
-        return reader_of_many(worker_count(self.workers), self.raises)
+        admit = None if self.policy is None else self.policy.check_declared
+        return reader_of_many(worker_count(self.workers), self.raises, admit)
 
 
 @overload

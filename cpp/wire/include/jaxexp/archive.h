@@ -16,8 +16,8 @@ namespace jaxexp {
 /// artifact of it, or a view of either is in use. May be used by several threads at once.
 class Archive {
  public:
-  /// Reads the last bytes and the root of the index; the rest is checked when it is needed. Throws DeserializationError
-  /// where they are damaged, or the file is no archive.
+  /// Finds the end of the last complete archive in the file, and reads the root of its index; the rest is checked when
+  /// it is needed. Throws DeserializationError where these are damaged, or the file is no archive.
   explicit Archive(std::span<const std::uint8_t> file);
 
   /// How many members there are.

@@ -1,0 +1,44 @@
+// The verification of an archive's members, in steps.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bindings/archive/index_view.h"
+#include "bindings/base/buffer.h"
+#include "wire/archive/verify_member.h"
+
+namespace jaxexp::bindings {
+
+/// Each module is read once, in whatever step, and by however many members it is used.
+class Verification {
+ public:
+  explicit Verification(nb::object index);
+
+  /// Where the bytes of a member are, its header included, and those of its modules that were in no step before.
+  nb::tuple extent(std::uint32_t number) const;
+
+  /// Compares members with what they have to be, in threads. `parts` has the bytes of each, and of the modules that
+  /// `extent` named. Returns for each damaged one its number, and where, what was expected, and what was found.
+  nb::list step(const nb::list& numbers, const nb::list& parts, std::size_t workers);
+
+ private:
+  struct Part;
+  struct Module;
+
+  const IndexView& index() const { return nb::cast<const IndexView&>(index_); }
+  std::vector<Module> modules_of(std::uint32_t number) const;
+  void digest(std::vector<Module>& modules, std::size_t workers);
+  nb::list verify(std::vector<Part>& parts, std::size_t workers) const;
+
+  const nb::object index_;
+  wire::ModuleDigests modules_;
+};
+
+void define_verification(nb::module_& m);
+
+}  // namespace jaxexp::bindings

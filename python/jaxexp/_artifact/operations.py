@@ -1,0 +1,92 @@
+"""Which operations of a module jaxexp understands completely: what they do, and where they hide other operations.
+
+A policy refuses every other operation, and so does the safety check of `export`: what is not in these tables may run
+code of its author.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_UNDERSTOOD = {
+    "builtin": "module unrealized_conversion_cast",  # portable artifacts have casts between dialects
+    "func": "call func return",
+    "stablehlo": """
+        abs add after_all all_gather all_reduce all_to_all and atan2 batch_norm_grad batch_norm_inference
+        batch_norm_training bitcast_convert broadcast broadcast_in_dim case cbrt ceil cholesky clamp
+        collective_broadcast collective_permute collective_reduce compare complex composite concatenate constant
+        convert convolution cosine count_leading_zeros create_token custom_call divide dot dot_general
+        dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad dynamic_reshape
+        dynamic_slice dynamic_update_slice einsum exponential exponential_minus_one fft floor gather
+        get_dimension_size get_tuple_element if imag infeed iota is_finite log log_plus_one logistic map maximum
+        minimum multiply negate not optimization_barrier or outfeed pad partition_id popcnt power real
+        real_dynamic_slice recv reduce reduce_precision reduce_scatter reduce_window remainder replica_id
+        reshape return reverse rng rng_bit_generator round_nearest_afz round_nearest_even rsqrt scatter select
+        select_and_scatter send set_dimension_size shift_left shift_right_arithmetic shift_right_logical sign
+        sine slice sort sqrt subtract tan tanh torch_index_select transpose triangular_solve tuple unary_einsum
+        uniform_dequantize uniform_quantize while xor
+    """,
+    "chlo": """
+        _asin_acos_kernel acos acosh asin asinh atan atanh bessel_i1e broadcast_add broadcast_and
+        broadcast_atan2 broadcast_compare broadcast_complex broadcast_divide broadcast_maximum broadcast_minimum
+        broadcast_multiply broadcast_next_after broadcast_or broadcast_polygamma broadcast_power
+        broadcast_remainder broadcast_select broadcast_shift_left broadcast_shift_right_arithmetic
+        broadcast_shift_right_logical broadcast_subtract broadcast_xor broadcast_zeta conj constant
+        constant_like cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma mulhi next_after
+        polygamma ragged_dot scan sinh square tan top_k zeta
+    """,
+    "sdy": """
+        all_gather all_reduce all_slice all_to_all collective_permute constant data_flow_edge
+        func_data_flow_edge manual_computation mesh named_computation propagation_barrier reduce_scatter
+        replicated_to_unreduced reshard return sharded_to_unreduced sharding_constraint sharding_group
+    """,
+}
+OPERATIONS = frozenset(f"{dialect}.{name}" for dialect, names in _UNDERSTOOD.items() for name in names.split())
+
+# Attributes of these operations, `builtin.module` and the arguments of functions included. A custom call may have any:
+# they are its target's to understand.
+ATTRIBUTES = frozenset(
+    """
+        algorithm all_gather_dim allowed_direction api_version arg_attrs axes base_dilations batch_dims
+        batch_group_count broadcast_dimensions broadcast_sizes call_target_name called_computations callee
+        channel_handle compare_type comparison_direction composite_attributes concat_dimension decomposition dim
+        dimension dimension_numbers dimensions dot_dimension_numbers edge_padding_high edge_padding_low
+        einsum_config epsilon exponent_bits feature_group_count feature_index fft_length fft_type function_type
+        gathering_axes group_id has_dynamic_root has_side_effect in_shardings index indices_are_sorted
+        infeed_config interior_padding iota_dimension is_associative is_host_transfer is_reverse is_stable k
+        known_expanding_dimensions known_nonexpanding_dimensions layout left_side lhs_dilation limit_indices
+        lower mantissa_bits manual_axes mesh name no_inline operandSegmentSizes operand_layouts out_sharding
+        out_shardings outfeed_config output_operand_aliases padding params permutation precision_config
+        ragged_dot_dimension_numbers reduce_scatter_axes reduction_axes reduction_op replica_groups res_attrs
+        resultSegmentSizes result_accuracy result_layouts result_tilings rhs_dilation rng_algorithm
+        rng_distribution scan_dim_size scatter_dimension scatter_dimension_numbers sharding slice_sizes
+        slicing_axes source_target_pairs split_count split_dimension start_indices strides sym_name
+        sym_visibility transpose_a unique_indices unit_diagonal use_global_device_ids value version
+        window_dilations window_dimensions window_reversal window_strides
+        mhlo.frontend_attributes mhlo.is_dynamic mhlo.layout_mode mhlo.memory_kind mhlo.num_partitions mhlo.num_replicas
+        mhlo.sharding tf.aliasing_output
+    """.split()
+)
+# JAX's and jaxexp's own notes, and what says where arrays are.
+ATTRIBUTE_PREFIXES = ("jax.", "jaxexp.", "sdy.", "stablehlo.", "xla.sdy.")
+
+_VERSIONED = re.compile(r"vhlo\.(\w+)_v\d+")
+
+
+def is_understood(operation: str) -> bool:
+    """Whether a kind of operation is in the tables, by its name in a module or in a portable artifact."""
+    if operation in OPERATIONS:
+        return True
+    versioned = _VERSIONED.fullmatch(operation)
+    return versioned is not None and any(f"{dialect}.{versioned[1]}" in OPERATIONS for dialect in ("stablehlo", "func"))
+
+
+def not_understood(operations: Iterable[str]) -> tuple[str, ...]:
+    """Those of these kinds that are in no table, in alphabetical order."""
+    return tuple(sorted(name for name in set(operations) if not is_understood(name)))
+
+
+def is_attribute_understood(name: str) -> bool:
+    """Whether an attribute of an operation, by its name, cannot carry code."""
+    return name in ATTRIBUTES or name.startswith(ATTRIBUTE_PREFIXES)

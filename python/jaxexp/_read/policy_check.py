@@ -1,0 +1,320 @@
+"""A policy against one function: first what it says of itself, then the module as it will run."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NoReturn, Protocol
+
+from jaxexp import _jax
+from jaxexp._artifact import operations
+from jaxexp._errors import DeserializationError, ExportError, PolicyError
+from jaxexp._function import data
+from jaxexp._function.data import ExportedData
+from jaxexp._module import mlir, runnable
+from jaxexp._module.custom_calls import STABLE_CUSTOM_CALLS, is_callback
+
+_MODULE = "mlir_module_serialized"
+
+
+class Fields(Protocol):
+    """Those of a `Policy` that are looked up by name here; all others by `getattr`."""
+
+    @property
+    def max_devices(self) -> int | None: ...
+    @property
+    def callbacks(self) -> bool | None: ...
+
+
+class Limits:
+    """The fields of a policy that compare a number or a name."""
+
+    def __init__(self, policy: Fields) -> None:
+        self.policy = policy
+
+    def at_most(self, field: str, found: int, what: str, where: str, verb: str | None = None) -> None:
+        limit: int | None = getattr(self.policy, field)
+        if limit is None or found <= limit:
+            return
+        text = f"has {found:,} {what}" if verb is None else f"has {what} {verb} {found:,}"
+        raise PolicyError(
+            field, text, where, f"At most {limit:,} are allowed; to allow it, pass Policy({field}={found})"
+        )
+
+    def vjp_order(self, order: int, fun_name: str) -> None:
+        self.at_most("max_vjp_order", order, "a VJP", f"the artifact of {fun_name}", "of order")
+
+    def sizes(self, where: str, module_bytes: int, arguments: int, results: int) -> None:
+        self.at_most("max_module_bytes", module_bytes, "bytes in its module", where)
+        self.at_most("max_arguments", arguments, "arguments", where)
+        self.at_most("max_results", results, "results", where)
+
+    def devices(self, found: int, what: str, where: str) -> None:
+        self.at_most("max_devices", found, what, where)
+
+    def platforms(self, platforms: Sequence[str], runs_anywhere: bool, where: str) -> None:
+        allowed = self.policy.platforms
+        if allowed is None:
+            return
+        for platform in platforms:
+            if platform not in allowed:
+                self.refuse("platforms", f"is for the platform {platform!r}", where, (*allowed, platform))
+        if runs_anywhere:
+            raise PolicyError(
+                "platforms",
+                "may be called on any platform, because it was exported with DisabledSafetyCheck.platform()",
+                where,
+                "To allow it, pass Policy(platforms=None)",
+            )
+
+    def allows(self, field: str, *names: str) -> bool:
+        patterns: Collection[str] | None = getattr(self.policy, field)
+        return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+    def refuse(self, field: str, found: str, where: str, allowing: Iterable[str]) -> NoReturn:
+        allowing = tuple(dict.fromkeys(allowing))
+        raise PolicyError(field, found, where, f"To allow it, pass Policy({field}={allowing!r})")
+
+    def refuse_name(self, field: str, found: str, where: str, name: str) -> NoReturn:
+        self.refuse(field, found, where, (*(getattr(self.policy, field) or ()), name))
+
+
+def check_function(limits: Limits, exported: ExportedData) -> None:
+    """Compares one function with a policy.
+
+    Raises:
+        PolicyError: it contains something that is not allowed.
+        DeserializationError: its module is damaged, does not fit the signature, or contradicts itself.
+    """
+    where = data.described(exported)
+    limits.sizes(where, len(data.module_view(exported)), len(exported.in_avals), len(exported.out_avals))
+    limits.devices(exported.nr_devices, "devices", where)
+    runs_anywhere = any(str(check) == "platform" for check in exported.disabled_safety_checks)
+    limits.platforms(exported.platforms, runs_anywhere, where)
+    for effect in (*exported.ordered_effects, *exported.unordered_effects):
+        kind = type(effect)
+        full = f"{kind.__module__}.{kind.__qualname__}"
+        if not limits.allows("effects", full, kind.__qualname__):
+            limits.refuse_name("effects", f"has the effect {full}", where, full)
+    try:
+        # What runs is the module that was brought up to date, so that is what is checked.
+        with _jax.make_ir_context() as context:
+            _ModuleCheck(limits, where).run(runnable.parse(exported, context))
+    except (ExportError, MemoryError):
+        raise
+    except Exception as error:  # jaxlib has no class of its own for what it cannot make of an attribute
+        first_line = str(error).partition("\n")[0]
+        raise DeserializationError(
+            _MODULE, "a module whose attributes can be read", f"{type(error).__name__}: {first_line}"
+        ) from error
+
+
+# What exchanges data with the host, or with another program.
+_TRANSFERS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
+_CUSTOM_CALL = "stablehlo.custom_call"
+
+
+class _ModuleCheck:
+    """The module of one function, while it is compared with a policy."""
+
+    def __init__(self, limits: Limits, where: str) -> None:
+        self.limits, self.policy, self.where = limits, limits.policy, where
+        self.function = "main"
+        self.array_bytes: dict[Any, int] = {}  # by type
+        self.shardings: set[Any] = set()  # that were looked at
+
+    def run(self, module: Any) -> None:
+        found = list(mlir.iter_operations(module))
+        self.limits.at_most("max_operations", len(found) - 1, "operations", self.where)  # the module is one, too
+        self.symbols = _jax.ir.SymbolTable(module.operation)
+        self._devices_of_module(found[0].attributes)
+        self._attributes(found[0])
+        for operation in found[1:]:
+            self._operation(operation, operation.name)
+
+    def _operation(self, operation: Any, name: str) -> None:
+        if name == "func.func":
+            self.function = _jax.ir.StringAttr(operation.attributes["sym_name"]).value
+            if not len(operation.regions[0].blocks):
+                raise DeserializationError(_MODULE, "functions with their bodies", f"@{self.function} without one")
+        # A module inside of the module has symbols of its own, which nothing here looks up.
+        if not operations.is_understood(name) or name == "builtin.module":
+            if not self.limits.allows("operations", name):
+                self._refuse_name(
+                    "operations", f"has the operation {name} {self._inside()}, which is unknown here", name
+                )
+            return
+        if name == _CUSTOM_CALL:
+            self._custom_call(operation)
+        else:
+            self._attributes(operation)
+        if name in _TRANSFERS and not self.limits.allows("effects", name.partition(".")[2]):
+            found = f"exchanges data outside of its results ({name} {self._inside()})"
+            self._refuse_name("effects", found, name.partition(".")[2])
+        if self.policy.max_devices is not None:
+            self._devices(operation, name)
+        self._arrays(operation, name)
+
+    def _inside(self) -> str:
+        return f"in its function @{self.function}"
+
+    def _refuse_name(self, field: str, found: str, name: str) -> NoReturn:
+        self.limits.refuse_name(field, found, self.where, name)
+
+    # --- attributes ---
+
+    def _attributes(self, operation: Any) -> None:
+        attributes = operation.attributes
+        for name in map(_name_of, attributes):
+            if not operations.is_attribute_understood(name):
+                self._unknown_attribute(name, f"{operation.name} {self._inside()}")
+        for group in ("arg_attrs", "res_attrs"):
+            if group in attributes:
+                for one in _jax.ir.ArrayAttr(attributes[group]):
+                    for named in _jax.ir.DictAttr(one):
+                        if not operations.is_attribute_understood(named.name):
+                            self._unknown_attribute(named.name, f"{operation.name} {self._inside()}")
+                        self._devices_of_sharding(named.name, named.attr)
+
+    def _unknown_attribute(self, name: str, place: str) -> None:
+        if not self.limits.allows("operations", name):
+            self._refuse_name("operations", f"has the attribute {name} in {place}, which is unknown here", name)
+
+    def _custom_call(self, operation: Any) -> None:
+        target, attributes = mlir.target_of(operation), operation.attributes
+        if is_callback(target):
+            if self.policy.callbacks is False:
+                found = f"calls back to Python (custom call {target!r} {self._inside()})"
+                raise PolicyError("callbacks", found, self.where, "To allow it, pass Policy(callbacks=True)")
+        elif target not in STABLE_CUSTOM_CALLS and not self.limits.allows("custom_calls", target):
+            self._refuse_name("custom_calls", f"has the custom call {target!r} {self._inside()}", target)
+        if "called_computations" in attributes:
+            for called in _jax.ir.ArrayAttr(attributes["called_computations"]):
+                self._known_symbol(_jax.ir.FlatSymbolRefAttr(called).value, target)
+        if target in STABLE_CUSTOM_CALLS:
+            return
+        has_effect = "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value
+        if has_effect and not self.limits.allows("effects", target):
+            self._refuse_name("effects", f"has the custom call {target!r} with side effects {self._inside()}", target)
+
+    def _known_symbol(self, name: str, target: str) -> None:
+        if name not in self.symbols:
+            raise DeserializationError(
+                _MODULE, f"functions that a custom call ({target!r} {self._inside()}) may call", f"no @{name}"
+            )
+
+    # --- devices ---
+
+    def _devices_of_module(self, attributes: Any) -> None:
+        total = 1
+        for name in ("mhlo.num_partitions", "mhlo.num_replicas"):
+            if name not in attributes:
+                continue
+            attribute = attributes[name]
+            count = _jax.ir.IntegerAttr(attribute).value if isinstance(attribute, _jax.ir.IntegerAttr) else 0
+            if count < 1:
+                raise DeserializationError(_MODULE, f"a positive number as {name}", str(attribute)[:80])
+            total *= count
+        self.limits.devices(total, "devices in its module's attributes", self.where)
+
+    def _devices(self, operation: Any, name: str) -> None:
+        """Counts the devices of meshes and shardings, and those that collective operations name."""
+        attributes = operation.attributes
+        if isinstance(operation.opview, _jax.MeshOp):
+            self._devices_of_mesh(_jax.sdy.MeshAttr(attributes["mesh"]))
+        for groups in ("replica_groups", "source_target_pairs"):
+            if groups in attributes and isinstance(attributes[groups], _jax.ir.DenseIntElementsAttr):
+                named = max(attributes[groups], default=-1) + 1  # otherwise they name axes of a mesh, which is counted
+                self.limits.devices(named, f"devices in {name} {self._inside()}", self.where)
+        for attribute in ("mhlo.sharding", "sdy.sharding", "sharding", "in_shardings", "out_shardings", "out_sharding"):
+            if attribute in attributes:
+                self._devices_of_sharding(attribute, attributes[attribute])
+
+    def _devices_of_sharding(self, name: str, sharding: Any) -> None:
+        if self.policy.max_devices is None or "sharding" not in name or sharding in self.shardings:
+            return
+        self.shardings.add(sharding)
+        sdy = _jax.sdy
+        if name == "mhlo.sharding":
+            found = devices_of_text(_jax.ir.StringAttr(sharding).value)
+            self.limits.devices(found, f"devices in a sharding {self._inside()}", self.where)
+        elif sdy.TensorShardingAttr.isinstance(sharding):
+            mesh = sdy.TensorShardingAttr(sharding).mesh_or_ref
+            if sdy.MeshAttr.isinstance(mesh):
+                self._devices_of_mesh(sdy.MeshAttr(mesh))
+        elif sdy.TensorShardingPerValueAttr.isinstance(sharding):
+            for one in sdy.TensorShardingPerValueAttr(sharding).shardings:
+                self._devices_of_sharding(name, one)
+
+    def _devices_of_mesh(self, mesh: Any) -> None:
+        sizes = math.prod(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes)
+        found = max(sizes, *(i + 1 for i in mesh.device_ids), 0)
+        self.limits.devices(found, "devices in a mesh", self.where)
+
+    # --- arrays ---
+
+    def _arrays(self, operation: Any, name: str) -> None:
+        for value in operation.results:
+            self._array(value.type, lambda: f"the result of {name} {self._inside()}")
+        for region in operation.regions:
+            for block in region:
+                for argument in block.arguments:
+                    self._array(argument.type, lambda: f"an argument {self._inside()}")
+
+    def _array(self, type_: Any, what: Callable[[], str]) -> None:
+        if type_ not in self.array_bytes:
+            size = _bytes_of(type_)
+            if size is None and not self.limits.allows("operations", str(type_)):
+                self._refuse_name("operations", f"has {what()} of type {type_}, which is unknown here", str(type_))
+            self.array_bytes[type_] = size or 0
+        self.limits.at_most("max_array_bytes", self.array_bytes[type_], f"bytes in {what()}", self.where)
+
+
+def _name_of(attribute: Any) -> str:
+    """A map of attributes gives names, or in older releases attributes with their names."""
+    return attribute if isinstance(attribute, str) else str(attribute.name)
+
+
+def devices_of_text(sharding: str) -> int:
+    """How many devices a sharding as XLA prints it is of, or names."""
+    counts = [math.prod(map(int, dims.split(","))) for dims in re.findall(r"devices=\[([\d,]+)\]", sharding)]
+    named = [int(device) + 1 for device in re.findall(r"\d+", re.sub(r"\[[^\]]*\]", " ", sharding))]
+    return max([*counts, *named], default=0)
+
+
+def _bytes_of(type_: Any) -> int | None:
+    """The size of an array of a type, the largest one in a tuple; None for a type that is not understood."""
+    ir = _jax.ir
+    if isinstance(type_, ir.RankedTensorType):
+        tensor = ir.RankedTensorType(type_)
+        bits = _bits_of(tensor.element_type)
+        return None if bits is None else (math.prod(_sizes(tensor)) * bits + 7) // 8
+    if isinstance(type_, ir.TupleType):
+        tuple_ = ir.TupleType(type_)
+        sizes = [_bytes_of(tuple_.get_type(i)) for i in range(tuple_.num_types)]
+        return None if None in sizes else max((size for size in sizes if size is not None), default=0)
+    return 0 if type_ == _jax.token_type() else None
+
+
+def _sizes(tensor: Any) -> list[int]:
+    """The dimensions of a tensor type; a dynamic one as its bound, or 1 where it has none."""
+    extensions = _jax.hlo.TypeExtensions
+    sizes = [1 if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
+    if tensor.encoding is not None and extensions.isinstance(tensor.encoding):
+        bounds = extensions(tensor.encoding).bounds
+        sizes = [max(size, bound) for size, bound in zip(sizes, bounds, strict=True)]
+    return sizes
+
+
+def _bits_of(element: Any) -> int | None:
+    ir = _jax.ir
+    if isinstance(element, ir.ComplexType):
+        half = _bits_of(ir.ComplexType(element).element_type)
+        return None if half is None else 2 * half
+    if isinstance(element, ir.IntegerType):
+        return int(ir.IntegerType(element).width)
+    if isinstance(element, ir.FloatType):
+        return int(ir.FloatType(element).width)
+    return 64 if isinstance(element, ir.IndexType) else None
