@@ -28,7 +28,7 @@ CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o 
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all fuzz sanitize bench matrix interop lint format clean
+.PHONY: help demo check test test-all fuzz sanitize bench matrix interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -67,6 +67,11 @@ matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_A
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
 interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
+
+# JAX's wheels and sdists have no tests: JAX_SOURCE is a checkout of JAX, at the installed release or near it.
+shadow: $(INSTALLED)  ## JAX's own tests with jaxexp in jax.export's place (JAX_SOURCE=checkout; SHADOW_ARGS=... is passed on)
+	@$(PIP) install absl-py hypothesis
+	@$(BIN)/python tests/shadow/run.py $(or $(JAX_SOURCE),$(error name a checkout of JAX: make shadow JAX_SOURCE=/path/to/jax)) $(SHADOW_ARGS)
 
 lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright
 	@$(BIN)/python tests/tools/public_names.py --check

@@ -1,0 +1,170 @@
+"""`make shadow`: JAX's own tests with jaxexp in the place of `jax.export`, and their functions exported by both.
+
+The tests are not in JAX's wheels. SOURCE is a folder with them: a checkout of JAX at the installed release, or near it.
+Each file runs three times: as it is; with jaxexp installed; and with each function that it jits and calls exported,
+serialized, loaded and called by both libraries. Then the examples in JAX's documents on export run with both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import documents
+
+HERE = Path(__file__).parent
+FILES = (
+    "export_test.py shape_poly_test.py export_back_compat_test.py export_serialization_back_compat_test.py "
+    "export_harnesses_multi_platform_test.py error_check_test.py pallas/pallas_shape_poly_test.py"
+).split()
+MODES = {"jax": [], "jaxexp": ["in_place"], "functions": ["functions"]}
+Line = dict[str, Any]
+
+
+def run(source: Path, file: str, mode: str, folder: Path, part: str, timeout: float, more: list[str]) -> list[Line]:
+    """Runs a file in a mode, again after each crash. Returns the lines that the plugins wrote."""
+    out = folder / f"{file.replace('/', '-').removesuffix('.py')}.{mode}.jsonl"
+    environment = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        **os.environ,
+        "SHADOW_OUT": str(out),
+        "SHADOW_PART": part,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
+    }
+    plugins = [argument for plugin in ["outcomes", *MODES[mode]] for argument in ("-p", plugin)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *plugins, *more]
+    while True:
+        known = _lines(out)
+        try:
+            done = subprocess.run(
+                [*command, f"--rootdir={source}", f"tests/{file}"],
+                cwd=source,
+                env=environment,
+                timeout=timeout,
+                stdout=(folder / f"{out.stem}.log").open("a"),
+                stderr=subprocess.STDOUT,
+            )
+        except subprocess.TimeoutExpired:
+            print(f"  {file} took too long as {mode}; it goes on with the next run", flush=True)
+            break
+        if done.returncode in (0, 1, 5) or len(_lines(out)) == len(known):  # passed, failed, nothing left; no progress
+            break
+    return _lines(out)
+
+
+def _lines(out: Path) -> list[Line]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+
+
+def outcomes(lines: list[Line]) -> dict[str, Line]:
+    """The last line of each test."""
+    return {line["test"]: line for line in lines if "test" in line}
+
+
+def alone(jax: dict[str, Line], jaxexp: dict[str, Line]) -> dict[str, str]:
+    """Tests that pass with jax.export and not with jaxexp, and why."""
+    return {
+        test: line.get("why", "")[-600:] or line["outcome"]
+        for test, line in jaxexp.items()
+        if line["outcome"] not in ("passed", "skipped") and jax.get(test, {}).get("outcome") == "passed"
+    }
+
+
+def functions_alone(lines: list[Line]) -> list[str]:
+    """Functions that jax.export exports, reads or calls, and jaxexp does not, or whose results differ."""
+    found = []
+    for line in lines:
+        if "function" not in line:
+            continue
+        where = f"{line['of']} {line['function']}"
+        for library in ("jax", "jaxexp"):
+            for stage, outcome in line[library].items():
+                # Whoever wrote the bytes, and whoever reads them: what jax.export does with its own is to be had.
+                if outcome != "ok" and line["jax"].get(stage.replace("jaxexp's", "jax's")) == "ok":
+                    found.append(f"{where}: {library}: {stage}: {outcome}")
+        found += [f"{where}: {difference}" for difference in line["differ"]]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="a checkout of JAX, with its folder tests/")
+    parser.add_argument("files", nargs="*", default=list(FILES), help=f"in tests/; by default {' '.join(FILES)}")
+    parser.add_argument("--modes", default=",".join(MODES), help="some of jax, jaxexp and functions")
+    parser.add_argument("--part", default="0/1", help="2/5: the third of five parts of each file's tests")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds for one file in one mode")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/shadow"), help="for outcomes, which a later run keeps"
+    )
+    chosen, more = parser.parse_known_args()
+    if not (chosen.source / "tests" / "export_test.py").exists():
+        sys.exit(f"{chosen.source} has no tests/export_test.py; JAX's sdists have no tests: name a checkout of JAX")
+    import jax
+
+    folder = (chosen.folder / jax.__version__).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    expected: dict[str, str] = tomllib.loads((HERE / "expected.toml").read_text())
+    rows, unexpected = [], []
+    for file in chosen.files:
+        lines = {
+            mode: run(chosen.source.absolute(), file, mode, folder, chosen.part, chosen.timeout, more)
+            for mode in chosen.modes.split(",")
+        }
+        found, only_jaxexp = summary(lines, expected)
+        rows.append(f"| {file} | {' | '.join(map(str, found))} |")
+        print(rows[-1], flush=True)
+        unexpected += only_jaxexp
+    for name in documents.DOCUMENTS if chosen.files == list(FILES) else ():
+        count, differing = documents.differences(chosen.source / name)
+        rows.append(f"| {name}, {count} examples | | | | | | | | | {len(differing)} |")
+        unexpected += differing
+    table = "\n".join(
+        [f"JAX {jax.__version__}", "", "| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|", *rows, ""]
+    )
+    (folder / "table.md").write_text("\n".join([table, *unexpected, ""]))
+    print(table, *unexpected, sep="\n")
+    sys.exit(bool(unexpected))
+
+
+COLUMNS = (
+    "file",
+    "tests",
+    "pass with jax.export",
+    "pass with jaxexp",
+    "of these, in jaxexp's words",
+    "fail, because jaxexp can do more",
+    "only jaxexp fails",
+    "functions",
+    "exported, read and called by both",
+    "only jaxexp fails or differs",
+)
+
+
+def summary(lines: dict[str, list[Line]], expected: dict[str, str]) -> tuple[list[int], list[str]]:
+    """The numbers in a file's row, and what only jaxexp fails at."""
+    jax, jaxexp = (outcomes(lines.get(mode, [])) for mode in ("jax", "jaxexp"))
+    passed = [Counter(line["outcome"] for line in of.values())["passed"] for of in (jax, jaxexp)]
+    failing = alone(jax, jaxexp)
+    known = {test for test in failing if test.rpartition("::")[2] in expected}
+    functions = [line for line in lines.get("functions", []) if "function" in line]
+    both = sum(_is_ok(line, "jax") and _is_ok(line, "jaxexp") for line in functions)
+    differing = functions_alone(functions)
+    reworded = sum("reworded" in line for line in jaxexp.values())
+    row = [len(jax), *passed, reworded, len(known), len(failing) - len(known), len(functions), both, len(differing)]
+    return row, [f"{test}\n{why}" for test, why in failing.items() if test not in known] + differing
+
+
+def _is_ok(line: Line, library: str) -> bool:
+    return all(outcome == "ok" for outcome in line[library].values())
+
+
+if __name__ == "__main__":
+    main()
