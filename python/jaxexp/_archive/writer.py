@@ -381,7 +381,7 @@ def _refuse_unknown_rest(opened: Opened) -> None:
     position, size = opened.end, opened.source.size
     while position < size:
         part = min(size - position, 1 << 20)
-        if bytes(opened.source.read(position, part)).strip(b"\0"):
+        if opened.source.read(position, part).strip(b"\0"):
             error = DeserializationError(
                 "",
                 f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
