@@ -4,6 +4,7 @@
 #include "bindings/archive/define.h"
 #include "bindings/artifact/define.h"
 #include "bindings/base/errors.h"
+#include "bindings/base/file.h"
 #include "bindings/base/jax_refs.h"
 #include "bindings/bytecode/define.h"
 #include "bindings/call/define.h"
@@ -23,6 +24,7 @@ NB_MODULE(_native, m) {
 
   m.def("bind", &bind, "jax"_a, nb::sig("def bind(jax: object) -> None"),
         "Keeps references to JAX's types, enum members and functions, which are attributes of `jax`.");
+  define_file(m);
   define_artifact(m);
   define_many(m);
   define_bytecode(m);

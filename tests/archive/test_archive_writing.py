@@ -30,6 +30,9 @@ class TestWriting:
         with Archive.create(path) as archive:
             with pytest.raises(ExportError, match="cannot be the name of an archive's member"):
                 archive.add(name, blob())
+            assert name not in archive
+            with pytest.raises((KeyError, TypeError)):
+                archive.remove(name)
             archive.add("a", blob())
         assert_sound(path, {"a": blob()})
 

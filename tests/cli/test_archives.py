@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 
@@ -216,3 +217,17 @@ def test_verify_an_unfinished_append(folder, fleet, tmp_path, good) -> None:
     assert "whole: 4 members" in text
     assert f"{left:,} bytes after its end" in text
     assert {file["unfinished_bytes"] for file in json.loads(good("verify", "--json", torn))["files"]} == {left}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text there")
+def test_pack_of_a_name_that_is_no_text(folder, tmp_path, good, run) -> None:
+    file = os.fsencode(tmp_path) + b"/caf\xe9.jaxexp"
+    with open(file, "wb") as target:
+        target.write((folder / "scores.jaxexp").read_bytes())
+    for path in (os.fsdecode(file), tmp_path):
+        status, _, err = run("pack", tmp_path / "fleet.zip", path)
+        assert status == 1
+        assert "is not UTF-8, as the names of members are: say NAME=FILE" in err
+        assert not (tmp_path / "fleet.zip").exists()
+    good("pack", tmp_path / "fleet.zip", f"café={os.fsdecode(file)}")
+    assert list(jaxexp.Archive.open(tmp_path / "fleet.zip")) == ["café"]

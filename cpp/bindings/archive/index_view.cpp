@@ -11,12 +11,23 @@
 
 #include "bindings/archive/member.h"
 #include "bindings/base/digest.h"
+#include "wire/base/error.h"
 
 namespace jaxexp::bindings {
 namespace {
 
 using namespace nb::literals;
 namespace schema = wire::schema;
+
+/// Blocks have numbers of eight bytes, which are read where they lie.
+std::span<const std::uint8_t> part_of(std::span<const std::uint8_t> bytes, std::uint64_t position, std::uint64_t size) {
+  if (position > bytes.size() || size > bytes.size() - position) throw nb::value_error("an index lies in its file");
+  const auto part = bytes.subspan(position, size);
+  if (!Buffer::is_aligned(part, alignof(std::uint64_t)))
+    throw wire::Error({nullptr, "index"}, "an index at a multiple of eight bytes",
+                      "one at " + std::to_string(position));
+  return part;
+}
 
 nb::str text(const flatbuffers::String* string) {
   return string ? nb::str(string->c_str(), string->size()) : nb::str("");
@@ -27,6 +38,15 @@ void define_finding(nb::class_<IndexView>& index) {
       .def(nb::init<nb::handle, nb::handle, nb::bytes, std::uint64_t>(), "index"_a, "root"_a, "root_digest"_a, "end"_a,
            nb::sig("def __init__(self, index: typing_extensions.Buffer, root: typing_extensions.Buffer, "
                    "root_digest: bytes, end: int) -> None"))
+      .def_static(
+          "of_file",
+          [](nb::handle file, std::uint64_t position, std::uint64_t size, nb::handle root, nb::bytes root_digest) {
+            return new IndexView(nb::cast<const wire::FileBytes&>(file), file, position, size, root, root_digest);
+          },
+          "file"_a, "position"_a, "size"_a, "root"_a, "root_digest"_a, nb::rv_policy::take_ownership,
+          nb::sig("def of_file(file: FileBytes, position: int, size: int, root: typing_extensions.Buffer, "
+                  "root_digest: bytes) -> ArchiveIndex"),
+          "The index in a file, of which each block is read when it is needed.")
       .def(
           "__len__", [](const IndexView& view) { return view.index().size(); }, nb::sig("def __len__(self) -> int"))
       .def("find", &IndexView::find, "name"_a, nb::sig("def find(self, name: str) -> int | None"),
@@ -71,6 +91,12 @@ IndexView::IndexView(nb::handle index, nb::handle root, nb::bytes root_digest, s
     : buffer_(stable(index, alignof(std::uint64_t))),
       root_(stable(root, alignof(std::uint64_t))),
       index_(buffer_->bytes(), root_->bytes(), to_digest(root_digest), end) {}
+
+IndexView::IndexView(const wire::FileBytes& file, nb::handle owner, std::uint64_t position, std::uint64_t size,
+                     nb::handle root, nb::bytes root_digest)
+    : buffer_(std::make_shared<const Buffer>(owner, /*in_parts=*/true)),
+      root_(stable(root, alignof(std::uint64_t))),
+      index_(part_of(file.bytes(), position, size), root_->bytes(), to_digest(root_digest), position, &file) {}
 
 nb::object IndexView::find(std::string_view name) const {
   const auto number = index_.find(name);

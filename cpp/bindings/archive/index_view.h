@@ -17,6 +17,9 @@ namespace jaxexp::bindings {
 class IndexView {
  public:
   IndexView(nb::handle index, nb::handle root, nb::bytes root_digest, std::uint64_t end);
+  /// Of an index in a file, which `owner` is.
+  IndexView(const wire::FileBytes& file, nb::handle owner, std::uint64_t position, std::uint64_t size, nb::handle root,
+            nb::bytes root_digest);
 
   const wire::ArchiveIndex& index() const { return index_; }
   nb::object find(std::string_view name) const;

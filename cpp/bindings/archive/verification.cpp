@@ -20,6 +20,7 @@ using namespace nb::literals;
 struct Verification::Part {
   std::uint32_t number;
   std::span<const std::uint8_t> bytes;
+  std::vector<std::uint64_t> aligned = {};  // the same, where they are not
   std::optional<wire::Error> error = {};
 };
 
@@ -97,7 +98,7 @@ nb::list Verification::verify(std::vector<Part>& parts, std::size_t workers) con
     wire::Crew::run(workers, jobs, [&](std::size_t job) {
       for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
         try {
-          wire::verify_member(index, part.number, part.bytes, modules_, known);
+          wire::verify_member(index, part.number, part.bytes, modules_, known, part.aligned);
         } catch (const wire::Error& error) {
           part.error = error;
         }
@@ -119,8 +120,8 @@ void define_verification(nb::module_& m) {
            "Where the bytes of a member are, from its header in the ZIP file on, and those of its modules that were in "
            "no step before.")
       .def("step", &Verification::step, "numbers"_a, "parts"_a, "workers"_a,
-           nb::sig("def step(self, numbers: list[int], parts: list[tuple[typing_extensions.Buffer, "
-                   "list[typing_extensions.Buffer]]], workers: int) -> list[tuple[int, str, str, str]]"),
+           nb::sig("def step(self, numbers: list[int], parts: list[tuple[bytes, list[bytes]]], "
+                   "workers: int) -> list[tuple[int, str, str, str]]"),
            "Compares members with what they have to be, in threads, given the bytes that `extent` named. Returns for "
            "each damaged one its number, and where, what was expected, and what was found.");
 }

@@ -3,6 +3,7 @@
 
 #include "bindings/base/digest.h"
 #include "bindings/codec/decoder.h"
+#include "wire/artifact/fetch.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/values.h"
@@ -22,14 +23,16 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire:
 
 }  // namespace
 
-Artifact::Source::Source(nb::handle owner, nb::handle module_owners) : buffer(stable(owner)), bytes(buffer->bytes()) {
+Artifact::Source::Source(nb::handle owner, nb::handle module_owners)
+    : buffer(stable(owner, Buffer::alignment, /*in_parts=*/true)), file(file_of(owner)), bytes(buffer->bytes()) {
   std::vector<wire::Opened::Bytes> spans;
   if (module_owners.is_valid())
     for (nb::handle module : module_owners) {
       modules.push_back(stable(module));
       spans.push_back(modules.back()->bytes());
     }
-  over(bytes.size(), [&] { opened.emplace(bytes, spans); });
+  over(bytes.size(),
+       [&] { wire::open_in(file, bytes, !spans.empty(), opened, [&] { opened.emplace(bytes, spans); }); });
 }
 
 Artifact::Artifact(nb::handle buffer, nb::handle modules) : Artifact(std::make_shared<const Source>(buffer, modules)) {}
@@ -68,8 +71,12 @@ void Artifact::check_module(const wire::Digest& found) const {
 }
 
 std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
-  return source_->opened->module(*exported_, order_);
+  const auto bytes = source_->opened->module(*exported_, order_);
+  if (source_->file) over(bytes.size(), [&] { source_->file->fetch(bytes); });
+  return bytes;
 }
+
+std::size_t Artifact::module_size() const { return source_->opened->module(*exported_, order_).size(); }
 
 std::size_t Artifact::size() const {
   const auto& trailer = source_->opened->trailer();

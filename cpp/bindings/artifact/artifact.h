@@ -28,6 +28,7 @@ class Artifact {
   nb::object unchecked_module() const;
   /// The same, unchecked, and the check by itself, for a caller that computes the digest anyway.
   std::span<const std::uint8_t> unchecked_module_bytes() const;
+  std::size_t module_size() const;
   void check_module(const wire::Digest& found) const;
   std::optional<Artifact> vjp() const;
   /// How many bytes the artifact has, with its modules; those of the buffer where no trailer says where it ends.
@@ -61,6 +62,7 @@ class Artifact {
     const Buffer& module_buffer(std::size_t order) const { return modules.empty() ? *buffer : *modules[order]; }
 
     std::shared_ptr<const Buffer> buffer;                // read-only, so what was verified stays true
+    const wire::FileBytes* file = nullptr;               // that the bytes are of, where it is read in parts
     std::span<const std::uint8_t> bytes;                 // of the buffer; what is behind the artifact included
     std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
     std::optional<wire::Opened> opened;

@@ -57,6 +57,7 @@ void define_class(nb::module_& m) {
            "The bytes of the StableHLO module: a read-only view into the buffer.")
       .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
            "The same bytes, without a comparison with their digest.")
+      .def_prop_ro("module_size", &Artifact::module_size, "How many bytes it has; it is not read.")
       .def_prop_ro(
           "size", &Artifact::size,
           "How many bytes it has, its modules included; all of the buffer where no trailer says where it ends.")

@@ -7,6 +7,8 @@
 #include <memory>
 #include <span>
 
+#include "bindings/base/file.h"
+
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
@@ -25,7 +27,10 @@ auto over(std::size_t size, const Function& function) {
 /// Holds a Py_buffer, which keeps its owner from moving or freeing it.
 class Buffer {
  public:
-  explicit Buffer(nb::handle owner) {
+  /// Of a file that is read in parts, `in_parts` leaves it to the caller to fetch what is looked at; otherwise all of
+  /// it is fetched now.
+  explicit Buffer(nb::handle owner, bool in_parts = false) : in_parts_(in_parts) {
+    const InParts scope(in_parts_);
     if (PyObject_GetBuffer(owner.ptr(), &info_, PyBUF_SIMPLE) == 0) return;
     // Owners whose bytes are not contiguous raise all kinds of errors; memoryview raises one that explains it.
     PyErr_Clear();
@@ -43,6 +48,7 @@ class Buffer {
 
   /// A read-only memoryview of a part of bytes(), without a copy.
   nb::object part(std::span<const std::uint8_t> bytes) const {
+    const InParts scope(in_parts_);
     const std::ptrdiff_t start = bytes.data() - this->bytes().data();
     return view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
   }
@@ -62,14 +68,16 @@ class Buffer {
     return any.attr("cast")("B");
   }
 
+  const bool in_parts_;
   Py_buffer info_;
 };
 
 /// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
 /// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
 /// FlatBuffers are written.
-inline std::shared_ptr<const Buffer> stable(nb::handle owner, std::size_t alignment = Buffer::alignment) {
-  auto buffer = std::make_shared<const Buffer>(owner);
+inline std::shared_ptr<const Buffer> stable(nb::handle owner, std::size_t alignment = Buffer::alignment,
+                                            bool in_parts = false) {
+  auto buffer = std::make_shared<const Buffer>(owner, in_parts);
   const auto bytes = buffer->bytes();
   if (!buffer->writable() && Buffer::is_aligned(bytes, alignment)) return buffer;
   return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));

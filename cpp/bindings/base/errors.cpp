@@ -4,6 +4,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include <new>
+#include <system_error>
 
 #include "wire/artifact/layout.h"
 
@@ -39,6 +40,9 @@ void translate(const std::exception_ptr& exception, void*) {
       set_error(make_error(class_of(e.also), text(e.message)));
     } catch (const wire::TooLarge& e) {
       set_error(make_error("SerializationError", nb::str(e.what())));
+    } catch (const std::system_error& e) {
+      const int number = e.code().value();
+      set_error(nb::borrow(PyExc_OSError)(number, nb::str(std::generic_category().message(number).c_str())));
     }
   } catch (nb::python_error& e) {
     e.restore();

@@ -12,6 +12,7 @@
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
+#include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
 #include "wire/base/crew.h"
 #include "wire/base/file_bytes.h"
@@ -27,6 +28,7 @@ struct Item {
   // What is to be read, one of the three: a file, a buffer, or nothing, because of an error.
   std::filesystem::path path;
   std::shared_ptr<const Buffer> buffer;
+  const wire::FileBytes* buffer_file = nullptr;  // that the buffer is of
   nb::object error;
 
   Bytes part;                  // of the buffer
@@ -128,8 +130,9 @@ class Maker {
 
 class Reading {
  public:
-  Reading(const ReadMany& how, std::vector<Item> items, bool may_map, std::uint64_t most_file_bytes)
-      : how_(how), may_map_(may_map), most_file_bytes_(most_file_bytes), items_(std::move(items)) {}
+  Reading(const ReadMany& how, std::vector<Item> items, wire::FileBytes::Reading how_read,
+          std::uint64_t most_file_bytes)
+      : how_(how), how_read_(how_read), most_file_bytes_(most_file_bytes), items_(std::move(items)) {}
 
   nb::tuple run() {
     const NoCollections pause;
@@ -190,11 +193,13 @@ class Reading {
       auto source = std::make_shared<Artifact::Source>();
       source->bytes = item.part;
       if (!item.buffer) {
-        item.file.emplace(item.path, may_map_, most_file_bytes_);
+        item.file.emplace(item.path, how_read_, most_file_bytes_);
         source->bytes = item.file->bytes();
         if (source->bytes.empty()) throw wire::Error({}, "a serialized Exported", "an empty file");
       }
-      item.metadata = known_.open(source->bytes, item.modules, source->opened);
+      const wire::FileBytes* const file = item.file ? &*item.file : item.buffer_file;
+      wire::open_in(file, source->bytes, !item.modules.empty(), source->opened,
+                    [&] { item.metadata = known_.open(source->bytes, item.modules, source->opened); });
       item.source = std::move(source);
     } catch (...) {
       item.failure = std::current_exception();
@@ -206,7 +211,14 @@ class Reading {
     if (item.error.is_valid()) return item.error;
     try {
       if (item.failure) std::rethrow_exception(item.failure);
-      item.source->buffer = item.buffer ? item.buffer : std::make_shared<const Buffer>(nb::cast(std::move(*item.file)));
+      if (item.buffer) {
+        item.source->buffer = item.buffer;
+        item.source->file = item.buffer_file;
+      } else {
+        const nb::object file = nb::cast(std::move(*item.file));
+        item.source->buffer = std::make_shared<const Buffer>(file, /*in_parts=*/true);
+        item.source->file = file_of(file);
+      }
       item.source->modules.assign(item.modules.size(), item.modules_buffer);
       nb::object exported = maker.exported(item);
       is_made = true;
@@ -225,7 +237,7 @@ class Reading {
   }
 
   const ReadMany& how_;
-  const bool may_map_;
+  const wire::FileBytes::Reading how_read_;
   const std::uint64_t most_file_bytes_;
   std::vector<Item> items_;
   wire::Known known_;  // of the items' bytes
@@ -237,20 +249,7 @@ Item item_of(nb::handle given) {
   if (PyUnicode_Check(given.ptr()) || (!PyObject_CheckBuffer(given.ptr()) && nb::hasattr(given, "__fspath__"))) {
     item.name = nb::steal(PyOS_FSPath(given.ptr()));
     if (!item.name.is_valid()) throw nb::python_error();
-#ifdef _WIN32
-    PyObject* decoded = nullptr;
-    if (!PyUnicode_FSDecoder(item.name.ptr(), &decoded)) throw nb::python_error();
-    const nb::object text = nb::steal(decoded);
-    wchar_t* const wide = PyUnicode_AsWideCharString(text.ptr(), nullptr);
-    if (!wide) throw nb::python_error();
-    item.path = wide;
-    PyMem_Free(wide);
-#else
-    PyObject* encoded = nullptr;
-    if (!PyUnicode_FSConverter(item.name.ptr(), &encoded)) throw nb::python_error();
-    const nb::object bytes = nb::steal(encoded);
-    item.path = PyBytes_AS_STRING(bytes.ptr());
-#endif
+    item.path = path_of(item.name);
   } else {
     item.buffer = stable(given);
     item.part = item.buffer->bytes();
@@ -268,19 +267,7 @@ Bytes part_of(Bytes bytes, nb::handle extent) {
 
 }  // namespace
 
-void bind_file_bytes(nb::module_& module) {
-  static PyType_Slot slots[] = {
-      {Py_bf_getbuffer, reinterpret_cast<void*>(+[](PyObject* self, Py_buffer* view, int flags) {
-         const auto bytes = nb::inst_ptr<wire::FileBytes>(self)->bytes();
-         auto* const start = const_cast<std::uint8_t*>(bytes.data());  // which a read-only view does not write to
-         return PyBuffer_FillInfo(view, self, start, static_cast<Py_ssize_t>(bytes.size()), /*readonly=*/1, flags);
-       })},
-      {0, nullptr}};
-  // Private, so that its stub, which mypy refuses, is left out.
-  nb::class_<wire::FileBytes>(module, "_FileBytes", nb::type_slots(slots), "The bytes of a file, read-only.");
-}
-
-nb::tuple ReadMany::items(const nb::list& given, bool may_map, std::optional<std::uint64_t> most_file_bytes) const {
+nb::tuple ReadMany::items(const nb::list& given, bool in_parts, std::optional<std::uint64_t> most_file_bytes) const {
   std::vector<Item> items(nb::len(given));
   for (std::size_t i = 0; i < items.size(); ++i) {
     const nb::object one = nb::borrow(given[i]);
@@ -297,24 +284,28 @@ nb::tuple ReadMany::items(const nb::list& given, bool may_map, std::optional<std
         items[i].error = nb::borrow(error.value());
     }
   }
-  return Reading(*this, std::move(items), may_map, most_file_bytes.value_or(UINT64_MAX)).run();
+  const auto how = in_parts ? wire::FileBytes::Reading::large_in_parts : wire::FileBytes::Reading::at_once;
+  return Reading(*this, std::move(items), how, most_file_bytes.value_or(UINT64_MAX)).run();
 }
 
 nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
-  const std::shared_ptr<const Buffer> buffer = stable(owner);
+  const wire::FileBytes* const file = file_of(owner);
+  const std::shared_ptr<const Buffer> buffer = stable(owner, Buffer::alignment, /*in_parts=*/true);
   const Bytes bytes = buffer->bytes();
   std::vector<Item> items(nb::len(extents));
   for (std::size_t i = 0; i < items.size(); ++i) {
     const nb::object extent = nb::borrow(extents[i]);
     Item& item = items[i];
     item.buffer = item.modules_buffer = buffer;
+    item.buffer_file = file;
     item.part = part_of(bytes, extent);
     for (nb::handle module : nb::object(extent[2])) item.modules.push_back(part_of(bytes, module));
     if (Buffer::is_aligned(item.part)) continue;
+    if (file) file->fetch(item.part, /*is_digested=*/false);
     item.buffer = std::make_shared<const Buffer>(nb::bytes(item.part.data(), item.part.size()));
     item.part = item.buffer->bytes();
   }
-  return Reading(*this, std::move(items), false, UINT64_MAX).run();
+  return Reading(*this, std::move(items), wire::FileBytes::Reading::at_once, UINT64_MAX).run();
 }
 
 }  // namespace jaxexp::bindings

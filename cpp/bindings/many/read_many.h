@@ -11,9 +11,6 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// Lets Python read files that C++ holds in memory.
-void bind_file_bytes(nb::module_& module);
-
 /// What a read of many returns in Python: the objects in order, and the ascending indices of those that are exceptions.
 /// Where it stops at the first exception, that one comes last.
 ///
@@ -26,9 +23,9 @@ struct ReadMany {
   bool stop;
   nb::object admit;
 
-  /// Items are paths and buffers. Large files are mapped if that is allowed. For a file of more than `most_file_bytes`,
-  /// its size is returned, and counts as an exception.
-  nb::tuple items(const nb::list& items, bool may_map, std::optional<std::uint64_t> most_file_bytes) const;
+  /// Items are paths and buffers. Large files are read in parts if that is allowed. For a file of more than
+  /// `most_file_bytes`, its size is returned, and counts as an exception.
+  nb::tuple items(const nb::list& items, bool in_parts, std::optional<std::uint64_t> most_file_bytes) const;
 
   /// Every extent is a tuple of an offset into one buffer, a size, and the (offset, size) of modules where that part is
   /// an image.

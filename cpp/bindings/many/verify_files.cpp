@@ -37,7 +37,7 @@ void check_modules(const wire::Opened& opened) {
 
 void verify(const std::filesystem::path& path, Verdict& verdict) {
   try {
-    const wire::FileBytes file(path, /*may_map=*/true, std::numeric_limits<std::uint64_t>::max());
+    const wire::FileBytes file(path, wire::FileBytes::Reading::at_once, std::numeric_limits<std::uint64_t>::max());
     verdict.size = file.bytes().size();
     if (verdict.size == 0) throw wire::Error({}, "a serialized Exported", "an empty file");
     const wire::Opened opened(file.bytes());

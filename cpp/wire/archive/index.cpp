@@ -70,8 +70,8 @@ std::string zip_name(const schema::Member& member) {
 }  // namespace
 
 ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root,
-                           const Digest& root_digest, std::uint64_t end)
-    : index_(index), end_(end) {
+                           const Digest& root_digest, std::uint64_t end, const FileBytes* file)
+    : index_(index), end_(end), file_(file) {
   if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
   root_ = &verified<schema::Index>(root, 1, index_path);
   const std::uint32_t blocks = root_->blocks()->size();
@@ -171,6 +171,7 @@ const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
   if (place.position() % 8 != 0 || place.position() > index_.size() || place.size() > index_.size() - place.position())
     refuse(path, "a block inside the index", "one that leads out of it");
   const auto bytes = index_.subspan(place.position(), place.size());
+  if (file_) file_->fetch(bytes);
   if (digest(bytes) != stored(place.digest()))
     refuse(path, "the bytes as they were written", std::string("others") + advice);
   const std::uint32_t first = first_member(number), end = first_member(number + 1);

@@ -12,6 +12,7 @@
 #include "archive_generated.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
+#include "wire/base/file_bytes.h"
 
 namespace jaxexp::wire {
 
@@ -19,9 +20,10 @@ class ArchiveIndex {
  public:
   /// `index` are its bytes, at a multiple of eight, and `root` is the root in them, or a copy of it; `end` is where the
   /// index begins in the file. Checks the root, which takes as long as hashing some 50 bytes for every 64 members; the
-  /// rest is not touched. Throws Error.
+  /// rest is not touched. Throws Error. Where `file` is given, the index is a part of it, and each block is fetched
+  /// before it is looked at.
   ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root, const Digest& root_digest,
-               std::uint64_t end);
+               std::uint64_t end, const FileBytes* file = nullptr);
 
   std::uint32_t size() const { return root_->member_count(); }
   std::string_view writer() const { return root_->writer()->string_view(); }
@@ -56,6 +58,7 @@ class ArchiveIndex {
 
   std::span<const std::uint8_t> index_;
   std::uint64_t end_;
+  const FileBytes* file_;
   const schema::Index* root_;
   std::unique_ptr<std::atomic<bool>[]> checked_;  // blocks
   mutable std::atomic<bool> names_checked_ = false, all_checked_ = false;

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <optional>
-#include <vector>
 
 #include "wire/artifact/opened.h"
 #include "wire/artifact/stored_digest.h"
@@ -17,7 +16,7 @@ namespace {
 
 /// The bytes where numbers in them can be read: a copy where they are not aligned as artifacts are, which is what a
 /// range of a file may be.
-std::span<const std::uint8_t> aligned(std::span<const std::uint8_t> bytes, std::vector<std::uint64_t>& copy) {
+std::span<const std::uint8_t> in_place_or_moved(std::span<const std::uint8_t> bytes, std::vector<std::uint64_t>& copy) {
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) == 0) return bytes;
   copy.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
   if (!bytes.empty()) std::memcpy(copy.data(), bytes.data(), bytes.size());
@@ -27,21 +26,18 @@ std::span<const std::uint8_t> aligned(std::span<const std::uint8_t> bytes, std::
 }  // namespace
 
 void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<const std::uint8_t> bytes,
-                   const ModuleDigests& modules, Known& known) {
+                   const ModuleDigests& modules, Known& known, std::vector<std::uint64_t>& aligned) {
   const schema::Member& member = index.member(number);
   const schema::Place& place = *member.place();
   if (bytes.size() != std::size_t{place.header()} + place.size())
     throw Error({}, std::to_string(place.size()) + " bytes", std::to_string(bytes.size()));
-  std::vector<std::uint64_t> copy;
-  const auto artifact = aligned(bytes.subspan(place.header()), copy);
+  const auto artifact = in_place_or_moved(bytes.subspan(place.header()), aligned);
   std::vector<Opened::Bytes> apart;
   if (place.apart())  // by their sizes only: their bytes are what the digests were made of
     for (const schema::Module* module : *member.modules())
       apart.emplace_back(static_cast<const std::uint8_t*>(nullptr), module->size());
   std::optional<Opened> opened;
-  // What is kept in memory of its own must not be known to others.
-  Known own;
-  (copy.empty() ? known : own).open(artifact, apart, opened);
+  known.open(artifact, apart, opened);
   if (place.apart()) {
     for (const auto& [order, function] : Chain(opened->root())) {
       const schema::Module& module = *member.modules()->Get(static_cast<std::uint32_t>(order));

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "wire/archive/index.h"
 #include "wire/artifact/known.h"
@@ -18,6 +19,6 @@ using ModuleDigests = std::map<std::pair<std::uint64_t, std::uint32_t>, Digest>;
 /// it. Throws Error where its digest, its structure or its meaning is wrong. `known` is shared by all members of one
 /// file.
 void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<const std::uint8_t> bytes,
-                   const ModuleDigests& modules, Known& known);
+                   const ModuleDigests& modules, Known& known, std::vector<std::uint64_t>& aligned);
 
 }  // namespace jaxexp::wire

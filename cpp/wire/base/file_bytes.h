@@ -1,4 +1,4 @@
-// The bytes of a file: read where it is small, mapped where it is large.
+// The bytes of a file: read at once where it is small, in parts when they are needed where it is large.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,20 @@
 
 namespace jaxexp::wire {
 
+/// A file is never mapped: whoever shortens a mapped file ends the process that reads it, and whoever writes to it
+/// changes what was checked already. Parts that were fetched stay as they are, whatever happens to the file.
 class FileBytes {
  public:
-  /// Files of at least this size are mapped, where the system can; mapping a smaller one takes longer than reading it.
-  static constexpr std::size_t worth_mapping = std::size_t{1} << 17;
+  using Bytes = std::span<const std::uint8_t>;
+
+  enum class Reading : std::uint8_t {
+    at_once,
+    large_in_parts,
+    in_parts,  // of a file that may grow: what it had at first is compared with digests
+  };
+
+  /// What is large. Reading a smaller file takes little time beside everything else that a load does.
+  static constexpr std::size_t worth_parts = std::size_t{1} << 20;
 
   struct TooLarge {
     std::uint64_t size;
@@ -20,20 +30,42 @@ class FileBytes {
 
   /// Throws std::system_error, with an errno, where the file cannot be read; TooLarge where it has more than `most`
   /// bytes, and then nothing is read.
-  FileBytes(const std::filesystem::path& path, bool may_map, std::uint64_t most);
+  FileBytes(const std::filesystem::path& path, Reading how, std::uint64_t most);
+  ~FileBytes();
+  FileBytes(FileBytes&&) noexcept;
+  FileBytes& operator=(FileBytes&&) noexcept;
 
-  std::span<const std::uint8_t> bytes() const { return bytes_; }
+  /// All of them; what was not fetched is zeros. They stay where they are if this is moved.
+  Bytes bytes() const { return bytes_; }
+
+  bool is_in_parts() const { return parts_ != nullptr; }
+  bool has(Bytes part) const {
+    return part.data() >= bytes_.data() && part.data() + part.size() <= bytes_.data() + bytes_.size();
+  }
+
+  /// Makes a part of `bytes()` what the file has there; another part than of these is left alone. `is_digested` says
+  /// that its bytes are compared with a digest later. Throws Error where the file has changed since it was opened, and
+  /// std::system_error where it cannot be read. May be called by several threads at once.
+  void fetch(Bytes part, bool is_digested = true) const;
+
+  /// Whether the file was written to or touched since it was opened.
+  bool is_changed() const;
+
+  /// Copies a range of the file, and keeps nothing of it. Throws as `fetch` does.
+  void read(std::uint64_t position, std::span<std::uint8_t> target) const;
 
  private:
   struct Release {
-    Release() : mapped(0) {}
-    explicit Release(std::size_t mapped) : mapped(mapped) {}
+    Release() : reserved(0) {}
+    explicit Release(std::size_t reserved) : reserved(reserved) {}
+    std::size_t reserved;  // how many bytes; 0 where they were allocated
     void operator()(std::uint8_t* bytes) const;
-    std::size_t mapped;  // how many bytes; 0 where they were allocated
   };
+  struct Parts;
 
   std::unique_ptr<std::uint8_t[], Release> memory_;
-  std::span<const std::uint8_t> bytes_;
+  Bytes bytes_;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace jaxexp::wire

@@ -31,9 +31,8 @@ class Archive(Mapping[str, "Handle"]):
 
     The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts one that is stored under
     its own name, and any `jax.export` reads it. The last member is an index. Opening a local file reads only the root
-    of the index, however many members there are. Everything else is read and checked when you ask for it. A local file
-    is mapped into memory: threads and processes share its pages, and the bytes of a module are read when the function
-    is called. Of a URL or a file object, opening reads the whole index.
+    of the index, however many members there are. Everything else is read and checked when you ask for it, and a
+    large module when its function is called. Of a URL or a file object, opening reads the whole index.
 
     The file stays open as long as something loaded from it is in use. An archive shows the file as it was when it was
     opened: appending overwrites nothing, and compacting makes a new file.
@@ -83,6 +82,7 @@ class Archive(Mapping[str, "Handle"]):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
+            ExportError: another process is changing the old archive, or made one before the block ends.
             OSError: the file cannot be written.
         """
         from .writer import ArchiveWriter
@@ -102,7 +102,7 @@ class Archive(Mapping[str, "Handle"]):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            DeserializationError: it is not an archive, or its index is damaged.
+            DeserializationError: it is not an archive, its index is damaged, or what follows it was left by no append.
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
         """

@@ -60,14 +60,15 @@ class Handle:
         """Whether its modules are stored with another member. Then `unzip` does not extract a complete artifact."""
         return self._member.place.apart
 
-    def load(self, *, policy: Policy | None = None) -> Exported:
-        """The function, as from `jaxexp.load`. If the file is mapped, the module is read when the function is called.
+    def load(self, *, policy: Policy | None = None, verify: bool = False) -> Exported:
+        """The function, as from `jaxexp.load`. Of a local file, a large module is read when the function is called.
 
         Without a policy, the same object is returned again as long as it is in use, with the code that was compiled for
         it.
 
         Args:
             policy: what the artifact may contain, as in `deserialize`.
+            verify: as in `jaxexp.load`.
 
         Raises:
             DeserializationError: the artifact is damaged. The error names the archive and the member.
@@ -79,6 +80,11 @@ class Handle:
             exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
             if policy is None:
                 self._opened.loaded[self._number] = exported
+        if verify:
+            from jaxexp._read.decode import verify_modules
+
+            with self._placed():
+                verify_modules(exported)
         return exported
 
     def load_and_keep(self) -> Exported:
@@ -86,8 +92,8 @@ class Handle:
         exported = self._opened.kept[self._number] = self.load()
         return exported
 
-    def read(self) -> bytes | memoryview:
-        """The bytes of the artifact, for any `jax.export`; a view into the file where that is possible.
+    def read(self) -> bytes:
+        """The bytes of the artifact, for any `jax.export`.
 
         They are not verified.
 
@@ -95,8 +101,7 @@ class Handle:
             DeserializationError: its modules are stored with another member, but are not found there.
         """
         with self._placed():
-            data: bytes | memoryview = self._opened.artifact_bytes(self._number)
-            return data
+            return self._opened.artifact_bytes(self._number)
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """What the artifact says about itself, as from `jaxexp.inspect`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from jaxexp._errors import PolicyError
+from jaxexp._errors import DeserializationError, PolicyError
 
 from .opened import Opened, batches
 
@@ -30,6 +30,8 @@ def load(
     labels = _Labels(opened, numbers)
     if policy is None and opened.source.whole is not None:
         loaded = load_slices(opened.source.whole, extents, labels, manner)
+        if opened.source.whole.is_changed():
+            _check_digests(opened, numbers, loaded, manner)
     else:
         loaded = []
         for first, last in batches(extents):
@@ -62,6 +64,21 @@ def _copied(
             refused[i] = error
     owner, places = _in_one_buffer(opened, [extent for i, extent in enumerate(extents) if i not in refused])
     return owner, places, refused
+
+
+def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
+    """Compares members without digests of their own with those of the index, in a file that was written to."""
+    for i, number in enumerate(numbers):
+        if isinstance(loaded[i], Exception) or loaded[i]._artifact.trailer() is not None:
+            continue
+        position, size, _ = opened.index.extent(number)
+        try:
+            with opened.placed(opened.index.name(number)):
+                opened.check_digest(number, opened.source.whole.digest(position, size))
+        except DeserializationError as error:
+            if manner.raises:
+                raise
+            loaded[i] = error
 
 
 class _Labels(Sequence[str]):

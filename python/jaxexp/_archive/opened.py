@@ -45,14 +45,8 @@ class Opened:
         self.kept: dict[int, Exported] = {}
         self._open_again = open_again
         self._names: list[str] | None = None
-        try:
-            with self.placed():
-                self.end, self.pointer, self.rest_is_known, self.index_bytes, root = _find_index(source)
-                self.index = _native.ArchiveIndex(
-                    self.index_bytes, root, self.pointer.root_digest, self.pointer.index_position
-                )
-        finally:
-            source.opened()
+        with self.placed():
+            self.end, self.pointer, self.rest_is_known, self.index = _find_index(source)
 
     @property
     def unfinished_bytes(self) -> int:
@@ -108,21 +102,35 @@ class Opened:
             raise DeserializationError("index.metadata", "a JSON object", f"a {type(value).__name__}")
         return value
 
-    def parts(self, number: int) -> tuple[Any, list[Any]]:
+    def parts(self, number: int) -> tuple[bytes, list[bytes]]:
         """The bytes of a member, and of its modules if they are apart."""
         position, size, modules = self.index.extent(number)
         image, *parts = self.source.read_many([(position, size), *modules])
         return image, parts
 
-    def parts_of(self, extents: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+    def parts_of(self, extents: Sequence[Any]) -> list[tuple[bytes, list[bytes]]]:
         """The bytes of several members, and of their modules, by their extents."""
         ranges = [place for position, size, modules, *_ in extents for place in ((position, size), *modules)]
         found = iter(self.source.read_many(ranges))
         return [(next(found), [next(found) for _ in modules]) for _, _, modules, *_ in extents]
 
-    def artifact_bytes(self, number: int) -> Any:
+    def artifact_bytes(self, number: int) -> bytes:
         image, modules = self.parts(number)
-        return bytes(_native.join(image, modules)) if modules else image
+        if modules:
+            return bytes(_native.join(image, modules))
+        file = self.source.whole
+        if file is not None and file.is_changed():
+            self.check_digest(number, _native.digest(image))
+        return image
+
+    def check_digest(self, number: int, found: bytes) -> None:
+        """Of a member in a file that was written to: appending leaves what was there, others may not.
+
+        Raises:
+            DeserializationError: it is not what the index says.
+        """
+        if found != self.index.member(number).digest:
+            raise DeserializationError("", "the file as it was when it was opened", "a changed one: open it again")
 
     def close(self) -> None:
         """Releases the file and the functions that are kept for it."""
@@ -158,21 +166,19 @@ def batches(extents: Sequence[Any]) -> Iterator[tuple[int, int]]:
         yield first, len(extents)
 
 
-def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, Any, Any]:
-    """Where the archive ends; what its last bytes say; whether an append left what follows; the bytes of its index, and
-    those of the index's root.
-    """
+def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
+    """Where the archive ends; what its last bytes say; whether an append left what follows; and its index."""
     if source.size == 0:
         raise empty("an archive of artifacts")
     ranges = _Ranges(source)
     end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
-    start, size = pointer.index_position, pointer.index_size
+    start, size, digest = pointer.index_position, pointer.index_size, pointer.root_digest
     if source.whole is not None:
-        index = source.read(start, size)
-        return end, pointer, rest_is_known, index, source.copy(start + pointer.root_position, pointer.root_size)
+        root = source.read(start + pointer.root_position, pointer.root_size)
+        return end, pointer, rest_is_known, _native.ArchiveIndex.of_file(source.whole, start, size, root, digest)
     index = ranges(start, size)
     root = index[pointer.root_position : pointer.root_position + pointer.root_size]
-    return end, pointer, rest_is_known, index, root
+    return end, pointer, rest_is_known, _native.ArchiveIndex(index, root, digest, start)
 
 
 class _Ranges:
@@ -200,7 +206,7 @@ class _Ranges:
                     "", f"an archive of at most {_MOST_FETCHES} appends, where each takes a request",
                     "more: `Archive.compact` makes one of them",
                 )  # fmt: skip
-            return self._source.copy(position, size)
-        read = self._source.copy(position, max(size, min(_BLOCK, self._source.size - position)))
+            return self._source.read(position, size)
+        read = self._source.read(position, max(size, min(_BLOCK, self._source.size - position)))
         self._blocks = [(position, read)]
         return read[:size]

@@ -67,13 +67,13 @@ def _errors(opened: Opened, damaged: Iterable[tuple[int, list[str]]]) -> list[tu
 
 def _check_directory(opened: Opened) -> None:
     """Compares the bytes after the index with what they must be."""
-    pointer, index = opened.pointer, opened.index_bytes
+    pointer = opened.pointer
     start = pointer.index_position + pointer.index_size
-    crc32 = zlib.crc32(index)
     with opened.placed():
+        crc32 = zlib.crc32(opened.source.read(pointer.index_position, pointer.index_size))
         most = min(_MOST_HEADER, pointer.index_position)
-        before = bytes(opened.source.read(pointer.index_position - most, most))
-        behind = bytes(opened.source.read(start, opened.end - start))
+        before = opened.source.read(pointer.index_position - most, most)
+        behind = opened.source.read(start, opened.end - start)
         for header in range(most, 0, -1):  # it is as long as its own beginning asks for
             begin = pointer.index_position - header
             if before[most - header :] == _native.zip_local_header(

@@ -121,8 +121,12 @@ class ArchiveWriter:
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
         """Returns the digest of what was added."""
         try:
+            if not isinstance(name, str):
+                raise ValueError(f"it is no str, but a {type(name).__name__}")
+            if not _is_text(name):
+                raise ValueError("it is not UTF-8")
             self._records.check_name(name)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
         artifact = _native.Artifact(blob)
         modules = artifact.modules()
@@ -150,7 +154,7 @@ class ArchiveWriter:
         Raises:
             KeyError: there is no such member.
         """
-        member = self._records.get(name)
+        member = self._records.get(name) if name in self else None
         if member is None:
             raise KeyError(name)
         self._records.remove(name)
@@ -163,7 +167,7 @@ class ArchiveWriter:
             self._give_modules(member)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._records.get(name) is not None
+        return isinstance(name, str) and _is_text(name) and self._records.get(name) is not None
 
     def __len__(self) -> int:
         return len(self._records)
@@ -381,7 +385,7 @@ def _refuse_unknown_rest(opened: Opened) -> None:
     position, size = opened.end, opened.source.size
     while position < size:
         part = min(size - position, 1 << 20)
-        if bytes(opened.source.read(position, part)).strip(b"\0"):
+        if opened.source.read(position, part).strip(b"\0"):
             error = DeserializationError(
                 "",
                 f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
@@ -415,6 +419,15 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
         f"{type(exported_or_bytes)}; Exported.from_jax converts an Exported of jax.export"
     )
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be encoded: the names of files may have bytes that are no text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _metadata_text(metadata: Mapping[str, Any]) -> str:

@@ -347,7 +347,9 @@ def _without_scope(aval: Any) -> tuple[Any, ...]:
 
 def _hash(exported: ExportedData) -> int:
     # The module takes part by its length: walking it would cost more than the calls that need the hash.
-    return hash((signature(exported), len(_module_as_it_is(exported))))
+    artifact = _artifact_of(exported)
+    size = len(exported.mlir_module_serialized) if artifact is None else artifact.module_size
+    return hash((signature(exported), size))
 
 
 def _vjp(exported: E) -> E:

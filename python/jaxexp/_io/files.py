@@ -1,4 +1,4 @@
-"""Files: mapped to be read, and written so that a reader sees the old bytes or all of the new ones."""
+"""Files: read, and written so that a reader sees the old bytes or all of the new ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Generator, Sequence
 from typing import IO, Any
 
+from jaxexp import _native
 from jaxexp._errors import DeserializationError, PolicyError
 
 
@@ -28,8 +29,25 @@ class named_in_errors:  # noqa: N801  (used as a function)
             error.file = os.fsdecode(self._name)
 
 
+def opened(path: str | os.PathLike[str]) -> _native.FileBytes:
+    """The bytes of an artifact's file: a small one is read; of a large one, everything but the modules, which are read
+    when they are needed.
+
+    Raises:
+        DeserializationError: it is empty.
+        OSError: it cannot be opened.
+    """
+    try:
+        file = _native.FileBytes(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
+    if not len(file):
+        raise empty("a serialized Exported")
+    return file
+
+
 def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
-    """The bytes of an artifact's file, mapped into memory.
+    """The bytes of an artifact's file, mapped into memory: for looks that are over soon.
 
     Raises:
         DeserializationError: it is empty.

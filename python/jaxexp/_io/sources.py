@@ -1,15 +1,15 @@
-"""Where the bytes of an archive come from: a mapped file, a file object, or a URL that fsspec opens."""
+"""Where the bytes of an archive come from: a file, a file object, or a URL that fsspec opens."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import mmap
 import os
 import threading
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
+from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
 
 from . import http
@@ -29,7 +29,7 @@ class Source(Protocol):
     Attributes:
         name: what messages call it.
         size: how many bytes there are.
-        whole: all of them as one buffer, where they are in memory.
+        whole: the file, where it is one of this machine, of which parts can be read into one buffer.
         takes_requests: whether each range takes a request to another machine.
         address: what opens it again in another process, or None.
     """
@@ -40,19 +40,12 @@ class Source(Protocol):
     takes_requests: bool
     address: tuple[str, dict[str, Any]] | None
 
-    def read(self, position: int, size: int) -> Any:
-        """A buffer with a range. It is as long as was asked for, which has to be within `size`."""
+    def read(self, position: int, size: int) -> bytes:
+        """A range. It is as long as was asked for, which has to be within `size`."""
         ...
 
-    def copy(self, position: int, size: int) -> bytes:
-        """The same as bytes of their own, before `opened`; of a mapped file that is quicker than touching its pages."""
-        ...
-
-    def opened(self) -> None:
-        """Releases what was only needed for opening."""
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
-        """Buffers with several ranges, given by position and size."""
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several ranges, given by position and size."""
         ...
 
     def close(self) -> None: ...
@@ -70,45 +63,36 @@ def open_source(source: Any, options: dict[str, Any]) -> Source:
     if options:
         raise ExportTypeError(f"storage options are for URLs, found {', '.join(options)} with {source!r}")
     if isinstance(source, (str, os.PathLike)):
-        return _Mapped(os.fspath(source))
+        return _LocalFile(os.fspath(source))
     if hasattr(source, "read") and hasattr(source, "seek"):
         return _FileObject(source)
     raise ExportTypeError(f"an archive is opened from a path, a URL or a binary file object, not {type(source)}")
 
 
-class _Mapped:
+class _LocalFile:
     takes_requests = False
 
     def __init__(self, path: str) -> None:
         self.name = os.fsdecode(path)
         self.address: tuple[str, dict[str, Any]] | None = (os.path.abspath(self.name), {})
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
         try:
-            self.size = os.fstat(self._file.fileno()).st_size
-            mapped: Any = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
-        except BaseException:
-            self._file.close()
-            raise
-        self._mapped = mapped
-        self.whole = memoryview(mapped)
+            self.whole: _native.FileBytes | None = _native.FileBytes(path, in_parts=True)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, self.name) from None
+        self._file: _native.FileBytes | None = self.whole
+        self.size = len(self.whole)
 
-    def read(self, position: int, size: int) -> memoryview:
-        return self.whole[position : position + size]
+    def read(self, position: int, size: int) -> bytes:
+        if self._file is None:
+            raise ValueError(f"{self.name} is closed")
+        return self._file.read(position, size)
 
-    def copy(self, position: int, size: int) -> bytes:
-        self._file.seek(position)
-        return self._file.read(size)
-
-    def opened(self) -> None:
-        self._file.close()
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(*r) for r in ranges]
 
     def close(self) -> None:
-        # The mapping ends when nobody has a view into it any more, such as a function that was loaded from it.
-        self.whole = memoryview(b"")
-        self._mapped = b""
+        # The file is closed when nobody uses it any more, such as a function that was loaded from it.
+        self.whole = self._file = None
 
 
 class _Ranges:
@@ -122,11 +106,6 @@ class _Ranges:
 
     def read(self, position: int, size: int) -> bytes:
         raise NotImplementedError
-
-    def copy(self, position: int, size: int) -> bytes:
-        return self.read(position, size)
-
-    def opened(self) -> None: ...
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(*r) for r in ranges]

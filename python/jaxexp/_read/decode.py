@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _native
+from jaxexp._artifact.chain import chain
 from jaxexp._artifact.metadata import from_json
 from jaxexp._codec import binding
 from jaxexp._errors import ExportTypeError
@@ -47,6 +48,18 @@ def decode(artifact: _native.Artifact) -> Exported:
     exported = Exported.__new__(Exported)
     object.__setattr__(exported, "__dict__", attributes)
     return exported
+
+
+def verify_modules(exported: Exported) -> None:
+    """Compares the modules of a function and of its VJPs with their digests.
+
+    Raises:
+        DeserializationError: one of them is damaged, or its file has changed.
+    """
+    artifact = exported.__dict__.get("_artifact")
+    if artifact is not None:
+        for link in chain(artifact):
+            link.module()
 
 
 class _LoadedVjp(LaterVjp):

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from jaxexp._exported import Exported
 from jaxexp._io import files
 from jaxexp._public import public
 
-from .decode import decode, read, verified
+from .decode import decode, read, verified, verify_modules
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .policy import Policy
-
-# The pages of a large file may be mapped as huge pages, of which metadata and trailer need a few kB. The module,
-# between this many bytes at either end, may lie in huge pages: a call reads all of it.
-_END = 1 << 18
 
 
 @public
@@ -63,18 +56,20 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
 
 
 @public
-def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Exported:
+def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: bool = False) -> Exported:
     """Reads a function from a file that `Exported.save` wrote, or that holds the bytes of `Exported.serialize`.
 
-    The file is mapped into memory and read when needed: the signature is known before a large module is read.
-    `Exported.save` replaces files, which does not affect loaded functions. If another program changes the file in
-    place, it changes the function; if it shortens the file, this process may end with SIGBUS. Where that can happen,
-    read the file yourself and pass the bytes to `deserialize`. With a policy, the whole file is read at once, so that
-    what runs is what was checked.
+    A file below 1 MB is read at once. Of a larger one, the modules are read when they are first used, if the artifact
+    has a trailer; the file stays open until then. `Exported.save` replaces files, which does not affect loaded
+    functions. If another program changes the file in place, the function stays what it was, or the first use of a
+    module raises a DeserializationError. With a policy, the whole file is read at once, so that what runs is what was
+    checked.
 
     Args:
         path: the file.
         policy: what the artifact may contain, as in `deserialize`.
+        verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
+            happens when each is first used.
 
     Raises:
         DeserializationError: as in `deserialize`; it names the file.
@@ -83,17 +78,11 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None) -> Expor
     """
     with files.named_in_errors(path):
         if policy is not None:
-            return deserialize(files.read(path, policy.check_size), policy=policy)
-        mapped = files.mapped(path)
-        _in_small_pages(mapped)
-        return deserialize(mapped)
-
-
-def _in_small_pages(mapped: mmap.mmap) -> None:
-    """Keeps the resident memory of a file in proportion to its metadata, as long as its module is not read."""
-    size = len(mapped)
-    if sys.platform == "linux" and size > 2 * _END:
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            mapped.madvise(mmap.MADV_NOHUGEPAGE, 0, _END)
-            last = (size - _END) // mmap.PAGESIZE * mmap.PAGESIZE  # the trailer is there
-            mapped.madvise(mmap.MADV_NOHUGEPAGE, last, size - last)
+            exported = deserialize(files.read(path, policy.check_size), policy=policy)
+            if verify:
+                verify_modules(exported)
+            return exported
+        exported = read(files.opened(path))
+        if verify:
+            verify_modules(exported)
+        return exported

@@ -86,8 +86,8 @@ def load_many(
     Python's cyclic garbage collector pauses while this runs.
 
     Args:
-        artifacts: paths (str or os.PathLike) and buffers, in any mix. Small files are read as a whole; large ones are
-            mapped, and must not be changed by other programs, as `load` explains.
+        artifacts: paths (str or os.PathLike) and buffers, in any mix. Small files are read as a whole; of large
+            ones, modules are read when they are first used, as `load` explains.
         workers: how many threads may work, this one included; by default one for each CPU that the process may use.
         on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
             of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.

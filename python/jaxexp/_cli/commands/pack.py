@@ -69,11 +69,15 @@ def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, inputs
     """Artifacts by the names that they will have.
 
     Raises:
-        click.ClickException: two of them have one name, or there is nothing to pack.
+        click.ClickException: two of them have one name, a name is not UTF-8, or there is nothing to pack.
     """
     found: dict[str, inputs.Source] = {}
     for path in paths:
         for name, source in _of(path, include):
+            if any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are no text, as Python has them in paths
+                raise click.ClickException(
+                    f"the name of {source.name!r} is not UTF-8, as the names of members are: say NAME=FILE for it"
+                )
             if name in found:
                 raise click.ClickException(
                     f"{found[name].name!r} and {source.name!r} would both be {name!r}: say NAME=FILE for one of them"

@@ -1,0 +1,110 @@
+// Only what was asked for is read; whoever takes the whole buffer gets all of the file.
+#include "bindings/base/file.h"
+
+#include <cstdint>
+#include <limits>
+#include <new>
+#include <span>
+
+#include "bindings/base/buffer.h"
+#include "bindings/base/digest.h"
+#include "bindings/base/errors.h"
+#include "wire/base/digest.h"
+
+namespace jaxexp::bindings {
+
+using namespace nb::literals;
+
+thread_local bool InParts::wanted_ = false;
+
+namespace {
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const wire::FileBytes& file = *nb::inst_ptr<wire::FileBytes>(self);
+  const auto bytes = file.bytes();
+  try {
+    if (!InParts::is_wanted()) {
+      nb::gil_scoped_release release;
+      file.fetch(bytes, /*is_digested=*/false);
+    }
+  } catch (...) {
+    const nb::object error = python_exception(std::current_exception());
+    PyErr_SetObject(error.type().ptr(), error.ptr());
+    view->obj = nullptr;
+    return -1;
+  }
+  auto* const start = const_cast<std::uint8_t*>(bytes.data());  // which a read-only view does not write to
+  return PyBuffer_FillInfo(view, self, start, static_cast<Py_ssize_t>(bytes.size()), /*readonly=*/1, flags);
+}
+
+nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t size) {
+  if (position > file.bytes().size() || size > file.bytes().size() - position)
+    throw nb::value_error("a range has to lie inside the file");
+  nb::bytes bytes = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+  if (!bytes.is_valid()) throw nb::python_error();
+  auto* const start = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+  nb::gil_scoped_release release;
+  file.read(position, {start, size});
+  return bytes;
+}
+
+nb::bytes digest(const wire::FileBytes& file, std::uint64_t position, std::size_t size) {
+  if (position > file.bytes().size() || size > file.bytes().size() - position)
+    throw nb::value_error("a range has to lie inside the file");
+  const auto part = file.bytes().subspan(position, size);
+  return to_bytes(over(size, [&] {
+    file.fetch(part);
+    return wire::digest(part);
+  }));
+}
+
+}  // namespace
+
+const wire::FileBytes* file_of(nb::handle object) {
+  return nb::isinstance<wire::FileBytes>(object) ? nb::inst_ptr<const wire::FileBytes>(object) : nullptr;
+}
+
+std::filesystem::path path_of(nb::handle path) {
+  const nb::object name = nb::steal(PyOS_FSPath(path.ptr()));
+  if (!name.is_valid()) throw nb::python_error();
+#ifdef _WIN32
+  PyObject* decoded = nullptr;
+  if (!PyUnicode_FSDecoder(name.ptr(), &decoded)) throw nb::python_error();
+  const nb::object text = nb::steal(decoded);
+  wchar_t* const wide = PyUnicode_AsWideCharString(text.ptr(), nullptr);
+  if (!wide) throw nb::python_error();
+  const std::filesystem::path converted(wide);
+  PyMem_Free(wide);
+  return converted;
+#else
+  PyObject* encoded = nullptr;
+  if (!PyUnicode_FSConverter(name.ptr(), &encoded)) throw nb::python_error();
+  const nb::object bytes = nb::steal(encoded);
+  return PyBytes_AS_STRING(bytes.ptr());
+#endif
+}
+
+void define_file(nb::module_& m) {
+  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
+  nb::class_<wire::FileBytes>(m, "FileBytes", nb::type_slots(slots),
+                              "The bytes of a file, read-only, and as they were when they were first read.")
+      .def(
+          "__init__",
+          [](wire::FileBytes* file, nb::handle path, bool in_parts) {
+            using Reading = wire::FileBytes::Reading;
+            new (file) wire::FileBytes(path_of(path), in_parts ? Reading::in_parts : Reading::large_in_parts,
+                                       std::numeric_limits<std::uint64_t>::max());
+          },
+          "path"_a, "in_parts"_a = false,
+          nb::sig("def __init__(self, path: str | bytes | os.PathLike[str], in_parts: bool = False) -> None"))
+      .def(
+          "__len__", [](const wire::FileBytes& file) { return file.bytes().size(); },
+          nb::sig("def __len__(self) -> int"))
+      .def("read", &read, "position"_a, "size"_a, nb::sig("def read(self, position: int, size: int) -> bytes"),
+           "A range of it, of which nothing is kept.")
+      .def("digest", &digest, "position"_a, "size"_a, nb::sig("def digest(self, position: int, size: int) -> bytes"),
+           "That of a range which is kept from now on.")
+      .def("is_changed", &wire::FileBytes::is_changed, "Whether somebody wrote to the file since it was opened.");
+}
+
+}  // namespace jaxexp::bindings

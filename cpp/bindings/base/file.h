@@ -1,0 +1,37 @@
+// Files that C++ reads for Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <filesystem>
+
+#include "wire/base/file_bytes.h"
+
+namespace jaxexp::bindings {
+
+namespace nb = nanobind;
+
+/// While one lives, this thread takes the buffer of a file that is read in parts without fetching all of it.
+class InParts {
+ public:
+  explicit InParts(bool wanted) : before_(wanted_) { wanted_ = wanted; }
+  ~InParts() { wanted_ = before_; }
+  InParts(const InParts&) = delete;
+  InParts& operator=(const InParts&) = delete;
+
+  static bool is_wanted() { return wanted_; }
+
+ private:
+  static thread_local bool wanted_;
+  const bool before_;
+};
+
+/// The file that an object is; null where it is something else.
+const wire::FileBytes* file_of(nb::handle object);
+
+/// What os.PathLike, str or bytes say. Throws python_error.
+std::filesystem::path path_of(nb::handle path);
+
+void define_file(nb::module_& m);
+
+}  // namespace jaxexp::bindings
