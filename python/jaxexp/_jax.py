@@ -126,6 +126,11 @@ try:
     solve_dim_vars = shape_poly.solve_dim_vars
     describe_argument = shape_poly.pretty_print_dimension_descriptor
     describe_key_path = shape_poly.args_kwargs_path_to_str
+    dimension_of_sorted_terms = shape_poly._DimExpr._normalize_sorted_terms
+    DimFactor = shape_poly._DimFactor
+    DimTerm = shape_poly._DimTerm
+    _SymbolicConstraint = shape_poly._SymbolicConstraint
+    _Comparator = shape_poly.Comparator
     _dimension_of_variable = shape_poly._DimExpr._from_var
     _dimension_of_operation = shape_poly._DimExpr._from_operation
     is_constant_dim = core.is_constant_dim
@@ -280,6 +285,25 @@ def dimension_operation(operation: str, left: Any, right: Any, scope: Any) -> An
     exponential in their nesting: for a printed dimension, the proof has failed already.
     """
     return _dimension_of_operation(operation, left, right, scope=scope)
+
+
+def add_constraint(scope: Any, text: str, is_equality: bool, left: Any, right: Any) -> tuple[int, int, int]:
+    """Adds the constraint `left == right`, or `left >= right`, to a symbolic scope.
+
+    The scope's own parser would first try to prove what maxima and minima in the text are, as above.
+
+    Returns:
+        Of the right side: how many terms it has, about how many factors are in them, and how many bits the largest
+        coefficient has.
+    """
+    comparator = _Comparator.EQ if is_equality else _Comparator.GEQ
+    constraint = _SymbolicConstraint(debug_str=text, cmp=comparator, e1=left, e2=right, diff=left - right)
+    scope._process_explicit_constraint(constraint)
+    scope._bounds_cache.clear()
+    if not is_equality or not is_symbolic_dim(right):
+        return 1, 1, int(right).bit_length() if is_equality else 1
+    numbers = [abs(number) for _, number in right._sorted_terms]
+    return len(numbers), len(str(right)) // 2 + 1, max(numbers).bit_length()
 
 
 def explicit_constraints(avals: Sequence[Any]) -> tuple[str, ...]:

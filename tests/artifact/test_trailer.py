@@ -216,7 +216,7 @@ def test_damaged_constraints(constraint: str) -> None:
     blob[at + 4 : at + 10] = text[:6]
     with pytest.raises(DeserializationError) as error:
         jaxexp.deserialize(bytes(wire.seal(blob)))
-    assert error.value.path == "trailer.constraints"
+    assert error.value.path == "trailer.constraints[0]"
 
 
 def test_too_many_constraints() -> None:

@@ -3,6 +3,7 @@
 
 #include "target.h"
 #include "wire/base/error.h"
+#include "wire/exported/constraint.h"
 #include "wire/exported/dimension.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -24,6 +24,13 @@ class Part(dict[str, Any]):
     __eq__ = object.__eq__
 
 
+class Copy:
+    """A string, or a vector of bytes, that is written for itself: others of equal content do not share it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+
 class CycleError(ValueError):
     """A part that is below itself: the bytes have no place for that."""
 
@@ -74,6 +81,7 @@ def put_together(root: Part) -> bytes:
     pieces: list[bytes] = []  # last one first, as offsets lead forward
     size = 0
     known: dict[tuple[str, int], int] = {}
+    vtables: dict[bytes, int] = {}
     under_way: set[int] = set()
 
     def add(piece: bytes) -> int:
@@ -83,6 +91,23 @@ def put_together(root: Part) -> bytes:
         size += len(piece)
         return size
 
+    def layout(kind: str, part: Part) -> tuple[bytes, list[tuple[int, str, Any]], list[tuple[int, str, Any]]]:
+        """A vtable, references and numbers of a table."""
+        fields = [(*LAYOUT[kind][name], part[name]) for name in LAYOUT[kind] if part.get(name) is not None]
+        references = [field for field in fields if len(field[1]) > 1 or field[1] == "s"]
+        numbers = sorted((f for f in fields if f not in references), key=lambda field: -struct.calcsize(field[1]))
+        sizes = [(slot, 4) for slot, _, _ in references] + [(slot, struct.calcsize(code)) for slot, code, _ in numbers]
+        entries, at = [0] * (1 + max((slot for slot, _ in sizes), default=-1)), 4
+        for slot, width in sizes:
+            entries[slot], at = at, at + width
+        return struct.pack(f"<{2 + len(entries)}H", 4 + 2 * len(entries), at + -at % 4, *entries), references, numbers
+
+    # Tables of the same fields share a vtable; these come last.
+    for part in walk(root):
+        vtable = layout(part.kind, part)[0]
+        if vtable not in vtables:
+            vtables[vtable] = add(vtable + bytes(-len(vtable) % 4))
+
     def write(kind: str, value: Any) -> int:
         key = kind, value if isinstance(value, (str, bytes)) else id(value)
         if key not in known:
@@ -91,15 +116,19 @@ def put_together(root: Part) -> bytes:
 
     def write_new(kind: str, value: Any) -> int:
         if kind == "s":
+            value = value.content if isinstance(value, Copy) else value
             text = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
             return add(struct.pack("<I", len(text)) + text + bytes(4 - len(text) % 4))
         if kind in LAYOUT:
             return write_table(kind, value)
         inner = kind[1:-1]
+        value = value.content if isinstance(value, Copy) else value
         if len(inner) > 1 or inner == "s":
             targets = [write(inner, element) for element in value]
             start = size + 4 * len(targets)  # the first element's distance from the end
             body = b"".join(struct.pack("<I", start - 4 * i - target) for i, target in enumerate(targets))
+        elif isinstance(value, bytes):
+            body = value
         else:
             body = struct.pack(f"<{len(value)}{inner}", *value)
         return add(struct.pack("<I", len(value)) + body + bytes(-len(body) % 4))
@@ -108,30 +137,15 @@ def put_together(root: Part) -> bytes:
         if id(part) in under_way:
             raise CycleError(kind)
         under_way.add(id(part))
-        fields = [(*LAYOUT[kind][name], part[name]) for name in LAYOUT[kind] if part.get(name) is not None]
-        references = [(slot, write(code, value)) for slot, code, value in fields if len(code) > 1 or code == "s"]
-        numbers = [(slot, code, value) for slot, code, value in fields if len(code) == 1 and code != "s"]
-        numbers.sort(key=lambda field: -struct.calcsize(field[1]))
+        vtable, references, numbers = layout(kind, part)
+        targets = [(4 * i + 4, write(code, value)) for i, (_, code, value) in enumerate(references)]
         under_way.discard(id(part))
-
-        slots = 1 + max((slot for slot, _, _ in fields), default=-1)
-        vtable_size = 4 + 2 * slots
-        entries = [0] * slots
-        at = 4
-        for slot, _ in references:
-            entries[slot], at = at, at + 4
-        scalars = b""
-        for slot, code, value in numbers:
-            entries[slot] = at + len(scalars)
-            scalars += struct.pack(f"<{code}", value)
+        scalars = b"".join(struct.pack(f"<{code}", value) for _, code, value in numbers)
         scalars += bytes(-len(scalars) % 4)
-        table = size + at + len(scalars)  # its distance from the end
-        body = struct.pack("<i", vtable_size + vtable_size % 4)
-        body += b"".join(struct.pack("<I", table - entries[slot] - target) for slot, target in references)
-        add(body + scalars)
-        vtable = struct.pack(f"<{2 + slots}H", vtable_size, at + len(scalars), *entries)
-        add(vtable + bytes(vtable_size % 4))
-        return table
+        table = size + 4 + 4 * len(targets) + len(scalars)  # its distance from the end
+        body = struct.pack("<i", vtables[vtable] - table)
+        body += b"".join(struct.pack("<I", table - at - target) for at, target in targets)
+        return add(body + scalars)
 
     target = write("Exported", root)
     return struct.pack("<I", size + 4 - target) + b"".join(reversed(pieces))
@@ -143,9 +157,11 @@ def walk(root: Part) -> Iterator[Part]:
     left: list[Any] = [root]
     while left:
         part = left.pop()
+        if not isinstance(part, (list, Part)) or id(part) in seen:
+            continue
+        seen.add(id(part))
         if isinstance(part, list):
             left.extend(part)
-        elif isinstance(part, Part) and id(part) not in seen:
-            seen.add(id(part))
+        else:
             yield part
             left.extend(part.values())

@@ -11,6 +11,7 @@
 #include "bindings/base/errors.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
+#include "wire/exported/constraint.h"
 #include "wire/exported/dimension.h"
 #include "wire/exported/generation.h"
 
@@ -64,8 +65,16 @@ Offset<wire::String> Encoder::dimension(nb::handle dimension) {
 /// The dimensions of a function, and of its VJPs, are of one scope, whose constraints the format drops.
 void Encoder::note_constraints(nb::handle dimension) {
   constraints_noted_ = true;
-  for (nb::handle constraint : tuple_of(jax_.constraints_of(dimension)))
-    notes_->constraints.emplace_back(utf8(constraint, "a constraint"));
+  for (nb::handle constraint : tuple_of(jax_.constraints_of(dimension))) {
+    const std::string_view text = utf8(constraint, "a constraint");
+    try {
+      wire::check_constraints(std::span(&text, 1), {});
+    } catch (const wire::Error& error) {
+      refuse("the trailer holds " + error.expected + ", found " + error.found +
+             "; serialize(trailer=False) leaves it out");
+    }
+    notes_->constraints.emplace_back(text);
+  }
   if (notes_->constraints.size() > wire::max_constraints)
     refuse("the trailer has room for " + std::to_string(wire::max_constraints) +
            " constraints on dimension variables, found " + std::to_string(notes_->constraints.size()));
@@ -153,12 +162,16 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
   }
   shareable_ = false;
   const wire::Expression expression = wire::parse_dimension(printed, where);
+  nb::str printed_again;
   const nb::object symbolic = reading(where, "a dimension", [&] {
     if (!scope_.is_valid()) scope_ = scope();
-    return sum(expression, where);
+    growth_.dimension(expression, where);
+    const nb::object made =
+        growth_.substitutes() ? sum(expression, where) : jax_.dimension_of_terms(terms(expression, where), scope_);
+    printed_again = nb::str(made);
+    return made;
   });
   // Releases print an expression in different ways; the one that JAX made here has to be the same expression.
-  const nb::str printed_again(symbolic);
   const std::string_view again = nb::cast<std::string_view>(printed_again);
   const auto is_same = [&] {
     try {
@@ -171,6 +184,32 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     throw wire::Error(where, "a dimension that prints as '" + wire::shortened(again) + "', as JAX reads it",
                       "'" + wire::shortened(printed) + "'");
   return symbolic;
+}
+
+/// The terms of an expression: (coefficient, factors), where a factor is (name, terms of its operands, exponent).
+nb::object Decoder::terms(const wire::Expression& expression, const wire::Path& where) {
+  nb::list terms;
+  for (const wire::Term& term : expression.terms) {
+    nb::list factors;
+    for (const wire::Factor& factor : term.factors) {
+      nb::list operands;
+      for (const wire::Expression& operand : factor.operands) operands.append(this->terms(operand, where));
+      const bool is_old = factor.operation == wire::Operation::non_negative;  // of max(x, 0)
+      if (is_old) operands.append(this->terms(wire::Expression{{wire::Term{0, {}}}}, where));
+      nb::object name = is_old ? nb::str("max") : this->name(factor, where);
+      factors.append(nb::make_tuple(name, operands, factor.exponent));
+    }
+    terms.append(nb::make_tuple(term.coefficient, factors));
+  }
+  return terms;
+}
+
+nb::object Decoder::name(const wire::Factor& factor, const wire::Path& where) {
+  nb::str name(factor.name.data(), factor.name.size());
+  if (factor.operation == wire::Operation::none && PyUnicode_IsIdentifier(name.ptr()) != 1)
+    throw wire::Error(where, "a dimension variable with the name of a Python variable",
+                      "'" + wire::shortened(factor.name) + "'");
+  return name;
 }
 
 nb::object Decoder::sum(const wire::Expression& expression, const wire::Path& where) {
@@ -191,11 +230,7 @@ nb::object Decoder::product(const wire::Term& term, const wire::Path& where) {
 nb::object Decoder::power(const wire::Factor& factor, const wire::Path& where) {
   nb::object base;
   if (factor.operation == wire::Operation::none) {
-    const nb::str name(factor.name.data(), factor.name.size());
-    if (PyUnicode_IsIdentifier(name.ptr()) != 1)
-      throw wire::Error(where, "a dimension variable with the name of a Python variable",
-                        "'" + wire::shortened(factor.name) + "'");
-    base = jax_.dimension_variable(name, scope_);
+    base = jax_.dimension_variable(name(factor, where), scope_);
   } else if (factor.operation == wire::Operation::non_negative) {
     base = jax_.dimension_operation("max", sum(factor.operands[0], where), 0, scope_);
   } else {
@@ -220,13 +255,22 @@ nb::object Decoder::reduce(std::vector<nb::object> operands, PyObject* (*operati
 
 /// With the constraints that the trailer keeps, so that it bounds dimensions as the original's does.
 nb::object Decoder::scope() {
+  scope_ = jax_.SymbolicScope();
   const auto* constraints = trailer_ ? trailer_->content().constraints() : nullptr;
-  if (!constraints) return jax_.SymbolicScope();
-  std::vector<std::string_view> texts;
-  for (const flatbuffers::String* text : *constraints) texts.push_back(text->string_view());
-  wire::check_constraints(texts, {nullptr, "trailer.constraints"});
-  return reading({nullptr, "trailer.constraints"}, "constraints on dimension variables",
-                 [&] { return jax_.SymbolicScope(strings(constraints)); });
+  for (std::uint32_t i = 0; i < wire::Values::length(constraints); ++i) {
+    const wire::Path where{nullptr, "trailer.constraints", i};
+    const flatbuffers::String& text = *constraints->Get(i);
+    const wire::Constraint constraint = wire::parse_constraint(text.string_view(), where);
+    growth_.constraint(constraint, where);
+    const nb::object right = reading(where, "a constraint on dimension variables", [&] {
+      return jax_.add_constraint(scope_, string(text), constraint.is_equality, sum(constraint.left, where),
+                                 sum(constraint.right, where));
+    });
+    if (!constraint.is_equality) continue;
+    const auto number = [&](int i) { return nb::cast<std::uint64_t>(right[i]); };
+    growth_.substitute(constraint, {number(0), number(1), number(2), true}, where);
+  }
+  return scope_;
 }
 
 nb::object Decoder::dtype(int kind, const wire::Path& where) {

@@ -16,6 +16,8 @@
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/dimension.h"
+#include "wire/exported/growth.h"
+#include "wire/exported/limits.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
@@ -35,7 +37,8 @@ class Decoder {
         base_(buffer.data()),
         path_{nullptr, path},
         trailer_(trailer),
-        notes_(trailer ? &trailer->notes(order) : nullptr) {}
+        notes_(trailer ? &trailer->notes(order) : nullptr),
+        growth_(wire::max_symbolic_steps(buffer.size())) {}
 
   /// The fields of the Exported, by name.
   nb::dict exported();
@@ -68,6 +71,8 @@ class Decoder {
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
+  nb::object terms(const wire::Expression& expression, const wire::Path& where);
+  nb::object name(const wire::Factor& factor, const wire::Path& where);
   nb::object sum(const wire::Expression& expression, const wire::Path& where);
   nb::object product(const wire::Term& term, const wire::Path& where);
   nb::object power(const wire::Factor& factor, const wire::Path& where);
@@ -159,6 +164,7 @@ class Decoder {
   const wire::Trailer* const trailer_;
   const schema::FunctionNotes* const notes_;  // of the trailer
   std::string key_;                           // of a cache, while it is being put together
+  wire::Growth growth_;                       // of symbolic dimensions
   bool shareable_ = true;
   nb::dict parsed_auxdata_;     // of custom nodes that jaxexp itself knows
   bool library_nodes_ = false;  // whether the tree that is read has such nodes

@@ -71,7 +71,10 @@ void ValueCheck::fit(const Values& v, const Path& path, const Names& names) {
   for (std::uint32_t i = 0; i < v.size(); ++i) {
     const auto* named = v.named_sharding(i);
     // Each argument may have a sharding of its own made of it.
-    if (const auto* proto = v.hlo_sharding(i)) comparison_.spend(proto->size() / 8, {&path, names.shardings, i});
+    if (const auto* proto = v.hlo_sharding(i)) {
+      const bool is_new = sharded_avals_.insert(v.aval(i), *proto);
+      comparison_.spend((is_new ? 2 * steps_for_sharded_aval : 0) + proto->size() / 8, {&path, names.shardings, i});
+    }
     if (!named) continue;
     if (sharded_avals_.insert(v.aval(i), *named))
       comparison_.spend(steps_for_sharded_aval + steps_for_axis * Values::length(v.aval(i).shape()),

@@ -18,13 +18,6 @@
 namespace jaxexp::wire {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/// Letters of other scripts are part of names too; the decoder asks Python about these.
-bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
-}
-
 constexpr std::pair<std::string_view, Operation> operations[] = {{"floordiv", Operation::floordiv},
                                                                  {"mod", Operation::mod},
                                                                  {"max", Operation::max},
@@ -110,12 +103,12 @@ class Parser {
     while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]))) ++at_;
     Factor factor;
     factor.name = text_.substr(start, at_ - start);
-    const auto known = std::ranges::find(operations, factor.name, [](const auto& o) { return o.first; });
+    const Operation known = operation_of(factor.name);
     if (skip("(")) {
-      if (known == std::end(operations)) refuse();
-      factor.operation = known->second;
+      if (known == Operation::none) refuse();
+      factor.operation = known;
       operands(factor, level);
-    } else if (factor.name == "_" || (known != std::end(operations) && known->second != Operation::non_negative)) {
+    } else if (factor.name == "_" || (known != Operation::none && known != Operation::non_negative)) {
       refuse();  // no variable can have this name
     }
     if (skip("^")) {
@@ -200,6 +193,11 @@ std::string canonical(const Factor& factor) {
 
 }  // namespace
 
+Operation operation_of(std::string_view name) {
+  const auto known = std::ranges::find(operations, name, [](const auto& o) { return o.first; });
+  return known == std::end(operations) ? Operation::none : known->second;
+}
+
 bool is_size(std::string_view text) {
   constexpr std::size_t most_digits = std::numeric_limits<std::int64_t>::digits10;  // of which any number fits
   if (text.empty() || !std::ranges::all_of(text, is_digit)) return false;
@@ -210,40 +208,6 @@ bool is_size(std::string_view text) {
 }
 
 Expression parse_dimension(std::string_view text, const Path& path) { return Parser(text, path).dimension(); }
-
-void check_constraints(std::span<const std::string_view> constraints, const Path& path) {
-  std::size_t extrema = 0;
-  for (std::size_t i = 0; i < constraints.size(); ++i) {
-    const std::string_view text = constraints[i];
-    const Path here{path.parent, path.name, static_cast<std::int64_t>(i)};
-    const auto refuse = [&](const std::string& expected) { throw Error(here, expected, "'" + shortened(text) + "'"); };
-    if (text.size() > max_constraint_length)
-      throw Error(here, "a constraint of at most " + std::to_string(max_constraint_length) + " characters",
-                  std::to_string(text.size()));
-    std::size_t depth = 0;
-    char before = ' ';  // the last character that is no space
-    for (std::size_t at = 0; at < text.size(); ++at) {
-      const char c = text[at];
-      if (c == '(' && ++depth > max_dimension_depth)
-        refuse("a constraint of at most " + std::to_string(max_dimension_depth) + " nested operations");
-      if (c == ')' && depth > 0) --depth;
-      // JAX replaces a maximum by its larger side where it can tell, and then multiplies the power out.
-      if (c == '^' && before == ')') refuse("a constraint without powers of operations");
-      const bool starts_word = at == 0 || !(is_letter(text[at - 1]) || is_digit(text[at - 1]));
-      if (starts_word && is_digit(c)) {
-        std::int64_t value = 0;
-        const auto [rest, error] = std::from_chars(text.data() + at, text.data() + text.size(), value);
-        if (error != std::errc{}) refuse("a constraint whose numbers fit into 63 bits");
-        if (before == '^' && value > max_dimension_exponent)
-          refuse("a constraint with powers of at most " + std::to_string(max_dimension_exponent));
-      }
-      const std::string_view word = text.substr(at, 3);
-      if (starts_word && (word == "max" || word == "min") && ++extrema > max_constraint_extrema)
-        refuse("constraints with max and min at most " + std::to_string(max_constraint_extrema) + " times");
-      if (c != ' ') before = c;
-    }
-  }
-}
 
 std::string canonical(const Expression& expression) {
   std::vector<std::string> terms;

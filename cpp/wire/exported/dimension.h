@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +34,15 @@ struct Expression {
   bool is_constant() const { return terms.size() == 1 && terms.front().factors.empty(); }
 };
 
+/// What both dimensions and constraints are made of.
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+/// Letters of other scripts are part of names too; the decoder asks Python about these.
+inline bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
+}
+/// The operation of a name; none for a variable's.
+Operation operation_of(std::string_view name);
+
 /// Whether a text is a plain size, as nearly all dimensions are: digits, without a leading zero, that fit into 63 bits.
 bool is_size(std::string_view text);
 
@@ -47,10 +55,6 @@ Expression parse_dimension(std::string_view text, const Path& path);
 inline void check_dimension(std::string_view text, const Path& path) {
   if (!is_size(text)) parse_dimension(text, path);
 }
-
-/// Throws Error where JAX might take forever with constraints on dimension variables, such as "mod(b, 8) == 0". They
-/// stand as a user wrote them; JAX's own parser reads them.
-void check_constraints(std::span<const std::string_view> constraints, const Path& path);
 
 /// An expression's text in one form, whatever the order of terms and factors and the spelling of the release.
 std::string canonical(const Expression& expression);

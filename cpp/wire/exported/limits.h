@@ -40,9 +40,13 @@ inline constexpr std::size_t max_dimension_length = std::size_t{1} << 14;
 inline constexpr std::size_t max_dimension_depth = 64;
 inline constexpr std::int64_t max_dimension_exponent = 63;  // a larger power of 2 is no 64-bit number any more
 
-/// JAX simplifies constraints, in time that is exponential in the maxima and minima of them all.
 inline constexpr std::size_t max_constraint_length = 1024;
-inline constexpr std::size_t max_constraint_extrema = 12;
+
+/// How many steps JAX may take to make the symbolic dimensions and constraints of an artifact (a few microseconds
+/// each): putting terms in order, and where equalities substitute sums for variables, multiplying them out.
+constexpr std::uint64_t max_symbolic_steps(std::size_t buffer_size) {
+  return (1u << 16) + std::uint64_t{buffer_size} / 6;
+}
 
 /// All calling conventions of main functions so far, and room for later ones. A reader knows which of them it can call.
 inline constexpr std::uint32_t oldest_calling_convention = 6, newest_calling_convention = 99;

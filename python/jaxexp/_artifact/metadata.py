@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -52,9 +53,17 @@ def _text(key: str, value: Any) -> str:
 
 def _value(key: str, text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DeserializationError(f"trailer.metadata[{key!r}]", "JSON", str(error)) from error
+
+
+def _finite(text: str) -> float:
+    """What `to_json` would write again: "1e400" is JSON, but no float."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40}, which is no finite number")
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -13,7 +13,7 @@ from jaxexp._errors import UnsupportedArtifactError, UnsupportedSerializationErr
 from jaxexp._function.safety_check import DisabledSafetyCheck
 from jaxexp._function.sharding import from_proto
 
-from . import dtypes, library_nodes, nodes
+from . import dimensions, dtypes, library_nodes, nodes
 
 
 @functools.cache
@@ -27,6 +27,8 @@ def bind() -> None:
             with_sharding=_jax.with_sharding,
             SymbolicScope=_jax.SymbolicScope,
             constraints_of=_jax.constraints_of,
+            add_constraint=_jax.add_constraint,
+            dimension_of_terms=dimensions.from_terms,
             dimension_variable=_jax.dimension_variable,
             dimension_operation=_jax.dimension_operation,
             NamedSharding=_jax.NamedSharding,

@@ -235,7 +235,7 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
         return f"serialization version {facts.version}, where it accepts {_listed(map(str, accepted), ' or ')}"
     if facts.custom_nodes and not release.custom_nodes:
         return "custom pytree nodes"
-    if unknown := sorted(kind for kind in facts.dtypes if kind >= release.dtypes):
+    if unknown := sorted(kind for kind in facts.dtypes if not 0 <= kind < release.dtypes):
         return f"the dtype{'s' * (len(unknown) > 1)} {_listed(map(_dtype_name, unknown))}"
     if release.number < features.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
         return "no 16-bit device count, the only one that it reads"
@@ -303,6 +303,8 @@ def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, 
             calls = collections.Counter(target for target, _ in mlir.custom_calls(module))
     except ExportError as error:
         return str(error), None
+    except MemoryError:
+        raise
     except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
         return f"JAX {jax.__version__} cannot parse the module: {str(error).partition(chr(10))[0]}", None
     return None, dict(sorted(calls.items()))
@@ -320,7 +322,7 @@ def _promised_until(writer: str) -> datetime.date | None:
 
 def _dtype_name(kind: int) -> str:
     known = DTYPES
-    return str(known[kind]) if kind < len(known) else f"number {kind}"
+    return str(known[kind]) if 0 <= kind < len(known) else f"number {kind}"
 
 
 def _since(target: str) -> str:

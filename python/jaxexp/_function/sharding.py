@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -184,23 +185,86 @@ def from_proto(proto: bytes, aval: Any) -> Any:
         memory_kind = _jax.memory_kind(aval)
         if hlo.is_replicated() or (hlo.is_maximal() and not hlo.is_tiled()):
             return _nowhere(aval, memory_kind)
-        sizes, names = _axes(hlo)
+        _check_tiles(hlo)
+        sizes, spec = _axes_of_iota(op_sharding)
+        names = tuple(f"_axis_{i}" for i in range(len(sizes)))
         # Nothing was Explicit in the days of these artifacts.
         mesh = _jax.AbstractMesh(sizes, names, (_jax.AxisType.Auto,) * len(sizes))
-        sharding = _on_mesh_of_hlo(hlo, mesh, memory_kind)
+        sharding = _jax.NamedSharding(mesh, spec, memory_kind=memory_kind)
         if len(sharding.spec) > aval.ndim:
             raise ValueError(f"a sharding of {len(sharding.spec)} dimensions for {aval}")
         return sharding
+    except MemoryError:
+        raise
     except Exception as error:
         raise DeserializationError("", "an HLO sharding that a mesh can express", f"{error}") from error
 
 
 def _axes(hlo: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Sizes and names of a mesh with an axis for each factor of the order in which the sharding tiles its devices."""
-    if hlo.tuple_elements() or not hlo.is_tiled() or not hlo.is_tile_assignment_iota():
-        raise ExportTypeError(f"the HLO sharding {hlo} does not tile devices in the order of a mesh")
+    _check_tiles(hlo)
     sizes = tuple(hlo.get_axis_sizes())
     return sizes, tuple(f"_axis_{i}" for i in range(len(sizes)))
+
+
+def _check_tiles(hlo: Any) -> None:
+    if hlo.tuple_elements() or not hlo.is_tiled() or not hlo.is_tile_assignment_iota():
+        raise ExportTypeError(f"the HLO sharding {hlo} does not tile devices in the order of a mesh")
+
+
+def _axes_of_iota(op_sharding: Any) -> tuple[tuple[int, ...], Any]:
+    """The sizes of the axes of a mesh for an OpSharding, as `_axes` finds them, and its spec over these axes.
+
+    This looks at the numbers that describe the order of the devices, and not at the devices: a hostile OpSharding of a
+    few bytes has billions of them. XLA, asked for the axes, ends the process where tiles have parts of an axis.
+
+    Raises:
+        ExportTypeError: a tile has a part of an axis, or subgroups of devices are not replicated.
+    """
+    subgroups = list(op_sharding.last_tile_dims)
+    if subgroups not in ([], [_jax.OpSharding.Type.REPLICATED]):
+        raise ExportTypeError(f"subgroups of devices of the types {subgroups}")
+    # Devices are numbered along axes in their own order, and laid out in tiles along the axes in another order. Axes
+    # that follow each other in both are one; one that reaches from one dimension into the next is several, major first.
+    lengths, order = list(op_sharding.iota_reshape_dims), list(op_sharding.iota_transpose_perm)
+    rows: list[tuple[int, int, int]] = []  # first and last axis, and length
+    for axis in (axis for axis in order if lengths[axis] > 1):
+        if rows and all(lengths[between] == 1 for between in range(rows[-1][1] + 1, axis)) and axis > rows[-1][1]:
+            first, _, length = rows.pop()
+            rows.append((first, axis, length * lengths[axis]))
+        else:
+            rows.append((axis, axis, lengths[axis]))
+    pending = [(first, length) for first, _, length in reversed(rows)]
+    parts: list[tuple[int, int, int]] = []  # axis, size, dimension: in the order of the tiles
+    tiles = list(op_sharding.tile_assignment_dimensions)
+    for dimension, tile in enumerate(tiles):
+        left = tile
+        while left > 1:
+            axis, length = pending.pop()
+            part = math.gcd(left, length)
+            if part not in (left, length):
+                raise ExportTypeError(f"an order of devices that divides an axis of {length} by {left}")
+            parts.append((axis, part, dimension))
+            left //= part
+            if part < length:
+                pending.append((axis, length // part))
+    rank = len(tiles) - bool(op_sharding.replicate_on_last_tile_dim or subgroups)
+    axes: list[tuple[int, list[int]]] = []  # of the mesh: a size, and the places in `parts`
+    for place in sorted(range(len(parts)), key=lambda place: parts[place][0]):
+        _, size, dimension = parts[place]
+        if axes and dimension == parts[axes[-1][1][-1]][2] == rank:  # the order of replicas does not matter
+            axes[-1] = (axes[-1][0] * size, [*axes[-1][1], place])
+        else:
+            axes.append((size, [place]))
+    names = {place: f"_axis_{i}" for i, (_, places) in enumerate(axes) for place in places}
+    specs: list[tuple[str, ...]] = [()] * rank
+    for place, (_, _, dimension) in enumerate(parts):
+        if dimension < rank:
+            specs[dimension] += (names[place],)
+    while specs and not specs[-1]:
+        specs.pop()
+    sizes = tuple(size for size, _ in axes)
+    return sizes, _jax.PartitionSpec(*specs)
 
 
 def _on_mesh_of_hlo(hlo: Any, mesh: Any, memory_kind: str | None) -> Any:

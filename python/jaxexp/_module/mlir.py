@@ -36,6 +36,8 @@ def parse(serialized: bytes, context: Any) -> Any:
     if too_new is None:
         try:
             return _jax.deserialize_portable_artifact(serialized, context)
+        except MemoryError:
+            raise
         except Exception as error:  # of several types, RuntimeErrors and ValueErrors among them
             raise DeserializationError(
                 _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
@@ -45,6 +47,8 @@ def parse(serialized: bytes, context: Any) -> Any:
     if not certain:  # a module for a newer version that makes no use of it
         try:
             return _jax.deserialize_portable_artifact(serialized, context)
+        except MemoryError:
+            raise
         except Exception as error:
             cause = error
     raise UnsupportedArtifactError(

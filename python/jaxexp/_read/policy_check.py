@@ -21,8 +21,10 @@ _MODULE = "mlir_module_serialized"
 
 
 class Fields(Protocol):
-    """Those of a `Policy` that are looked up by name here; all others by `getattr`."""
+    """Those of a `Policy` that are looked up by name here; others by `getattr`."""
 
+    @property
+    def platforms(self) -> Collection[str] | None: ...
     @property
     def max_devices(self) -> int | None: ...
     @property

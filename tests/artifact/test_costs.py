@@ -1,0 +1,63 @@
+"""The promise about cost: at most 1 s + 2 µs a byte of CPU and 64 MB + 64 bytes a byte, whatever the bytes are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from kit import costs, hostile
+from kit.places import TESTS
+
+WAYS = {"deserialize", "inspect", "verify", "compatibility", "load_many", "archive"}
+SMALL, LARGE = 30_000, 300_000
+
+
+def measured(size: int) -> dict[str, list[dict[str, Any]]]:
+    """What one child process found for each family."""
+    command = [sys.executable, TESTS / "kit" / "workers" / "costs.py", str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in hostile.FAMILIES}
+    for line in map(json.loads, done.stdout.splitlines()):
+        found[line["family"]].append(line)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return found
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, list[dict[str, Any]]]:
+    return measured(SMALL)
+
+
+@pytest.fixture(scope="module")
+def large() -> dict[str, list[dict[str, Any]]]:
+    return measured(LARGE)
+
+
+def check(lines: list[dict[str, Any]]) -> None:
+    assert {line["way"] for line in lines} == WAYS
+    for line in lines:
+        assert line["seconds"] <= costs.allowed_seconds(line["size"], line["slowness"]), line
+        assert line["memory"] <= costs.allowed_memory(line["size"]), line
+        assert len(line["outcome"]) < 1000, "an error is a sentence"
+
+
+@pytest.mark.parametrize("family", hostile.FAMILIES)
+def test_cost_of_small_artifacts(family: str, small: dict[str, list[dict[str, Any]]]) -> None:
+    check(small[family])
+
+
+@pytest.mark.slow(reason="a third of a megabyte for each family, read in six ways")
+@pytest.mark.parametrize("family", hostile.FAMILIES)
+def test_cost_of_large_artifacts(family: str, large: dict[str, list[dict[str, Any]]]) -> None:
+    check(large[family])
+
+
+def test_families_have_the_sizes_that_are_asked_for() -> None:
+    """Cost is judged by growth, so each family has to grow; some end at what a trailer holds."""
+    for family, make in hostile.FAMILIES.items():
+        if not family.startswith(("constraints_", "equalities_", "inequalities", "division_", "nested_")):
+            assert SMALL / 4 < len(make(SMALL)) < 4 * SMALL, family

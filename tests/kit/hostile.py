@@ -1,0 +1,477 @@
+"""Artifacts that try to cost more than their bytes: families, each of any size.
+
+Tables, vectors and strings are Python objects, and `parts.put_together` writes each object once, however often it is
+used. So an attack shares, repeats and nests at will.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import xxhash
+
+from . import mlir_bytes
+from .parts import Copy, Part, put_together
+
+LEAF, NONE, TUPLE, LIST, DICT, CUSTOM = range(6)
+MODULE = b"ML\xefR"
+
+FAMILIES: dict[str, Callable[[int], bytes]] = {}
+
+
+def family(make: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Registers a function that makes an artifact of about so many bytes."""
+    FAMILIES[make.__name__] = make
+    return make
+
+
+def table(type_: str, /, **fields: Any) -> Part:
+    part = Part(type_)
+    part.update(fields)
+    return part
+
+
+def node(kind: int, *children: Any, names: Any = None, name: str | None = None, auxdata: Any = None) -> Part:
+    return table(
+        "PyTreeDef", kind=kind, children=list(children) or None, children_names=names, custom_name=name,
+        custom_auxdata=auxdata,
+    )  # fmt: skip
+
+
+def repeated(child: Part, count: int) -> Part:
+    """A tree that has a child so often, in tuples of some hundreds."""
+    group = node(TUPLE, *[child] * 256)
+    return node(TUPLE, *[group] * (count // 256), *[child] * (count % 256))
+
+
+def aval(*shape: Any, dtype: int = 10) -> Part:
+    return table("AbstractValue", kind=0, shape=list(shape), dtype=dtype, memory_space=1)
+
+
+def function(**changes: Any) -> Part:
+    """A function without arguments and results, in today's layout."""
+    fields = {
+        "serialization_version": 12,
+        "function_name": "f",
+        "in_tree": arguments(0),
+        "out_tree": node(TUPLE),
+        "platforms": ["cpu"],
+        "mlir_module_serialized": MODULE,
+        "calling_convention_version": 10,
+        "uses_global_constants": 1,
+        "nr_devices": 1,
+        "jax_version": "0.12.0.1",
+    }
+    return table("Exported", **{**fields, **changes})
+
+
+def arguments(count: int) -> Part:
+    leaf = node(LEAF)
+    return node(TUPLE, node(TUPLE, *[leaf] * count), node(DICT))
+
+
+def of_values(avals: Sequence[Part], indices: Sequence[int], shardings: Sequence[int] = (), **changes: Any) -> bytes:
+    """A function with these arguments, by index."""
+    signature = {
+        "in_tree": arguments(len(indices)),
+        "unique_avals": list(avals),
+        "in_avals_idxs": list(indices),
+        "in_shardings_idxs": list(shardings) or [0] * len(indices),
+    }
+    return put_together(function(**{**signature, **changes}))
+
+
+def with_constraints(constraints: Sequence[str] = (), metadata: Sequence[tuple[str, str]] = (), *dims: str) -> bytes:
+    """An artifact with a trailer, and one argument of these dimensions."""
+    root = function(
+        in_tree=arguments(1), unique_avals=[aval(*dims or ("1",))], in_avals_idxs=[0], in_shardings_idxs=[0],
+        mlir_module_serialized=Copy(MODULE),
+    )  # fmt: skip
+    return _sealed(put_together(root), constraints, metadata)
+
+
+def _sealed(blob: bytes, constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) -> bytes:
+    # The module is moved to the end, where an artifact with a trailer has it.
+    at = blob.index(struct.pack("<I", len(MODULE)) + MODULE)
+    field = next(i for i in range(4, at, 4) if i + struct.unpack_from("<I", blob, i)[0] == at)
+    body = bytearray(blob)
+    struct.pack_into("<I", body, field, len(body) - field)
+    start = 12
+    metadata_bytes = bytearray(struct.pack("<I", struct.unpack_from("<I", body)[0] + start) + b"jaxexp\0\1" + bytes(4))
+    metadata_bytes += body[4:]
+    module = struct.pack("<I", len(MODULE)) + MODULE
+    content = _trailer(constraints, metadata)
+    end = len(metadata_bytes) + len(module) + len(content) + 48
+    struct.pack_into("<I", metadata_bytes, 12, end)
+    foot = xxhash.xxh3_128_digest(bytes(metadata_bytes)) + struct.pack("<II", len(metadata_bytes), len(content))
+    return bytes(metadata_bytes) + module + content + foot + xxhash.xxh3_128_digest(content + foot) + b"jaxexp\0\1"
+
+
+def _trailer(constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) -> bytes:
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1024)
+
+    def vector(offsets: list[int]) -> int:
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+        return int(builder.EndVector())
+
+    def made(slots: dict[int, int]) -> int:
+        builder.StartObject(4)
+        for slot, offset in slots.items():
+            builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
+        return int(builder.EndObject())
+
+    entries = [made({0: builder.CreateString(key), 1: builder.CreateString(value)}) for key, value in metadata]
+    texts = [builder.CreateString(text) for text in constraints]
+    digest = xxhash.xxh3_128_digest(MODULE)
+    builder.StartObject(4)
+    builder.PrependUint32Slot(0, len(MODULE), 0)
+    builder.Prep(1, 16)
+    for byte in reversed(digest):
+        builder.PrependByte(byte)
+    builder.Slot(1)
+    notes = builder.EndObject()
+    slots = {0: builder.CreateString("jaxexp 0.1.0"), 1: vector([notes])}
+    if texts:
+        slots[2] = vector(texts)
+    if entries:
+        slots[3] = vector(entries)
+    builder.Finish(made(slots))
+    return bytes(builder.Output())
+
+
+# --- trees ------------------------------------------------------------------------------------------------------------
+
+
+@family
+def one_dict_with_a_long_key(size: int) -> bytes:
+    shared = node(DICT, node(NONE), names=["k" * (size // 2)])
+    return put_together(function(out_tree=repeated(shared, min(30_000, size // 8))))
+
+
+@family
+def dicts_that_share_a_long_key(size: int) -> bytes:
+    key, none = "k" * (size // 2), node(NONE)
+    names = [key]
+    return put_together(function(out_tree=node(TUPLE, *[node(DICT, none, names=names) for _ in range(size // 50)])))
+
+
+@family
+def nested_dicts_with_a_long_key(size: int) -> bytes:
+    names, tree = ["", "\1" * (size // 2)], node(NONE)
+    for _ in range(min(900, size // 60)):
+        tree = node(DICT, tree, node(NONE), names=names)
+    return put_together(function(out_tree=tree))
+
+
+@family
+def shared_tuples(size: int) -> bytes:
+    return put_together(function(out_tree=repeated(node(TUPLE), 64_000 + size // 5)))
+
+
+@family
+def shared_leaves(size: int) -> bytes:
+    return of_values([aval("1")], [0] * (size // 13))
+
+
+@family
+def auxiliary_data_of_a_shared_node(size: int) -> bytes:
+    auxdata = b'["' + rb"\u0061" * (size // 8) + b'"]'
+    shared = node(CUSTOM, node(NONE), name="collections.OrderedDict", auxdata=auxdata)
+    return put_together(function(out_tree=repeated(shared, min(10_000, 16 + (1 << 22) // len(auxdata)))))
+
+
+@family
+def ordered_dicts(size: int) -> bytes:
+    shared = node(CUSTOM, node(NONE), name="collections.OrderedDict", auxdata=b'["k"]')
+    return put_together(function(out_tree=repeated(shared, 12_000 + size // 24)))
+
+
+def _colliding(name: str, size: int) -> bytes:
+    prime = 2**61 - 1
+    keys = [["int", hex(i * prime)] for i in range(size // 40)]
+    auxdata = json.dumps({"version": 1, "keys": keys}, separators=(",", ":")).encode()
+    tree = node(CUSTOM, *[node(NONE)] * len(keys), name=name, auxdata=auxdata)
+    return put_together(function(out_tree=tree))
+
+
+@family
+def keys_of_one_hash(size: int) -> bytes:
+    return _colliding("jaxexp.OrderedDict", size)
+
+
+@family
+def dict_keys_of_one_hash(size: int) -> bytes:
+    return _colliding("jaxexp.dict", size)
+
+
+@family
+def a_large_integer_as_key(size: int) -> bytes:
+    auxdata = json.dumps({"version": 1, "keys": [["int", hex((1 << 2 * size) - 1)]]}, separators=(",", ":")).encode()
+    shared = node(CUSTOM, node(NONE), name="jaxexp.dict", auxdata=auxdata)
+    return put_together(function(out_tree=repeated(shared, min(10_000, 16 + (1 << 22) // len(auxdata)))))
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@family
+def one_platform_in_many_places(size: int) -> bytes:
+    return put_together(function(platforms=["p" * (size // 2)] * (size // 8)))
+
+
+@family
+def platforms_that_differ_at_the_end(size: int) -> bytes:
+    count = int(size**0.5) // 2
+    return put_together(function(platforms=[f"{'p' * (size // count)}{i:09}" for i in range(count)]))
+
+
+@family
+def one_effect_in_many_places(size: int) -> bytes:
+    name = "e" * (size // 2)
+    return put_together(function(ordered_effects=[table("Effect", type_name=name) for _ in range(size // 24)]))
+
+
+# --- meshes, shardings, avals -----------------------------------------------------------------------------------------
+
+
+def mesh(names: list[Any]) -> Part:
+    return table("AbstractMesh", axis_sizes=[1] * len(names), axis_names=names, axis_types=[1] * len(names))
+
+
+def sharded(meshes: list[Part], shardings: list[Part], avals: list[Part], pairs: list[tuple[int, int]]) -> bytes:
+    return of_values(
+        avals, [one for one, _ in pairs], [1 + other for _, other in pairs],
+        unique_abstract_meshes=meshes, unique_named_shardings=shardings,
+    )  # fmt: skip
+
+
+@family
+def pairs_of_avals_and_shardings(size: int) -> bytes:
+    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x"])])
+    side = max(2, int((size // 20) ** 0.5))
+    shardings = [table("NamedSharding", spec=spec, memory_kind=f"m{i}") for i in range(side)]
+    avals = [aval(str(i)) for i in range(side)]
+    return sharded([mesh(["x"])], shardings, avals, [(i, j) for i in range(side) for j in range(side)])
+
+
+@family
+def shardings_of_many_partitions(size: int) -> bytes:
+    none = table("PartitionSpecOneAxis")
+    spec = table("PartitionSpec", partitions=[none] * (size // 8))
+    shardings = [table("NamedSharding", spec=spec) for _ in range(size // 30)]
+    return sharded([mesh(["x"])], shardings, [aval(*["1"] * (size // 8))], [(0, 0)])
+
+
+@family
+def specs_of_long_names(size: int) -> bytes:
+    names = [f"{'x' * (size // 1000)}{i:03}" for i in range(200)]
+    spec_names = [Copy(name.encode()) for name in names]
+    partitions = [table("PartitionSpecOneAxis", axes=spec_names)]
+    specs = [table("PartitionSpec", partitions=partitions) for _ in range(size // 60)]
+    return sharded([mesh(names)], [table("NamedSharding", spec=spec) for spec in specs], [aval("1")], [(0, 0)])
+
+
+@family
+def meshes_of_many_axes(size: int) -> bytes:
+    names = [f"x{i}" for i in range(256)]
+    sizes, types = [1] * 256, [1] * 256
+    meshes = [table("AbstractMesh", axis_sizes=sizes, axis_names=names, axis_types=types) for _ in range(size // 60)]
+    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x0"])])
+    shardings = [table("NamedSharding", spec=spec, abstract_mesh_idx=i) for i in range(len(meshes))]
+    return sharded(meshes, shardings, [aval("1")], [(0, i) for i in range(len(shardings))])
+
+
+@family
+def values_of_one_large_mesh(size: int) -> bytes:
+    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x0"])])
+    names = [f"x{i}" + "n" * (size // 1000) * (i > 0) for i in range(256)]
+    return sharded([mesh(names)], [table("NamedSharding", spec=spec)], [aval("1")], [(0, 0)] * (size // 24))
+
+
+@family
+def values_of_one_high_rank(size: int) -> bytes:
+    return of_values([aval(*["1"] * (size // 16))], [0] * (size // 30))
+
+
+@family
+def avals_of_one_high_rank(size: int) -> bytes:
+    shape = ["1"] * 400
+    avals = [table("AbstractValue", kind=0, shape=shape, dtype=10, memory_space=1) for _ in range(size // 24)]
+    return of_values(avals, list(range(len(avals))))
+
+
+def _number(number: int) -> bytes:
+    encoded = b""
+    while number >> 7:
+        encoded, number = encoded + bytes([number & 127 | 128]), number >> 7
+    return encoded + bytes([number])
+
+
+def _packed(field: int, numbers: list[int]) -> bytes:
+    content = b"".join(map(_number, numbers))
+    return _number(field << 3 | 2) + _number(len(content)) + content
+
+
+@family
+def shardings_of_billions_of_devices(size: int) -> bytes:
+    """An xla.OpSharding describes the order of its devices by a few numbers."""
+    devices = 2**30  # jaxlib takes no more
+    orders = [([devices], [0]), ([2**15, 2**15], [1, 0]), ([2] * 30, list(range(30))[::-1])]
+    protos = [
+        _number(1 << 3) + _number(3) + _packed(3, [devices]) + _packed(9, lengths) + _packed(10, order)
+        for lengths, order in orders
+    ]
+    count = max(3, size // 160)
+    shardings = [
+        table("Sharding", kind=1, hlo_sharding_proto=Copy(protos[i % len(protos)])) for i in range(count)
+    ]  # fmt: skip
+    root = function(
+        serialization_version=3, nr_devices=devices, in_tree=arguments(count), in_shardings=shardings,
+        in_avals=[aval(str(devices)) for _ in range(count)], jax_version=None,
+    )  # fmt: skip
+    return put_together(root)
+
+
+# --- symbolic dimensions ----------------------------------------------------------------------------------------------
+
+
+def _sum_up_to(length: int, term: Callable[[int], str]) -> str:
+    terms: list[str] = []
+    while sum(map(len, terms)) + 3 * len(terms) < length - 60:
+        terms.append(term(len(terms)))
+    return " + ".join(terms)
+
+
+def _of_dimensions(size: int, text: str) -> bytes:
+    return of_values([aval(*[Copy(text.encode()) for _ in range(max(1, size // (len(text) + 12)))])], [0])
+
+
+@family
+def dimensions_of_powers(size: int) -> bytes:
+    return _of_dimensions(size, _sum_up_to(min(size, 16_000), lambda i: f"a^{2 + i % 60}*b^{2 + i // 60}"))
+
+
+@family
+def dimensions_of_products(size: int) -> bytes:
+    names = [*"abcdefghijklmn"]
+    return _of_dimensions(
+        size, _sum_up_to(min(size, 16_000), lambda i: "*".join(n for k, n in enumerate(names) if i + 1 >> k & 1))
+    )
+
+
+@family
+def dimensions_of_one_variable(size: int) -> bytes:
+    return _of_dimensions(size, "b")
+
+
+@family
+def dimensions_of_nested_maxima(size: int) -> bytes:
+    text = "a"
+    for i in range(60):
+        text = f"max({text}, {i + 2})"
+    return _of_dimensions(size, text)
+
+
+@family
+def constraints_of_products(size: int) -> bytes:
+    maximum = f"max({'+'.join('abcdefghijklmnopqrstuvwxyz')},0)"
+    return with_constraints(["*".join([maximum] * 12) + " >= 0"] * min(1000, 1 + size // 700), (), "a")
+
+
+@family
+def equalities_in_chains(size: int) -> bytes:
+    count = min(1000, 2 + size // 40)
+    return with_constraints([f"v{i} == v{i + 1}*v{i + 1} + w{i + 1}" for i in range(count)], (), "v0")
+
+
+@family
+def equalities_in_chains_from_the_end(size: int) -> bytes:
+    count = min(1000, 2 + size // 40)
+    return with_constraints([f"v{i} == v{i + 1}*v{i + 1} + w{i + 1}" for i in reversed(range(count))], (), "v0")
+
+
+@family
+def equalities_of_powers(size: int) -> bytes:
+    count = min(1000, 2 + size // 40)
+    return with_constraints([f"v{i} == 9*v{i + 1}^63" for i in reversed(range(count))], (), "v0")
+
+
+@family
+def equalities_that_go_in_circles(size: int) -> bytes:
+    count = min(900, 2 + size // 40)
+    return with_constraints([f"v{i} == v{(i + 1) % count} + v{(i + 7) % count}" for i in range(count)], (), "v0*v1*v2")
+
+
+@family
+def equalities_of_operations(size: int) -> bytes:
+    names = "+".join("abcdefghij")
+    constraints = [f"mod({names}, {i + 2}) == 0" for i in range(min(900, 1 + size // 60))]
+    return with_constraints(constraints, (), f"floordiv({' + '.join('abcdefghij')}, 2)^20")
+
+
+@family
+def inequalities(size: int) -> bytes:
+    count = min(1000, 2 + size // 100)
+    terms = ["+".join(f"{1 + (i * 7 + j) % 9}*x{j}" for j in range(12)) + f" >= max(x0, {i})" for i in range(count)]
+    return with_constraints(terms, (), "x0")
+
+
+@family
+def division_by_sums(size: int) -> bytes:
+    return with_constraints(["floordiv(x^63*y^63, x - a - b - c - d - e) >= mod(x^63, x - a - b)"], (), "x")
+
+
+# --- metadata, modules, VJPs ------------------------------------------------------------------------------------------
+
+
+@family
+def metadata_of_lists(size: int) -> bytes:
+    return with_constraints((), [("k", "[" + ",".join(["[]"] * (size // 3)) + "]")])
+
+
+@family
+def metadata_of_dicts(size: int) -> bytes:
+    return with_constraints((), [("k", "[" + ",".join(['{"":0}'] * (size // 7)) + "]")])
+
+
+@family
+def modules_of_small_attributes(size: int) -> bytes:
+    return put_together(function(mlir_module_serialized=mlir_bytes.many_attributes(size // 3)))
+
+
+@family
+def modules_of_many_names(size: int) -> bytes:
+    return put_together(function(mlir_module_serialized=mlir_bytes.many_operations(size)))
+
+
+@family
+def modules_of_large_dictionaries(size: int) -> bytes:
+    return put_together(function(mlir_module_serialized=mlir_bytes.large_dictionary(size // 12, size // 6)))
+
+
+@family
+def vjps_that_share_trees(size: int) -> bytes:
+    shared = repeated(node(DICT, node(NONE), names=["k"]), min(9000, size // 8))
+    tree = node(TUPLE, node(TUPLE, shared), node(DICT))
+    inner = None
+    for _ in range(65):
+        inner = function(in_tree=tree, out_tree=shared, vjp=inner)
+    assert inner is not None
+    return put_together(inner)
+
+
+@family
+def vjps_that_share_a_module(size: int) -> bytes:
+    module = Copy(mlir_bytes.large_dictionary(size // 12, size // 6))
+    inner = None
+    for _ in range(65):
+        inner = function(vjp=inner, mlir_module_serialized=module)
+    assert inner is not None
+    return put_together(inner)
