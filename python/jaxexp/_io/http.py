@@ -27,8 +27,8 @@ def fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]]) -> list[
     """
     from fsspec.asyn import sync
 
-    found: list[bytes] = sync(filesystem.loop, _fetch_all, filesystem, url, ranges)
-    return found
+    found: Any = sync(filesystem.loop, _fetch_all, filesystem, url, ranges)  # annotated as if it returned None
+    return list(found)
 
 
 async def _fetch_all(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
