@@ -1,11 +1,14 @@
 // Runs a fuzz target where there is no libFuzzer: replays a corpus, then changes what it holds, guided by coverage.
 //
-//   TARGET [-runs=N] [-max_total_time=SECONDS] [-max_len=N] [-seed=N] [-artifact_prefix=PATH] [FILE or FOLDER]...
+//   TARGET [-runs=N] [-max_total_time=SECONDS] [-max_len=N] [-seed=N] [-timeout=SECONDS] [-rss_limit_mb=N]
+//          [-artifact_prefix=PATH] [FILE or FOLDER]...
 //
+// A run that costs more than its input allows (cost.h) is a fault like any other.
 // The options have libFuzzer's names. Without -runs and -max_total_time it only replays the corpus. The codec is
 // compiled with -fsanitize-coverage=trace-pc; trace.cpp counts where it comes by.
 #include <sanitizer/common_interface_defs.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cost.h"
 #include "mutate.h"
 #include "target.h"
 #include "trace.h"
@@ -39,6 +43,8 @@ std::array<std::uint8_t, jaxexp::tests::Trace::size> seen;
 const std::uint8_t* current_data = nullptr;
 std::size_t current_size = 0;
 std::string artifact_prefix = "./";
+std::uint64_t timeout = 60, most_megabytes = 4096;
+double worst_cost = 0;
 
 /// Writes the input at hand to a file, wherever the program is: only system calls.
 void save_current() {
@@ -54,7 +60,7 @@ void save_current() {
 }
 
 void on_signal(int signal) {
-  std::fprintf(stderr, signal == SIGALRM ? "a run took more than a minute\n" : "the target aborted\n");
+  std::fprintf(stderr, signal == SIGALRM ? "a run took too long\n" : "the target aborted\n");
   save_current();
   _exit(1);
 }
@@ -65,14 +71,39 @@ std::uint8_t magnitude(std::uint8_t count) {
   return static_cast<std::uint8_t>(1u << std::min<int>(std::bit_width(count), 7));
 }
 
+/// Of resident memory, at the peak.
+std::uint64_t megabytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+  return static_cast<std::uint64_t>(usage.ru_maxrss) >> 20;
+#else
+  return static_cast<std::uint64_t>(usage.ru_maxrss) >> 10;
+#endif
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
 /// Runs the target on a copy that ends where its memory ends. Whether it did anything new.
 bool run(const Bytes& input) {
   const std::unique_ptr<std::uint8_t[]> copy(new std::uint8_t[input.size()]);
   if (!input.empty()) std::memcpy(copy.get(), input.data(), input.size());
   current_data = copy.get();
   current_size = input.size();
-  alarm(60);
-  LLVMFuzzerTestOneInput(copy.get(), input.size());
+  alarm(static_cast<unsigned>(timeout));
+  {
+    const jaxexp::tests::Cost cost;
+    LLVMFuzzerTestOneInput(copy.get(), input.size());
+    const double ratio = jaxexp::tests::cost_ratio(cost.found(), input.size());
+    worst_cost = std::max(worst_cost, ratio);
+    jaxexp::tests::require(ratio <= 1, "a run costs in proportion to its input");
+  }
+  jaxexp::tests::require(megabytes() <= most_megabytes, "memory stays within -rss_limit_mb");
   current_data = nullptr;
   bool is_new = false;
   for (; trace.count > 0; --trace.count) {
@@ -104,7 +135,7 @@ int main(int argc, char** argv) {
       return true;
     };
     if (number("-runs=", runs) || number("-max_total_time=", seconds) || number("-seed=", seed) ||
-        number("-max_len=", max_len))
+        number("-max_len=", max_len) || number("-timeout=", timeout) || number("-rss_limit_mb=", most_megabytes))
       continue;
     if (argument.starts_with("-artifact_prefix=")) {
       artifact_prefix = argument.substr(std::strlen("-artifact_prefix="));
@@ -139,18 +170,22 @@ int main(int argc, char** argv) {
     if (runs != 0) return done < runs;
     return seconds != 0 && (done % 256 != 0 || static_cast<std::uint64_t>(elapsed()) < seconds);
   };
-  Bytes input(max_len);
+  // Most inputs stay small, as most faults do; a few may become as large as is allowed.
+  constexpr std::uint64_t usual = 4096, rarely = 64;
+  Bytes input;
   while (more()) {
     const Bytes& parent = corpus[jaxexp::tests::next_random(random) % corpus.size()];
-    input.resize(max_len);
-    std::ranges::copy(parent, input.begin());
     const std::uint64_t choice = jaxexp::tests::next_random(random);
+    const std::uint64_t longest = choice / 4 % rarely == 0 ? max_len : std::min(max_len, usual);
+    input.resize(std::max<std::uint64_t>(longest, parent.size()));
+    std::ranges::copy(parent, input.begin());
     const auto mutate = choice % 4 == 0 ? jaxexp::tests::mutate_bytes : jaxexp::tests::mutate;
-    input.resize(mutate(input.data(), parent.size(), max_len, choice));
+    input.resize(mutate(input.data(), parent.size(), input.size(), choice));
     ++done;
     if (run(input)) corpus.push_back(input);
   }
   const auto edges = std::ranges::count_if(seen, [](std::uint8_t bits) { return bits != 0; });
-  std::printf("Done %llu runs in %lld second(s), cov: %lld, corpus: %zu\n", static_cast<unsigned long long>(done),
-              static_cast<long long>(elapsed()), static_cast<long long>(edges), corpus.size());
+  std::printf("Done %llu runs in %lld second(s), cov: %lld, corpus: %zu, cpu: %.0f, cost: %.3f\n",
+              static_cast<unsigned long long>(done), static_cast<long long>(elapsed()), static_cast<long long>(edges),
+              corpus.size(), cpu_seconds(), worst_cost);
 }

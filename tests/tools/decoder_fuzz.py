@@ -6,6 +6,7 @@ python tests/tools/decoder_fuzz.py SECONDS [SEED]
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import random
@@ -21,7 +22,10 @@ import jax.numpy as jnp
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jaxexp
-from kit import corpus  # noqa: F401  (registers the node types and effects that the artifacts use)
+from kit import (
+    corpus,  # noqa: F401  (registers the node types and effects that the artifacts use)
+    costs,
+)
 from kit.parts import CycleError, Part, put_together, take_apart, walk
 from kit.places import GOLDEN
 from kit.wire import LAYOUT
@@ -38,6 +42,11 @@ TEXTS: list[Any] = [
 ]  # fmt: skip
 RANGES = {"b": (-128, 127), "h": (-(2**15), 2**15 - 1), "H": (0, 2**16 - 1), "I": (0, 2**32 - 1), "?": (0, 1)}
 SMALL = [*range(8), 9, 10, 12, 29, 30, 31, 32, 127, 255, 256, 1000]
+
+
+# Every so many artifacts are read in all ways: each reading is one that the promise about cost is for.
+OTHER_WAYS, WAYS = 4, 8
+WORST = [0.0]
 
 
 class Changer:
@@ -131,6 +140,19 @@ def look_at(blob: bytes) -> str:
     return "read"
 
 
+POLICIES = (jaxexp.Policy(), jaxexp.Policy(max_devices=1, platforms=("cpu",), max_array_bytes=1 << 20))
+
+
+def look_in_other_ways(blob: bytes) -> None:
+    """`inspect`, `compatibility` and policies: a result, or the one error that each has."""
+    for read in (jaxexp.inspect, jaxexp.compatibility):
+        with contextlib.suppress(jaxexp.DeserializationError):
+            str(read(blob))
+    for policy in POLICIES:
+        with contextlib.suppress(jaxexp.DeserializationError, jaxexp.PolicyError):
+            jaxexp.deserialize(blob, policy=policy)
+
+
 def touch(exported: jaxexp.Exported) -> None:
     """Every field has its type, and those that belong together fit."""
     for field in dataclasses.fields(exported):
@@ -181,11 +203,17 @@ def run(blobs: list[bytes], seed: int, count: int) -> collections.Counter[str]:
         except CycleError:
             outcomes["cycle"] += 1
             continue
+        start = time.process_time()
         try:
             outcomes[look_at(blob)] += 1
+            if i % OTHER_WAYS == 0:
+                look_in_other_ways(blob)
         except Exception as error:
             error.add_note(f"decoder_fuzz.py: seed {i}, changed {', '.join(changes)}")
             raise
+        WORST.append((time.process_time() - start) / (WAYS * costs.allowed_seconds(len(blob), 1)))
+        WORST[:] = [max(WORST)]
+        assert WORST[0] <= costs.slowness(), f"decoder_fuzz.py: seed {i} took more than its bytes allow"
     return outcomes
 
 
@@ -196,11 +224,12 @@ def main() -> None:
     total: collections.Counter[str] = collections.Counter()
     blobs = sources()
     while time.monotonic() < end:
-        signal.alarm(60)  # a hang ends the process
-        total += run(blobs, seed, 200)
-        seed += 200
+        signal.alarm(600)  # a hang ends the process
+        total += run(blobs, seed, 50)
+        seed += 50
     signal.alarm(0)
-    print(f"Done {total.total()} runs in {seconds:.0f} second(s): {dict(total)}")
+    cpu = f"cpu: {time.process_time():.0f}, cost: {WORST[0]:.3f}"
+    print(f"Done {total.total()} runs in {seconds:.0f} second(s): {dict(total)}, {cpu}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Runs the fuzz targets of tests/cpp, and the Python decoder's, for some seconds: what `make fuzz` does.
 
+Prints the table of docs/guide/security.md: executions, hours of CPU, and the worst cost of a run as a part of what is
+promised.
+
 python tests/tools/fuzz.py SECONDS [--keep FOLDER] [TARGET...]
 """
 
@@ -15,13 +18,29 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kit import native
+from kit import hostile, native
 from kit.places import ATTACKS, GOLDEN, TESTS
 
-LONGEST = 20_000  # bytes; a module is shortened for the C++ targets, but not the rest
+LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
+LONGEST_INPUT, TIMEOUT, MEGABYTES = 1 << 20, 60, 4096
+HOSTILE_SIZES = (1_000, 30_000)
 
 DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 COVERED = re.compile(r"cov: (\d+)")
+CPU = re.compile(r"cpu: (\d+)")
+COST = re.compile(r"cost: ([\d.]+)")
+
+CONSTRAINTS = {
+    "equality": "mod(b, 8) == 0\nb >= 2*c + 1\n2*a*b + floordiv(b, 8)",
+    "chain": "v0 == v1*v1 + w1\nv1 == v2*v2 + w2\nv0^3*v1",
+    "extrema": "max(a + b, 2)^2 * min(a, -3) <= a\nmax(a, b)*mod(a, b)^2",
+}
+# The number of devices, and the message.
+OP_SHARDINGS = {
+    "tiled": "0800000008031a0204024a0108520100",
+    "replicated": "010000000800",
+    "maximal": "020000000801220101",
+}
 
 
 def seed_files() -> list[Path]:
@@ -34,11 +53,32 @@ def make_seeds(programs: Path, folder: Path) -> int:
     """Fills folders of artifacts (with shortened modules), modules, dimensions and indexes; returns how many files."""
     parts = [str(folder / name) for name in ("artifacts", "modules", "dimensions", "archives")]
     command = [str(programs / "make_seeds"), *parts, *map(str, seed_files())]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
+    made = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
+    write_hostile(folder)
+    return made
+
+
+def write_hostile(folder: Path) -> None:
+    """Artifacts that try to cost more than their bytes, and texts for the targets that read these alone."""
+    sys.setrecursionlimit(30_000)
+    for name, make in hostile.FAMILIES.items():
+        for size in HOSTILE_SIZES:
+            (folder / "artifacts" / f"{name}_{size}").write_bytes(make(size))
+    for kind, seeds in (("constraints", CONSTRAINTS), ("op_shardings", OP_SHARDINGS)):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for name, text in seeds.items():
+            content = text.encode() if kind == "constraints" else bytes.fromhex(text)
+            (folder / kind / name).write_bytes(content)
 
 
 def seeds_of(target: str, folder: Path) -> Path:
-    others = {"fuzz_bytecode": "modules", "fuzz_dimension": "dimensions", "fuzz_archive": "archives"}
+    others = {
+        "fuzz_bytecode": "modules",
+        "fuzz_dimension": "dimensions",
+        "fuzz_archive": "archives",
+        "fuzz_constraint": "constraints",
+        "fuzz_op_sharding": "op_shardings",
+    }
     return folder / others.get(target, "artifacts")
 
 
@@ -58,24 +98,31 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
     chosen = [name for name in [*targets(programs), "decoder"] if not wanted or name.removeprefix("fuzz_") in wanted]
     share = max(1, seconds // max(1, len(chosen)))
     failed = 0
-    print(f"{'target':<16}{'executions':>12}{'seconds':>9}{'edges':>7}{'crashes':>9}", flush=True)
+    total_runs, total_cpu, worst = 0, 0.0, 0.0
+    print("| target | executions | CPU hours | edges | worst cost | crashes |\n|---|---|---|---|---|---|", flush=True)
     for name in chosen:
         corpus = keep / name
         corpus.mkdir(parents=True, exist_ok=True)
         if name == "decoder":
             command = [sys.executable, str(TESTS / "tools" / "decoder_fuzz.py"), str(share)]
         else:
-            limits = [f"-max_total_time={share}", "-max_len=4096", f"-artifact_prefix={keep}/{name}-"]
+            limits = [f"-max_total_time={share}", f"-max_len={LONGEST_INPUT}", f"-timeout={TIMEOUT}"]
+            limits += [f"-rss_limit_mb={MEGABYTES}", f"-artifact_prefix={keep}/{name}-"]
             command = [str(programs / name), *limits, str(corpus), str(seeds_of(name, seeds))]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
         runs, took = (DONE.findall(done.stdout) or [("0", "0")])[-1]
         edges = (COVERED.findall(done.stdout) or ["-"])[-1]
+        cpu = float((CPU.findall(done.stdout) or [took])[-1])
+        cost = float((COST.findall(done.stdout) or ["0"])[-1])  # libFuzzer has only its own limits
         crashed = done.returncode != 0
         failed += crashed
-        print(f"{name.removeprefix('fuzz_'):<16}{runs:>12}{took:>9}{edges:>7}{int(crashed):>9}", flush=True)
+        total_runs, total_cpu, worst = total_runs + int(runs), total_cpu + cpu, max(worst, cost)
+        row = [name.removeprefix("fuzz_"), f"{int(runs):,}", f"{cpu / 3600:.2f}", edges, f"{cost:.1%}", int(crashed)]
+        print(f"| {' | '.join(map(str, row))} |", flush=True)
         if crashed:
             print(done.stdout[-8000:], flush=True)
+    print(f"| all | {total_runs:,} | {total_cpu / 3600:.2f} | | {worst:.1%} | {failed} |", flush=True)
     return failed
 
 

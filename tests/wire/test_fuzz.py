@@ -52,8 +52,10 @@ def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path)
     assert done.returncode == 0, done.stdout[-5000:]
     runs, edges, corpus = map(int, re.search(r"Done (\d+) runs.*cov: (\d+), corpus: (\d+)", done.stdout).groups())
     assert runs == NATIVE_RUNS
-    assert edges > 300, "the codec is compiled with the tracing of its edges"
-    assert corpus > 100, "inputs that reach something new are kept"
+    # An xla.OpSharding is a small thing.
+    small = target == "fuzz_op_sharding"
+    assert edges > (50 if small else 300), "the codec is compiled with the tracing of its edges"
+    assert corpus > (20 if small else 100), "inputs that reach something new are kept"
 
 
 @instrumented

@@ -1,0 +1,132 @@
+"""Artifacts from tables that are laid out at will: each object is written once, wherever it is used."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import xxhash
+
+from .parts import Copy, Part, put_together
+
+LEAF, NONE, TUPLE, LIST, DICT, CUSTOM = range(6)
+MODULE = b"ML\xefR"
+
+
+def table(type_: str, /, **fields: Any) -> Part:
+    part = Part(type_)
+    part.update(fields)
+    return part
+
+
+def node(kind: int, *children: Any, names: Any = None, name: str | None = None, auxdata: Any = None) -> Part:
+    return table(
+        "PyTreeDef", kind=kind, children=list(children) or None, children_names=names, custom_name=name,
+        custom_auxdata=auxdata,
+    )  # fmt: skip
+
+
+def repeated(child: Part, count: int) -> Part:
+    """A tree that has a child so often, in tuples of some hundreds."""
+    group = node(TUPLE, *[child] * 256)
+    return node(TUPLE, *[group] * (count // 256), *[child] * (count % 256))
+
+
+def aval(*shape: Any, dtype: int = 10) -> Part:
+    return table("AbstractValue", kind=0, shape=list(shape), dtype=dtype, memory_space=1)
+
+
+def function(**changes: Any) -> Part:
+    """A function without arguments and results, in today's layout."""
+    fields = {
+        "serialization_version": 12,
+        "function_name": "f",
+        "in_tree": arguments(0),
+        "out_tree": node(TUPLE),
+        "platforms": ["cpu"],
+        "mlir_module_serialized": MODULE,
+        "calling_convention_version": 10,
+        "uses_global_constants": 1,
+        "nr_devices": 1,
+        "jax_version": "0.12.0.1",
+    }
+    return table("Exported", **{**fields, **changes})
+
+
+def arguments(count: int) -> Part:
+    leaf = node(LEAF)
+    return node(TUPLE, node(TUPLE, *[leaf] * count), node(DICT))
+
+
+def of_values(avals: Sequence[Part], indices: Sequence[int], shardings: Sequence[int] = (), **changes: Any) -> bytes:
+    """A function with these arguments, by index."""
+    signature = {
+        "in_tree": arguments(len(indices)),
+        "unique_avals": list(avals),
+        "in_avals_idxs": list(indices),
+        "in_shardings_idxs": list(shardings) or [0] * len(indices),
+    }
+    return put_together(function(**{**signature, **changes}))
+
+
+def with_constraints(constraints: Sequence[str] = (), metadata: Sequence[tuple[str, str]] = (), *dims: str) -> bytes:
+    """An artifact with a trailer, and one argument of these dimensions."""
+    root = function(
+        in_tree=arguments(1), unique_avals=[aval(*dims or ("1",))], in_avals_idxs=[0], in_shardings_idxs=[0],
+        mlir_module_serialized=Copy(MODULE),
+    )  # fmt: skip
+    return _sealed(put_together(root), constraints, metadata)
+
+
+def _sealed(blob: bytes, constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) -> bytes:
+    # The module is moved to the end, where an artifact with a trailer has it.
+    at = blob.index(struct.pack("<I", len(MODULE)) + MODULE)
+    field = next(i for i in range(4, at, 4) if i + struct.unpack_from("<I", blob, i)[0] == at)
+    body = bytearray(blob)
+    struct.pack_into("<I", body, field, len(body) - field)
+    start = 12
+    metadata_bytes = bytearray(struct.pack("<I", struct.unpack_from("<I", body)[0] + start) + b"jaxexp\0\1" + bytes(4))
+    metadata_bytes += body[4:]
+    module = struct.pack("<I", len(MODULE)) + MODULE
+    content = _trailer(constraints, metadata)
+    end = len(metadata_bytes) + len(module) + len(content) + 48
+    struct.pack_into("<I", metadata_bytes, 12, end)
+    foot = xxhash.xxh3_128_digest(bytes(metadata_bytes)) + struct.pack("<II", len(metadata_bytes), len(content))
+    return bytes(metadata_bytes) + module + content + foot + xxhash.xxh3_128_digest(content + foot) + b"jaxexp\0\1"
+
+
+def _trailer(constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) -> bytes:
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1024)
+
+    def vector(offsets: list[int]) -> int:
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+        return int(builder.EndVector())
+
+    def made(slots: dict[int, int]) -> int:
+        builder.StartObject(4)
+        for slot, offset in slots.items():
+            builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
+        return int(builder.EndObject())
+
+    entries = [made({0: builder.CreateString(key), 1: builder.CreateString(value)}) for key, value in metadata]
+    texts = [builder.CreateString(text) for text in constraints]
+    digest = xxhash.xxh3_128_digest(MODULE)
+    builder.StartObject(4)
+    builder.PrependUint32Slot(0, len(MODULE), 0)
+    builder.Prep(1, 16)
+    for byte in reversed(digest):
+        builder.PrependByte(byte)
+    builder.Slot(1)
+    notes = builder.EndObject()
+    slots = {0: builder.CreateString("jaxexp 0.1.0"), 1: vector([notes])}
+    if texts:
+        slots[2] = vector(texts)
+    if entries:
+        slots[3] = vector(entries)
+    builder.Finish(made(slots))
+    return bytes(builder.Output())
