@@ -118,7 +118,7 @@ bool Artifact::runs_anywhere() const {
 }
 
 std::pair<std::uintptr_t, std::size_t> Artifact::module_place() const {
-  const auto bytes = unchecked_module_bytes();
+  const auto bytes = source_->opened->module(*exported_, order_);
   return {reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
 }
 
