@@ -47,7 +47,7 @@ DATA = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", DATA, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("value", DATA, ids=[f"{i}-{type(value).__name__}" for i, value in enumerate(DATA)])
 def test_data_comes_back(value: Any) -> None:
     stored = json.loads(json.dumps(auxdata.to_json(value)))
     assert json.dumps(stored).count("opaque") == 0
