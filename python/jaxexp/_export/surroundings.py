@@ -22,7 +22,7 @@ class Surroundings:
     """The state of a thread, and of JAX's configuration, at one moment."""
 
     configured: tuple[tuple[Any, Any], ...]  # a state of the configuration, and its value
-    others: tuple[Any, ...]  # the values of `_jax.other_surroundings`
+    others: tuple[Any, ...]  # what the thread has set of `_jax.other_surroundings`
     meshes: tuple[Any, ...]  # those of `with mesh:`, the innermost last
 
     @classmethod
@@ -31,7 +31,7 @@ class Surroundings:
         states = [_jax.config_states[name] for name in names if name in _jax.config_states]
         return cls(
             configured=tuple((state, state.value) for state in states),
-            others=tuple(context.value for context in _jax.other_surroundings),
+            others=tuple(context.get_local() for context in _jax.other_surroundings),
             meshes=tuple(_jax.thread_resources.stack),
         )
 
