@@ -411,27 +411,6 @@ def memory_kind(aval: Any) -> str | None:
     return kind
 
 
-def _probe_tree_state() -> bool:
-    """Whether `PyTreeDef.__getstate__` lays its nodes out as the native codec expects."""
-    try:
-        treedef: Any = tree_util.tree_structure(([1, None], {"a": 2}))
-        registry, nodes = treedef.__getstate__()
-        expected = [
-            (0, 0, None, None, 1, 1),
-            (1, 0, None, None, 0, 1),
-            (4, 2, None, None, 1, 3),
-            (0, 0, None, None, 1, 1),
-            (5, 1, ["a"], None, 1, 2),
-            (2, 2, None, None, 2, 6),
-        ]
-        return registry is tree_registry and nodes == expected
-    except Exception:
-        return False
-
-
-tree_state_known = _probe_tree_state()
-
-
 def jax_dtype_kinds() -> dict[Any, int]:
     """The dtypes that were registered with `jax.export` at run time, where its serializer has been loaded."""
     serialization = sys.modules.get("jax._src.export.serialization")

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from jaxexp import _jax
-from jaxexp._codec import binding
+from jaxexp._codec import binding, treedefs
 
 
 @pytest.fixture(params=["node list", "node by node"])
 def way_of_trees(request: Any, monkeypatch: Any) -> Iterator[None]:
     """Tree structures go through their node list where its layout is known, and node by node where it is not."""
-    monkeypatch.setattr(_jax, "tree_state_known", request.param == "node list")
+    monkeypatch.setattr(treedefs, "state_is_known", request.param == "node list")
     binding.bind.cache_clear()
     yield
     monkeypatch.undo()

@@ -12,8 +12,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp import _jax
-from jaxexp._codec import binding, library_nodes
+from jaxexp._codec import binding, library_nodes, treedefs
 from kit.compare import assert_same_values
 from kit.corpus import arr
 from kit.library_nodes import (
@@ -49,7 +48,7 @@ def test_both_ways_of_writing_give_the_same_bytes(monkeypatch: Any) -> None:
     blobs = {}
     for known in (True, False):
         with monkeypatch.context() as patch:
-            patch.setattr(_jax, "tree_state_known", known)
+            patch.setattr(treedefs, "state_is_known", known)
             binding.bind.cache_clear()
             blobs[known] = [written(value) for value in VALUES.values()]
     binding.bind.cache_clear()

@@ -70,11 +70,11 @@ KEYED: dict[str, Any] = {
 @pytest.fixture(params=["node list", "node by node"])
 def way_of_writing(request, monkeypatch) -> Iterator[None]:
     """The encoder takes a treedef's node list where it knows the layout, and walks the treedef where it does not."""
-    from jaxexp import _jax
-    from jaxexp._codec import binding
 
-    assert _jax.tree_state_known
-    monkeypatch.setattr(_jax, "tree_state_known", request.param == "node list")
+    from jaxexp._codec import binding, treedefs
+
+    assert treedefs.state_is_known
+    monkeypatch.setattr(treedefs, "state_is_known", request.param == "node list")
     binding.bind.cache_clear()
     yield
     monkeypatch.undo()
@@ -97,13 +97,13 @@ def test_dict_keys_both_ways_of_writing(name: str, way_of_writing) -> None:
 
 
 def test_both_ways_of_writing_give_the_same_bytes(monkeypatch) -> None:
-    from jaxexp import _jax
-    from jaxexp._codec import binding
+
+    from jaxexp._codec import binding, treedefs
 
     blobs = {}
     for known in (True, False):
         with monkeypatch.context() as patch:
-            patch.setattr(_jax, "tree_state_known", known)
+            patch.setattr(treedefs, "state_is_known", known)
             binding.bind.cache_clear()
             blobs[known] = [bytes(jaxexp.export(jax.jit(squares))(value).serialize()) for value in KEYED.values()]
     binding.bind.cache_clear()

@@ -124,7 +124,6 @@ def mistakes():
             lambda x: jax.ffi.ffi_call("nobody", jax.ShapeDtypeStruct((2,), x.dtype))(x)))(x)),
         "callback": (NotImplementedError, lambda: export.export(jax.jit(
             lambda x: (jax.debug.print("{x}", x=x), x)))(x).serialize()),
-        "unregistered": (ValueError, lambda: export.export(jax.jit(lambda u: 0))(Unregistered([x])).serialize()),
         "key": (TypeError, lambda: export.export(jax.jit(lambda d: 0))({1j: x}).serialize()),
         "symbolic shape": (ValueError, lambda: export.symbolic_shape("a +")),
         "scopes": (ValueError, lambda: export.export(f)(
@@ -147,7 +146,7 @@ def caught(name):
 '''
 MISTAKES = (
     "not jitted", "wrong shape", "wrong rank", "wrong dtype", "wrong tree", "no VJP", "no VJP in grad",
-    "other platform", "custom call", "callback", "unregistered", "key", "symbolic shape", "scopes", "constraint",
+    "other platform", "custom call", "callback", "key", "symbolic shape", "scopes", "constraint",
     "name taken", "no namedtuple",
 )  # fmt: skip
 

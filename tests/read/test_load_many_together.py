@@ -277,7 +277,7 @@ while not interrupted:  # until the signal comes while the call runs, however qu
     try:
         jaxexp.load_many([Path()] + [sys.argv[1]] * number, workers=4)
         thread.join()
-        number *= 2
+        number = min(2 * number, 400_000)  # more would not fit into the memory of a small machine
     except KeyboardInterrupt as error:
         interrupted = "load_many" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 thread.join()

@@ -213,7 +213,7 @@ def run(blobs: list[bytes], seed: int, count: int) -> collections.Counter[str]:
             raise
         WORST.append((time.process_time() - start) / (WAYS * costs.allowed_seconds(len(blob), 1)))
         WORST[:] = [max(WORST)]
-        assert WORST[0] <= 1 or WORST[0] <= costs.slowness(), f"decoder_fuzz.py: seed {i} took more than its bytes allow"
+        assert WORST[0] <= 1 or WORST[0] <= costs.slowness(), f"seed {i} took more than its bytes allow"
     return outcomes
 
 

@@ -45,12 +45,7 @@ class ArchiveWriter:
     """
 
     def __init__(
-        self,
-        file: IO[bytes],
-        records: _native.ArchiveRecords,
-        end: int,
-        share_modules: bool,
-        in_place: bool,
+        self, file: IO[bytes], records: _native.ArchiveRecords, end: int, share_modules: bool, in_place: bool
     ) -> None:
         self._file = file
         self._in_place = in_place

@@ -13,7 +13,7 @@ from jaxexp._errors import UnsupportedArtifactError, UnsupportedSerializationErr
 from jaxexp._function.safety_check import DisabledSafetyCheck
 from jaxexp._function.sharding import from_proto
 
-from . import dimensions, dtypes, library_nodes, nodes
+from . import dimensions, dtypes, library_nodes, nodes, treedefs
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def bind() -> None:
             kind_of_dtype=dtypes.kind_of_dtype,
             PyTreeDef=_jax.PyTreeDef,
             tree_registry=_jax.tree_registry,
-            tree_state_known=_jax.tree_state_known,
+            tree_state_known=treedefs.state_is_known,
             tree_structure=jax.tree_util.tree_structure,
             custom_node_name=nodes.custom_node_name,
             build_custom_node=nodes.build_custom_node,

@@ -23,13 +23,34 @@ class Node:
     arity: int
 
 
+def _probe() -> bool:
+    """Whether `PyTreeDef.__getstate__` lays its nodes out as this file and the native codec expect."""
+    try:
+        treedef: Any = jax.tree_util.tree_structure(([1, None], {"a": 2}))
+        registry, nodes = treedef.__getstate__()
+        expected = [
+            (0, 0, None, None, 1, 1),
+            (1, 0, None, None, 0, 1),
+            (4, 2, None, None, 1, 3),
+            (0, 0, None, None, 1, 1),
+            (5, 1, ["a"], None, 1, 2),
+            (2, 2, None, None, 2, 6),
+        ]
+        return registry is _jax.tree_registry and nodes == expected
+    except Exception:
+        return False
+
+
+state_is_known = _probe()
+
+
 _BUILTIN: dict[int, type] = {1: type(None), 2: tuple, 4: list, 5: dict}  # by the kinds of jaxlib's node list
 _NAMEDTUPLE, _REGISTERED = 3, 6
 
 
 def nodes_of(treedef: Any) -> list[Node]:
     """All nodes in post-order."""
-    if not _jax.tree_state_known:
+    if not state_is_known:
         return _nodes_one_by_one(treedef)
     nodes = []
     for kind, arity, data, type_, _, _ in treedef.__getstate__()[1]:
@@ -68,7 +89,7 @@ def replace(treedef: Any, nodetype: type, replacement: Callable[[Any, int], tupl
             known[key] = None if type_and_data is None else _parent(*type_and_data, arity)
         return known[key]
 
-    if not _jax.tree_state_known:
+    if not state_is_known:
         return _replaced_one_by_one(treedef, nodetype, head)
     registry, nodes = treedef.__getstate__()
     replaced = list(nodes)
@@ -96,7 +117,7 @@ def _parent(type_: type, data: Any, arity: int) -> Any:
     if made.node_data()[1] is data:
         return made
     # JAX takes every namedtuple class for one that is not registered, which would forget the auxiliary data.
-    if not _jax.tree_state_known:
+    if not state_is_known:
         return None
     registry, (*leaves, _) = made.__getstate__()
     return _of_nodes(registry, [*leaves, (_REGISTERED, arity, data, type_, arity, arity + 1)])
