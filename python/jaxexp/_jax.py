@@ -185,7 +185,7 @@ try:
     shardy_flag = config.use_shardy_partitioner
 
     # What tracing and lowering take from their surroundings. JAX 0.10 has two of these elsewhere than later releases.
-    names_of_surroundings = config.trace_context_names
+    names_of_surroundings: Any = config.trace_context_names
     config_states = config.config_states
     thread_resources = mesh.thread_resources
     other_surroundings = (

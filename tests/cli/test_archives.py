@@ -221,7 +221,7 @@ def test_verify_an_unfinished_append(folder, fleet, tmp_path, good) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text there")
 def test_pack_of_a_name_that_is_no_text(folder, tmp_path, good, run) -> None:
-    file = os.fsencode(tmp_path) + b"/caf\xe9.jaxexp"
+    file = os.fsencode(tmp_path) + b"/\xe9t\xe9.jaxexp"
     with open(file, "wb") as target:
         target.write((folder / "scores.jaxexp").read_bytes())
     for path in (os.fsdecode(file), tmp_path):
