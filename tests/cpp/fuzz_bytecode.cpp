@@ -35,9 +35,8 @@ std::string verdict(std::span<const std::uint8_t> module) {
     if (contents->custom_calls)
       for (const auto& [name, count] : *contents->custom_calls) counted += std::to_string(count), calls += count;
     tests::require(calls <= operations && operations <= module.size(), "operations take bytes, and calls are some");
-    std::set<std::string> named;
-    for (const auto& kind : wire::read_head(module, {nullptr, "module"}).operations)
-      named.insert(std::string(kind.dialect) + '.' + std::string(kind.name));
+    const auto kinds = wire::read_head(module, {nullptr, "module"}).operations;
+    const std::set<std::string> named(kinds.begin(), kinds.end());
     for (const auto& [name, count] : contents->operations) tests::require(named.contains(name), "the head names it");
     return counted;
   } catch (const wire::Error& error) {

@@ -42,7 +42,11 @@ def outcomes(how: str, path: Path, ladder: range, environment: dict[str, str]) -
     return said
 
 
-@pytest.mark.parametrize("how", ["load", "load_many", "verify"])
+# With next to nothing left, a thread may not find the memory for an exception: C++ then ends the process.
+THREADS_END = pytest.mark.xfail(reason="an exception of a thread for which there is no memory", strict=False)
+
+
+@pytest.mark.parametrize("how", ["load", pytest.param("load_many", marks=THREADS_END), "verify"])
 def test_a_few_steps(how: str, paths: dict[str, Path], subprocess_env) -> None:
     found = outcomes(how, paths[how], range(0, 400_000, 100_000), subprocess_env())
     assert "done" in found
@@ -50,7 +54,7 @@ def test_a_few_steps(how: str, paths: dict[str, Path], subprocess_env) -> None:
 
 
 @pytest.mark.slow(reason="a process for each of twenty amounts of memory")
-@pytest.mark.parametrize("how", ["load", "load_many", "verify"])
+@pytest.mark.parametrize("how", ["load", *(pytest.param(how, marks=THREADS_END) for how in ("load_many", "verify"))])
 def test_a_ladder(how: str, paths: dict[str, Path], subprocess_env) -> None:
     found = outcomes(how, paths[how], range(0, 20_000, 1000), subprocess_env())
     assert found == {"done", "MemoryError"}
