@@ -52,10 +52,10 @@ def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path)
     assert done.returncode == 0, done.stdout[-5000:]
     runs, edges, corpus = map(int, re.search(r"Done (\d+) runs.*cov: (\d+), corpus: (\d+)", done.stdout).groups())
     assert runs == NATIVE_RUNS
-    # An xla.OpSharding is a small thing.
-    small = target == "fuzz_op_sharding"
-    assert edges > (50 if small else 300), "the codec is compiled with the tracing of its edges"
-    assert corpus > (20 if small else 100), "inputs that reach something new are kept"
+    # An xla.OpSharding is a small thing, and the search for an archive's end walks over what any members hold.
+    least_edges, least_kept = {"fuzz_op_sharding": (50, 20), "fuzz_end": (300, 1)}.get(target, (300, 100))
+    assert edges > least_edges, "the codec is compiled with the tracing of its edges"
+    assert corpus > least_kept, "inputs that reach something new are kept"
 
 
 @instrumented

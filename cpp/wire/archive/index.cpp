@@ -134,6 +134,7 @@ void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8
 
 void ArchiveIndex::check() const {
   if (all_checked_.load(std::memory_order_acquire)) return;
+  for (std::uint32_t i = 0; i < root_->blocks()->size(); ++i) block(i);  // also one in which no member is looked up
   check_names();
   check_places();
   all_checked_.store(true, std::memory_order_release);
