@@ -266,6 +266,7 @@ class Path:
         begun.set()
         return sys.argv[1]
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores Ctrl-C
 begun = threading.Event()
 jaxexp.load_many([sys.argv[1]])  # whatever is loaded on first use
 before = len(os.listdir("/proc/self/task"))
