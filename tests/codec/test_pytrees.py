@@ -11,7 +11,6 @@ import math
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -67,21 +66,6 @@ KEYED: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["node list", "node by node"])
-def way_of_writing(request, monkeypatch) -> Iterator[None]:
-    """The encoder takes a treedef's node list where it knows the layout, and walks the treedef where it does not."""
-
-    from jaxexp._codec import binding, treedefs
-
-    assert treedefs.state_is_known
-    monkeypatch.setattr(treedefs, "state_is_known", request.param == "node list")
-    binding.bind.cache_clear()
-    yield
-    monkeypatch.undo()
-    binding.bind.cache_clear()
-    binding.bind()
-
-
 @each_reader
 @pytest.mark.parametrize("name", KEYED)
 def test_dict_keys(name: str, reader: str) -> None:
@@ -89,7 +73,7 @@ def test_dict_keys(name: str, reader: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEYED)
-def test_dict_keys_both_ways_of_writing(name: str, way_of_writing) -> None:
+def test_dict_keys_both_ways_of_writing(name: str, way_of_trees) -> None:
     exported = jaxexp.export(jax.jit(squares))(KEYED[name])
     blob = exported.serialize()
     for library in LIBRARIES.values():

@@ -84,32 +84,30 @@ def _eager_callable(exported: ExportedData) -> Any:
 def _shared_callable(exported: ExportedData) -> Any:
     """The jitted callable that all equal functions share, with results in this function's own tree."""
     first = first_of_equals(exported)
-    if trees.has_generic_nodes(exported):
-        with MAKING:
-            return _OfLeaves(data.bare(exported), data.kept(first, "_jitted_leaves", _jitted_leaves))
+    has_generic_nodes = trees.has_generic_nodes(exported)
     with MAKING:
+        if has_generic_nodes:
+            return _OfLeaves(data.bare(exported), data.kept(first, "_jitted_leaves", _jitted_leaves))
         jitted = data.kept(first, "_jitted", _jitted)
     return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
-    # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
-    traced = data.bare(exported)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return _call_traced(traced, args, kwargs)
-
-    call.__name__ = call.__qualname__ = exported.fun_name
-    jitted: Callable[..., Any] = jax.jit(call)
-    return jitted
+    return _jit(exported, _call_traced)
 
 
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
     """The function of the leaves of its arguments, as one jitted callable that returns those of its results."""
-    bare = data.bare(exported)
+    return _jit(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
 
-    def call(*leaves: Any) -> Any:
-        return call_exported_p.bind(*leaves, exported=bare)
+
+def _jit(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """A jitted callable under the function's name; `apply` is given a function, positional and keyword arguments."""
+    # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
+    traced = data.bare(exported)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return apply(traced, args, kwargs)
 
     call.__name__ = call.__qualname__ = exported.fun_name
     jitted: Callable[..., Any] = jax.jit(call)

@@ -30,10 +30,7 @@ def first_of_equals(exported: ExportedData) -> ExportedData:
     Raises:
         DeserializationError: the function was loaded, and its module is damaged.
     """
-    first: ExportedData | None = exported.__dict__.get("_first")
-    if first is None:
-        first = exported.__dict__["_first"] = _firsts.first(exported)
-    return first
+    return data.kept(exported, "_first", _firsts.first)
 
 
 class _Content:

@@ -22,7 +22,6 @@ from jaxexp._function.data import ExportedData
 
 from . import hints
 
-_BUILTIN = (type(None), tuple, list, dict)
 _MOST_KEPT = 16  # structures of arguments that a function remembers
 
 
@@ -167,7 +166,7 @@ class _Fitting:
             positions = {key: position for position, key in enumerate(given.data)}
             if all(name in positions for name in description.names):
                 return [positions[name] for name in description.names]
-        if given.type is None or given.type in _BUILTIN or expected.arity != given.arity:
+        if given.type is None or given.type in treedefs.BUILTIN or expected.arity != given.arity:
             self.refuse(f"{description!r} has the children {_listed(description.names)}")
         found = self.describe(given)
         if found.names != description.names:
@@ -205,7 +204,7 @@ class _Fitting:
             return
         self.all_described = True
         for node in self.given.nodes:
-            if node.type not in (None, GenericNode, *_BUILTIN):
+            if node.type not in (None, GenericNode, *treedefs.BUILTIN):
                 self.described.setdefault(self.describe(node), node)
 
     def refuse(self, why: str = "") -> Any:

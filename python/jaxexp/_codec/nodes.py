@@ -238,9 +238,6 @@ def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, byt
     return name, bytes(serialized)
 
 
-_BUILTIN = (type(None), tuple, list, dict)
-
-
 def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
     """The types of nodes in trees that are not registered for serialization, and auxiliary data of one node of each.
 
@@ -250,7 +247,7 @@ def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
     for node in (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef)):
         if node.type is GenericNode:
             found.setdefault(node.data.class_name, (GenericNode, node.data))
-        elif node.type is not None and node.type not in _BUILTIN and not _is_registered(node.type):
+        elif node.type is not None and node.type not in treedefs.BUILTIN and not _is_registered(node.type):
             found.setdefault(".".join(classes.name_of(node.type)), (node.type, node.data))
     return found
 

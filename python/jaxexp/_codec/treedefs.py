@@ -46,6 +46,7 @@ state_is_known = _probe()
 
 _BUILTIN: dict[int, type] = {1: type(None), 2: tuple, 4: list, 5: dict}  # by the kinds of jaxlib's node list
 _NAMEDTUPLE, _REGISTERED = 3, 6
+BUILTIN = frozenset(_BUILTIN.values())
 
 
 def nodes_of(treedef: Any) -> list[Node]:
