@@ -34,8 +34,9 @@ def load(
             _check_digests(opened, numbers, loaded, manner)
     else:
         loaded = []
-        for first, last in batches(extents):
-            owner, places, refused = _copied(opened, extents[first:last], labels[first:last], manner)
+        for batch in batches(extents):
+            first, last = len(loaded), len(loaded) + len(batch)
+            owner, places, refused = _copied(opened, batch, labels[first:last], manner)
             found = iter(load_slices(owner, places, labels[first:last].without(refused), manner))
             loaded += [refused[i] if i in refused else next(found) for i in range(last - first)]
     for i, text in opened.index.own_metadata(numbers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -23,7 +23,7 @@ _MOST_FETCHES = 1000
 # Elsewhere, what is read at once while looking for the end.
 _BLOCK = 1 << 12
 # How much is fetched at once from where an archive is not in memory, and verified without a sign of life.
-AT_ONCE = 1 << 26
+_AT_ONCE = 1 << 26
 
 
 class Opened:
@@ -148,22 +148,18 @@ class Opened:
         return functools.partial(self._open_again, **options) if options else self._open_again, (path,)
 
 
-def size_of(extent: Any) -> int:
-    """How many bytes a member has, and its modules where they are apart."""
-    size: int = extent[1] + sum(module for _, module in extent[2])
-    return size
-
-
-def batches(extents: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Groups of members, of a limited size: the number of the first, and the number after the last."""
-    first = size = 0
-    for i, extent in enumerate(extents):
-        size += size_of(extent)
-        if size >= AT_ONCE:
-            yield first, i + 1
-            first, size = i + 1, 0
-    if first < len(extents):
-        yield first, len(extents)
+def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
+    """Groups of members, of a limited size, by where they are. The next group begins when this one is done with."""
+    batch: list[Any] = []
+    size = 0
+    for extent in extents:
+        batch.append(extent)
+        size += extent[1] + sum(module for _, module in extent[2])  # modules that are apart count, too
+        if size >= _AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:

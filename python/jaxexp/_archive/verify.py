@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,7 +10,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError
 from jaxexp._io.workers import worker_count
 
-from .opened import AT_ONCE, Opened, size_of
+from .opened import Opened, batches
 
 
 def verify(
@@ -30,29 +31,13 @@ def verify(
     for number, owner in zip(numbers, index.owners(numbers), strict=True):
         sharing.setdefault(owner, []).append(number)
     verification = _native.ArchiveVerification(index)
-    for owners, extents in _steps(verification, sharing):
+    pending = iter(sharing)
+    # What one step has is not in the next one again: so extents are asked for step by step.
+    for extents in batches(map(verification.extent, sharing)):
+        owners = list(itertools.islice(pending, len(extents)))
         damaged = verification.step(owners, opened.parts_of(extents), threads)
         verified = sum(len(sharing[owner]) for owner in owners)
         yield verified, _errors(opened, ((i, what) for owner, *what in damaged for i in sharing[owner]))
-
-
-def _steps(
-    verification: _native.ArchiveVerification, owners: Iterable[int]
-) -> Iterator[tuple[list[int], list[tuple[int, int, tuple[tuple[int, int], ...]]]]]:
-    """Members and where their bytes are, a limited size at once. What one step has is not in the next one again."""
-    step: list[int] = []
-    extents: list[tuple[int, int, tuple[tuple[int, int], ...]]] = []
-    size = 0
-    for owner in owners:
-        extent = verification.extent(owner)
-        step.append(owner)
-        extents.append(extent)
-        size += size_of(extent)
-        if size >= AT_ONCE:
-            yield step, extents
-            step, extents, size = [], [], 0
-    if step:
-        yield step, extents
 
 
 def _errors(opened: Opened, damaged: Iterable[tuple[int, list[str]]]) -> list[tuple[str, DeserializationError]]:

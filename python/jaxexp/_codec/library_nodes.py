@@ -106,7 +106,7 @@ def resolved(treedef: Any) -> Any:
 
 
 # The format has these in another way, and JAX believes what a tree structure says of them.
-_NOT_DESCRIBED = (type(None), tuple, list, dict, GenericNode)
+_NOT_DESCRIBED = (*treedefs.BUILTIN, GenericNode)
 
 
 def node_data(description: Description) -> tuple[type, Any] | None:
