@@ -117,8 +117,9 @@ def test_a_module_that_is_too_new() -> None:
     args = CASES["sin"].build().args
     uses = (exported.mlir_module, lambda: exported.call(*args))
     for use in (*uses, lambda: jaxexp.migrate(blob)):
-        with pytest.raises(jaxexp.DeserializationError, match=message):
+        with pytest.raises(jaxexp.DeserializationError, match=message) as raised:
             use()
+        assert isinstance(raised.value, RuntimeError)  # as in jax.export
     assert "1.99.0" in (jaxexp.compatibility(blob).unreadable_here or "")
 
 

@@ -18,7 +18,9 @@ from . import batching, derivatives, lowering, trees  # noqa: F401  (the first t
 from .primitive import call_exported_p
 from .shared import MAKING, first_of_equals, have_same_nodes
 
-_are_plain = _native.Arguments(_jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry).are_plain
+_are_plain = _native.Arguments(
+    _jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry, _jax.registered_pytree_nodes
+).are_plain
 
 
 def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
