@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_a_crash_of_exported_functions_counts(shadow: ModuleType) -> None:
     assert row == [2, 0, 0, 0, 0, 0, 0, 0, 1]
     assert found == ["t::a: crashed"]
     assert shadow.summary({"jax": [crash], "functions": [crash]}, {})[1] == []
+
+
+def test_a_test_that_was_stopped_has_not_crashed(shadow: ModuleType, tmp_path: Path) -> None:
+    begun = [{"test": "t::b", "outcome": "crashed"}, {"function": "f", "of": "t::b"}]
+    done = [{"test": "t::a", "outcome": "crashed"}, {"test": "t::a", "outcome": "passed"}]
+    out = tmp_path / "t.jsonl"
+    for lines, kept in ((done + begun, done), (done, done), (begun, []), ([], [])):
+        out.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        shadow._forget_unfinished(out)
+        assert [json.loads(line) for line in out.read_text().splitlines()] == kept
 
 
 def test_functions_are_compared_stage_by_stage(shadow: ModuleType) -> None:

@@ -98,10 +98,11 @@ def run(source: Path, file: str, mode: str, folder: Path, part: str, timeout: fl
 
 
 def _forget_unfinished(out: Path) -> None:
-    """A test that was stopped has not crashed."""
+    """A test that was stopped has not crashed. What its functions gave goes with it."""
     lines = _lines(out)
-    if lines and lines[-1].get("outcome") == "crashed":
-        out.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:-1]))
+    last = max((i for i, line in enumerate(lines) if "test" in line), default=-1)
+    if last >= 0 and lines[last]["outcome"] == "crashed":
+        out.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:last]))
 
 
 def _lines(out: Path) -> list[Line]:
