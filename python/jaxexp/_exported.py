@@ -275,8 +275,9 @@ class Exported(ExportedData):
 
         Each reverse-mode derivative (`jax.grad`, `jax.vjp`, `jax.jacrev`) needs one serialized VJP order. Each
         forward-mode derivative (`jax.jvp`, `jax.jacfwd`) needs two. So `jax.hessian`, which is forward over reverse,
-        needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`; otherwise it
-        makes one call for each element. It refuses functions with ordered effects.
+        needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`. Otherwise it
+        reads the module back into JAX's primitives and maps these; if it cannot, it makes one call for each element,
+        and logs which operation is the reason. It refuses functions with ordered effects.
 
         A call keeps its arguments, also those that were donated in the export (`donated_arguments`). To donate, call
         the function inside a `jax.jit` of your own: ``jax.jit(exported.call, donate_argnums=...)``. Equal functions

@@ -1,0 +1,125 @@
+"""An exported function as a JAX function of flat arrays: raised from its module, once for each set of shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError
+from jaxexp._function import data
+from jaxexp._function.data import ExportedData
+from jaxexp._module import runnable, specialized
+
+from .newest import Newest
+from .program import Block
+from .reader import Reader
+from .refused import RefusedError
+from .table import OPERATIONS
+
+# So many shapes, and platforms, of one function are kept.
+_MOST = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Raised:
+    """A function, raised for arguments of known shapes. It takes and returns flat arrays, as the signature has them.
+
+    Attributes:
+        exported: the function.
+        in_avals: its arguments in these shapes.
+        out_avals: its results.
+        block: its code, which takes the arguments that the module takes.
+        platform: the index of the platform, which the module takes before them; None if it takes none.
+        counts: how often each operation is in it.
+        is_wide: whether it computes in 64 bits.
+    """
+
+    exported: ExportedData
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    block: Block
+    platform: np.ndarray[Any, Any] | None
+    counts: dict[str, int]
+    is_wide: bool
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        kept = self.exported.module_kept_var_idx
+        prefix = () if self.platform is None else (self.platform,)
+        with jax.enable_x64(self.is_wide or jax.config.jax_enable_x64):
+            arguments = [_entering(arrays[i], self.in_avals[i]) for i in kept]
+            results = self.block((*prefix, *arguments))
+            return [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
+
+
+def _entering(array: Any, aval: Any) -> Any:
+    """An argument as the module takes it."""
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, bool)
+    if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
+        return jax.random.key_data(array)
+    return array
+
+
+def _leaving(array: Any, aval: Any) -> Any:
+    """A result of the module as the function returns it."""
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, _jax.float0)
+    if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
+        return _jax.wrap_keys(array, impl=aval.dtype._impl)
+    return array
+
+
+def raised(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], platform: str) -> Raised:
+    """A function for arguments of these shapes.
+
+    Args:
+        exported: the function.
+        in_avals: its arguments. Their shapes are constant, and fit its signature.
+        out_avals: its results for these arguments.
+        platform: where it will run; one of the function's, or the function has one only and its check is disabled.
+
+    Raises:
+        RefusedError: the module does what cannot be raised.
+    """
+    shapes = tuple(aval.shape for aval in in_avals)
+    kept = data.kept(exported, "_raised", lambda _: Newest(_MOST))
+    key = shapes, platform
+    found = kept.get(key)
+    if found is None:
+        try:
+            found = _raise(exported, tuple(in_avals), tuple(out_avals), platform)
+        except RefusedError as error:
+            found = error.with_traceback(None)
+        kept.put(key, found)
+    if isinstance(found, RefusedError):
+        raise RefusedError(found.operation, found.why, found.location)
+    function: Raised = found
+    return function
+
+
+def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[Any, ...], platform: str) -> Raised:
+    if exported.ordered_effects:
+        raise RefusedError("an ordered effect")
+    index = None
+    if len(exported.platforms) > 1:
+        index = exported.platforms.index(platform) if platform in exported.platforms else 0
+    if _jax.any_symbolic(in_avals):
+        raise RefusedError("an argument of symbolic shape")
+    context = _jax.make_ir_context()
+    with context, _jax.ir.Location.unknown(context):
+        if _jax.any_symbolic(exported.in_avals):
+            try:
+                module = specialized.parse(exported, in_avals, out_avals, False)
+            except ExportError as error:  # which a call of the module reports
+                raise RefusedError("the module", str(error)) from error
+        else:
+            module = runnable.parse(exported, context)
+        reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)
+        block = reader.main()
+        chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
+    return Raised(exported, in_avals, out_avals, block, chosen, reader.counts, reader.is_wide)
