@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from jaxexp._function.data import ExportedData
 from jaxexp._module import runnable, specialized
 
 from .newest import Newest
+from .placement import constraint
 from .program import Block
 from .reader import Reader
 from .refused import RefusedError
@@ -35,6 +36,8 @@ class Raised:
         out_avals: its results.
         block: its code, which takes the arguments that the module takes.
         platform: the index of the platform, which the module takes before them; None if it takes none.
+        placed: for each argument what puts it where the function has it on several devices.
+        placed_results: the same for results.
         counts: how often each operation is in it.
         is_wide: whether it computes in 64 bits.
     """
@@ -44,6 +47,8 @@ class Raised:
     out_avals: tuple[Any, ...]
     block: Block
     platform: np.ndarray[Any, Any] | None
+    placed: Sequence[Callable[[Any], Any]]
+    placed_results: Sequence[Callable[[Any], Any]]
     counts: dict[str, int]
     is_wide: bool
 
@@ -51,9 +56,10 @@ class Raised:
         kept = self.exported.module_kept_var_idx
         prefix = () if self.platform is None else (self.platform,)
         with jax.enable_x64(self.is_wide or jax.config.jax_enable_x64):
-            arguments = [_entering(arrays[i], self.in_avals[i]) for i in kept]
+            arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
             results = self.block((*prefix, *arguments))
-            return [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
+            left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
+            return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
 
 
 def _entering(array: Any, aval: Any) -> Any:
@@ -112,7 +118,8 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[A
         raise RefusedError("an argument of symbolic shape")
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
-        if _jax.any_symbolic(exported.in_avals):
+        # A static function too may have dynamic parts: calls of functions of symbolic shape.
+        if exported.uses_global_constants:
             try:
                 module = specialized.parse(exported, in_avals, out_avals, False)
             except ExportError as error:  # which a call of the module reports
@@ -122,4 +129,13 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[A
         reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)
         block = reader.main()
         chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
-    return Raised(exported, in_avals, out_avals, block, chosen, reader.counts, reader.is_wide)
+    placed, placed_results = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
+    return Raised(exported, in_avals, out_avals, block, chosen, placed, placed_results, reader.counts, reader.is_wide)
+
+
+def _placed(shardings: Sequence[Any]) -> list[Callable[[Any], Any]]:
+    return [_anywhere if s is None or s.mesh.empty or s.mesh.size == 1 else constraint(s) for s in shardings]
+
+
+def _anywhere(array: Any) -> Any:
+    return array

@@ -25,6 +25,8 @@ class Reading(Protocol):
     """What an operation needs of the reader that reads it."""
 
     constants: dict[int, np.ndarray[Any, Any]]
+    meshes: dict[str, Any]
+    is_partitioned: bool
 
     def number_of(self, value: Any) -> int: ...
     def type_of(self, value: Any) -> Type: ...
@@ -185,6 +187,20 @@ class Operation:
     def print(self) -> str:
         """The operation as text."""
         return str(self._mlir)
+
+    # --- devices
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether the module is one for several devices."""
+        return self._reading.is_partitioned
+
+    def mesh(self, reference: Any) -> Any:
+        """The mesh that a sharding refers to."""
+        name = str(reference).removeprefix("@")
+        if name not in self._reading.meshes:
+            self.refuse(f"on {reference}, which is no mesh of the module")
+        return self._reading.meshes[name]
 
     # --- regions, functions and values around
 

@@ -42,7 +42,8 @@ class Reader:
         self._module = module  # which MLIR forgets otherwise
         self._table = table
         self._platform_index = platform_index
-        self._partitioned = partitioned
+        self.is_partitioned = partitioned
+        self.meshes: dict[str, Any] = {}
         self._mlir_functions: dict[str, Any] = {}
         self._functions: dict[tuple[str, tuple[tuple[int, int], ...]], Function | None] = {}
         self._numbers: dict[Any, int] = {}
@@ -58,13 +59,23 @@ class Reader:
             name = operation.operation.name
             if name == "func.func":
                 self._mlir_functions[operation.attributes["sym_name"].value] = operation
-            elif name != "sdy.mesh":
+            elif name == "sdy.mesh":
+                self._read_mesh(operation)
+            else:
                 raise RefusedError(name, "at the top of the module")
 
     def main(self) -> Block:
         """The main function."""
         known = () if self._platform_index is None else ((0, self._platform_index),)
         return self._function("main", known).block
+
+    def _read_mesh(self, operation: Any) -> None:
+        mesh = _jax.sdy.MeshAttr(operation.attributes["mesh"])
+        if not len(mesh.device_ids):  # others are of one device, or order devices in a way that a type cannot say
+            axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
+            sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
+            types = (_jax.AxisType.Auto,) * len(axes)
+            self.meshes[operation.attributes["sym_name"].value] = _jax.AbstractMesh(sizes, names, types)
 
     # --- values
 
@@ -142,7 +153,9 @@ class Reader:
     def _check_value(self, name: str, attributes: set[str]) -> None:
         for attribute in sorted(attributes):
             sharding = attribute in ("sdy.sharding", "mhlo.sharding")
-            if not (_OF_VALUES.fullmatch(attribute) or (sharding and not self._partitioned)):
+            # Those of the main function are in the signature, too.
+            known = not self.is_partitioned or (name == "main" and attribute == "sdy.sharding")
+            if not (_OF_VALUES.fullmatch(attribute) or (sharding and known)):
                 raise RefusedError("func.func", f"@{name} with the attribute {attribute} of an argument or a result")
 
     # --- blocks

@@ -13,7 +13,7 @@ snippet("broadcast_in_dim", "3x1xf32", "2x4x3xf32",
 snippet("reshape", "2x6xf32", "3x4xf32", "%r = stablehlo.reshape %0 : (<<2x6xf32>>) -> <<3x4xf32>>")
 snippet("transpose", "2x3x4xf32", "4x2x3xf32",
         "%r = stablehlo.transpose %0, dims = [2, 0, 1] : (<<2x3x4xf32>>) -> <<4x2x3xf32>>")  # fmt: skip
-snippet("slice", "9x5xf32", "3x2xf32", "%r = stablehlo.slice %0 [1:8:3, 2:4] : (<<9x5xf32>>) -> <<3x2xf32>>")
+snippet("slice", "9x5xf32", "2x2xf32", "%r = stablehlo.slice %0 [1:7:3, 2:4] : (<<9x5xf32>>) -> <<2x2xf32>>")
 for _at in (-4, 1, 7):
     snippet(f"dynamic_slice at {_at}", "6x5xf32 i32 i32", "2x3xf32",
             "%r = stablehlo.dynamic_slice %0, %1, %2, sizes = [2, 3] : (<<6x5xf32>>, <<i32>>, <<i32>>) -> <<2x3xf32>>",
