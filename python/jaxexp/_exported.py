@@ -300,6 +300,47 @@ class Exported(ExportedData):
         """
         return _call(self, args, kwargs)
 
+    def raised(self) -> Callable[..., Any]:
+        """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,
+        `jax.make_jaxpr` and `export` trace through.
+
+        It takes and returns what `call` does, and computes the same. It can be exported again for other platforms,
+        unless it calls foreign functions, such as those of LAPACK, which exist only on the platforms of this export.
+        It cannot be differentiated: `call` uses the stored VJPs, which can be read back like any function.
+
+        Raises:
+            UnsupportedError: when it is traced, the module does what has no exact counterpart in JAX, or a derivative
+                is taken; the message names the operation.
+
+        Example:
+            >>> again = export(jax.jit(load("model.jaxexp").raised()), platforms=["tpu"])(*specs)
+        """
+        from jaxexp._call.read_back import raised
+
+        return raised(self)
+
+    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
+        """The program as a jaxpr, read back from the module: what to print to see what an artifact computes.
+
+        Args:
+            args_specs: for each argument an array or a `jax.ShapeDtypeStruct`, as in `specialize`. They may be left
+                out if no shape of the function is symbolic.
+            kwargs_specs: the same for keyword arguments.
+
+        Returns:
+            A `jax.core.ClosedJaxpr` of the flat arguments. Loops that count are `scan`, and functions keep their names.
+
+        Raises:
+            ExportError: a spec does not fit the function's signature.
+            UnsupportedError: the module does what has no exact counterpart in JAX; the message names the operation.
+
+        Example:
+            >>> print(load("model.jaxexp").jaxpr())
+        """
+        from jaxexp._call.read_back import jaxpr
+
+        return jaxpr(self, args_specs, kwargs_specs)
+
     @classmethod
     def from_jax(cls, exported: Any) -> Exported:
         """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again."""

@@ -102,6 +102,7 @@ def _foreign_function(operation: Operation, target: str) -> Many:
     is_known = target.endswith("_ffi") or target in _jax.registered_custom_calls("cpu")
     if version != _TYPED or config is None or not is_known:
         operation.refuse(f"of {target}, which has no typed interface")
+    operation.calls_foreign(target)
     attributes = operation.values(config)
     # These say how a call may be distributed over devices, not what it computes.
     if operation.values("mhlo.frontend_attributes").keys() - {"num_batch_dims"}:

@@ -26,7 +26,7 @@ from .table import OPERATIONS
 _MOST = 16
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Raised:
     """A function, raised for arguments of known shapes. It takes and returns flat arrays, as the signature has them.
 
@@ -39,6 +39,7 @@ class Raised:
         placed: for each argument what puts it where the function has it on several devices.
         placed_results: the same for results.
         counts: how often each operation is in it.
+        foreign: the targets of the foreign functions that it calls, which exist on its platform only.
         is_wide: whether it computes in 64 bits.
     """
 
@@ -50,6 +51,7 @@ class Raised:
     placed: Sequence[Callable[[Any], Any]]
     placed_results: Sequence[Callable[[Any], Any]]
     counts: dict[str, int]
+    foreign: frozenset[str]
     is_wide: bool
 
     def __call__(self, *arrays: Any) -> list[Any]:
@@ -129,8 +131,9 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[A
         reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)
         block = reader.main()
         chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
-    placed, placed_results = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
-    return Raised(exported, in_avals, out_avals, block, chosen, placed, placed_results, reader.counts, reader.is_wide)
+    placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
+    foreign = frozenset(reader.foreign)
+    return Raised(exported, in_avals, out_avals, block, chosen, *placed, reader.counts, foreign, reader.is_wide)
 
 
 def _placed(shardings: Sequence[Any]) -> list[Callable[[Any], Any]]:

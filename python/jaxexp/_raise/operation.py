@@ -25,6 +25,7 @@ class Reading(Protocol):
     """What an operation needs of the reader that reads it."""
 
     constants: dict[int, np.ndarray[Any, Any]]
+    foreign: set[str]
     meshes: dict[str, Any]
     is_partitioned: bool
 
@@ -189,6 +190,10 @@ class Operation:
         return str(self._mlir)
 
     # --- devices
+
+    def calls_foreign(self, target: str) -> None:
+        """Says that the operation calls a function that exists on its platform only."""
+        self._reading.foreign.add(target)
 
     @property
     def is_partitioned(self) -> bool:

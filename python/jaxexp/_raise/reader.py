@@ -53,6 +53,7 @@ class Reader:
         self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
         self.counts: dict[str, int] = {}
+        self.foreign: set[str] = set()
         self.is_wide = False
         _check_attributes(module.operation, _OF_MODULES)
         for operation in module.body.operations:
