@@ -229,6 +229,8 @@ class Reader:
                 renamed[inner] = outer
             else:
                 aliases.append((inner, outer))
+                if (source := renamed[inner]) in self.constants:
+                    self.constants[outer] = self.constants[source]
         for step in block.steps:
             for number, type_ in zip(step.outputs, step.types, strict=True):
                 new = renamed.setdefault(number, -1)
