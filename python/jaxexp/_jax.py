@@ -149,10 +149,13 @@ try:
     kept_weakly_in_caches = util.weakref_cache_key_types
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
+    primitive_batchers = batching.primitive_batchers
     fancy_primitive_batchers = batching.fancy_primitive_batchers
     is_undefined_primal = ad.is_undefined_primal
     trace_state_clean = core.trace_state_clean
     jaxpr_as_fun = core.jaxpr_as_fun
+    mapped_aval = core.mapped_aval
+    unmapped_aval = core.unmapped_aval
     function_name = util.fun_name
     jaxprs_in_params = core.jaxprs_in_params
     user_frames = source_info_util.user_frames

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import mapped_aval, unmapped_aval
 
 from jaxexp import _jax
 from jaxexp._function.data import ExportedData
@@ -78,7 +77,7 @@ def of_element(avals: Sequence[Any], levels: Sequence[Level]) -> list[Any]:
     avals = list(avals)
     for level in levels:
         avals = [
-            mapped_aval(level.size, 0, aval) if is_batched else aval
+            _jax.mapped_aval(level.size, 0, aval) if is_batched else aval
             for aval, is_batched in zip(avals, level.batched, strict=True)
         ]
     return avals
@@ -88,7 +87,7 @@ def _abstract_eval(*avals: Any, element: Element, levels: tuple[Level, ...]) -> 
     types, effects = element.types(of_element(avals, levels))
     for level in reversed(levels):
         types = [
-            type_ if is_summed else unmapped_aval(level.size, 0, type_)
+            type_ if is_summed else _jax.unmapped_aval(level.size, 0, type_)
             for type_, is_summed in zip(types, level.summed, strict=True)
         ]
     return types, effects

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from jax.interpreters import batching
 
 from jaxexp import _jax
 
@@ -28,7 +27,7 @@ def _primitive(
     primitive.def_abstract_eval(types)
     primitive.def_impl(lambda *operands, **params: _jax.apply_primitive(primitive, *operands, **params))
     _jax.register_lowering(primitive, lower)
-    batching.primitive_batchers[primitive] = batch
+    _jax.primitive_batchers[primitive] = batch
     return primitive
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,9 +35,15 @@ def by_name(operation: Operation, name: str, attributes: dict[str, Any]) -> Call
     return None
 
 
+# Before JAX 0.11, its function is always stable.
+_IS_STABLE_IS_SAID = "is_stable" in inspect.signature(lax.top_k).parameters
+
+
 def _top_k(k: int, is_stable: bool) -> Many:
+    options: dict[str, Any] = {"is_stable": is_stable} if _IS_STABLE_IS_SAID else {}
+
     def run(x: Any) -> Sequence[Any]:
-        result: Sequence[Any] = lax.top_k(x, k, is_stable=is_stable)
+        result: Sequence[Any] = lax.top_k(x, k, **options)
         return result
 
     return Many(run)

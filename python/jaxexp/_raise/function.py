@@ -57,7 +57,7 @@ class Raised:
     def __call__(self, *arrays: Any) -> list[Any]:
         kept = self.exported.module_kept_var_idx
         prefix = () if self.platform is None else (self.platform,)
-        with jax.enable_x64(self.is_wide or jax.config.jax_enable_x64):
+        with jax.enable_x64(self.is_wide or bool(jax.config.read("jax_enable_x64"))):
             arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
             results = self.block((*prefix, *arguments))
             left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import Literal
 
 from jaxexp import _jax
 
@@ -54,7 +53,7 @@ def _form(closed: Any) -> list[Any]:
     constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
     def name(atom: Any) -> Any:
-        value = atom.val if isinstance(atom, Literal) else constants.get(atom)
+        value = atom.val if hasattr(atom, "val") else constants.get(atom)
         if value is None:
             return names.setdefault(atom, len(names))
         array = np.asarray(value)

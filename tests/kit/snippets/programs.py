@@ -53,6 +53,7 @@ snippet("while", "f32 f32", "f32 f32",
 _COUNT = (
     "%z = stablehlo.constant dense<0> : <<i32>>\n%one = stablehlo.constant dense<1> : <<i32>>\n"
     "%first = stablehlo.constant dense<{first}> : <<i32>>\n%last = stablehlo.constant dense<{last}> : <<i32>>\n"
+    "%two = stablehlo.constant dense<2> : <<i32>>\n"
     "%init = stablehlo.constant dense<0.0> : <<4x3xf32>>\n"
     "%w:4 = stablehlo.while(%i = %first, %x = %0, %ys = %init, %c = %1) :"
     " <<i32>>, <<4x3xf32>>, <<4x3xf32>>, <<3xf32>>\n"
@@ -80,7 +81,7 @@ for _name, _options in {
     "less than all": {"last": 3},
     "more than all": {"last": 6},
     "not at all": {"first": 5},
-    "in steps of itself": {"step": "%i", "first": 1},
+    "in steps of two": {"step": "%two"},
     "always the same row": {"taken": "%one", "made": "%one"},
 }.items():
     snippet(f"count {_name}", "4x3xf32 3xf32", "i32 4x3xf32 3xf32",
