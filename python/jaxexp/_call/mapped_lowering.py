@@ -118,8 +118,6 @@ def _one(element: Element, platforms: Sequence[str]) -> Callable[..., Sequence[A
 
 def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Sequence[str]) -> Sequence[Any]:
     in_avals = list(map(jax.typeof, arrays))
-    if any(aval.memory_space != _jax.MemorySpace.Device for aval in in_avals):
-        raise RefusedError("an argument that is not in the memory of the device")
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if len(exported.platforms) == 1 or len(platforms) == 1:
         return raised(exported, in_avals, out_avals, platforms[0])(*arrays)

@@ -118,6 +118,8 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[A
         index = exported.platforms.index(platform) if platform in exported.platforms else 0
     if _jax.any_symbolic(in_avals):
         raise RefusedError("an argument of symbolic shape")
+    if any(aval.memory_space != _jax.MemorySpace.Device for aval in (*in_avals, *out_avals)):
+        raise RefusedError("an argument or a result that is not in the memory of the device")
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
         # A static function too may have dynamic parts: calls of functions of symbolic shape.

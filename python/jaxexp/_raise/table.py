@@ -46,9 +46,19 @@ REFUSED: Mapping[str, str] = {
         [
             "stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.all_to_all", "stablehlo.collective_broadcast",
             "stablehlo.collective_permute", "stablehlo.collective_reduce", "stablehlo.cross-replica-sum",
-            "stablehlo.partition_id", "stablehlo.reduce_scatter", "stablehlo.replica_id",
+            "stablehlo.partition_id", "stablehlo.reduce_scatter", "stablehlo.replica_id", "sdy.all_gather",
+            "sdy.all_reduce", "sdy.all_slice", "sdy.all_to_all", "sdy.collective_permute", "sdy.reduce_scatter",
+            "sdy.replicated_to_unreduced", "sdy.reshard", "sdy.sharded_to_unreduced",
         ],
         _COLLECTIVE,
+    ),
+    "sdy.manual_computation": "jax.shard_map divides its data among devices by hand",
+    **dict.fromkeys(
+        [
+            "sdy.constant", "sdy.data_flow_edge", "sdy.func_data_flow_edge", "sdy.named_computation",
+            "sdy.propagation_barrier", "sdy.sharding_group",
+        ],
+        _NOT_WRITTEN,
     ),
     **dict.fromkeys(
         [
