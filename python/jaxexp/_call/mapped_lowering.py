@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,6 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
-from jaxexp._raise.function import raised
 from jaxexp._raise.newest import Newest
 from jaxexp._raise.refused import RefusedError
 
@@ -21,6 +21,7 @@ from .looped import loop
 from .lowering import check_call
 from .mapped import Element, Level, each, mapped_p
 from .primitive import abstract_eval
+from .shared import first_of_equals
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,10 @@ _MOST = 32
 
 def _lower(ctx: Any, *operands: Any, element: Element, levels: tuple[Level, ...]) -> Sequence[Any]:
     check_call(ctx.module_context, element.exported)
-    if "cpu" in element.exported.platforms:
-        _jax.initialize_lapack()
     # What is raised is sharded as the compiler likes, whatever the types say outside, and the mesh that is set.
     plain = ctx.replace(avals_in=list(map(_plain, ctx.avals_in)), avals_out=list(map(_plain, ctx.avals_out)))
+    # Equal functions are raised and traced once.
+    element = dataclasses.replace(element, exported=first_of_equals(element.exported))
     results: Sequence[Any]
     try:
         with jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh):
@@ -117,6 +118,8 @@ def _one(element: Element, platforms: Sequence[str]) -> Callable[..., Sequence[A
 
 
 def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Sequence[str]) -> Sequence[Any]:
+    from jaxexp._raise.function import raised  # which only batches need
+
     in_avals = list(map(jax.typeof, arrays))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if len(exported.platforms) == 1 or len(platforms) == 1:

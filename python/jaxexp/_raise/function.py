@@ -130,6 +130,8 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[A
                 raise RefusedError("the module", str(error)) from error
         else:
             module = runnable.parse(exported, context)
+        if runnable.may_call_lapack(exported):
+            _jax.initialize_lapack()
         reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)
         block = reader.main()
         chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
