@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bench.batches import BATCHES, long
 from bench.fleet import fleet
 from bench.models import MODELS
 from bench.program import Program
@@ -146,6 +147,23 @@ def _of(count: int) -> dict[str, Any]:
     return {"size": count, "runnable": count <= 2000, "large": count > 2000}
 
 
+def _batches(name: str, sizes: tuple[int, ...]) -> list[Case]:
+    """Batches of some sizes of one function."""
+    function, arguments, _ = BATCHES[name]
+    order = int(name.startswith("gradients"))
+    return [
+        Case(
+            f"{name}, {size}",
+            lambda: _concrete(function, *arguments()),
+            family="batch",
+            size=size,
+            vjp_order=order,
+            quick=name == "solve" and size == sizes[0],
+        )
+        for size in sizes
+    ]
+
+
 CASES = (
     Case("tiny", _tiny, quick=True),
     Case("20 parameters", lambda: _parameters(20), family="parameters", **_of(20), quick=True),
@@ -170,6 +188,8 @@ CASES = (
     Case("convnet", lambda: _model("convnet"), family="model"),
     Case("transformer", lambda: _model("transformer"), family="model"),
     Case("train step", lambda: _model("train_step"), family="model"),
+    *(case for name in BATCHES for case in _batches(name, (16, 256))),
+    Case("5,000 operations", lambda: _concrete(long, jnp.arange(8.0)), family="module", size=5000),
     Case("1,000 artifacts", lambda: _many(1000), family="many", size=1000),
     Case("100 versions", lambda: fleet(10, 10), family="fleet", size=100, quick=True),
     Case("100 distinct", lambda: fleet(100, 1), family="fleet", size=100, quick=True),

@@ -229,5 +229,18 @@ GOALS = (
         True,
         times,
     ),
+    *(
+        Goal(
+            f"{question}, every case: divided by jax.vmap of the live function",
+            question,
+            (),
+            against("live"),
+            limit,
+            False,
+            times,
+        )
+        for question, limit in (("vmap", 1.15), ("eager vmap", 1.5), ("first vmap", 1.3))
+    ),
+    Goal("read back, 5,000 operations: time", "read back", ("5,000 operations",), value, 0.150, False, _seconds),
     Goal("import, after `import jax`", "import", ("tiny",), value, 0.020, False, _seconds),
 )

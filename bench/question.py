@@ -10,6 +10,9 @@ from bench.cases import Case
 from bench.measure import Reading, Rival
 from bench.program import Program
 
+# Families of cases for questions of their own: batches, and large modules.
+READ_BACK = ("batch", "module")
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -29,7 +32,7 @@ class Question:
         name: a few words.
         asks: a sentence or two: what is measured, of what.
         beside: a sentence for each name in a trial's `beside`.
-        applies: which cases it is asked of; by default all but fleets and models.
+        applies: which cases it is asked of; by default all that are about exporting and loading.
         unit: pyperf's name of the unit, "second" or "byte".
         patience: how much longer than others it may take.
         quick: whether it is part of `make bench QUICK=1`.
@@ -40,7 +43,7 @@ class Question:
     asks: str
     trial: Callable[[Case, Program, ModuleType, ModuleType], Trial]
     beside: Mapping[str, str] = field(default_factory=dict)
-    applies: Callable[[Case], bool] = lambda case: case.family not in ("fleet", "model")
+    applies: Callable[[Case], bool] = lambda case: case.family not in ("fleet", "model", *READ_BACK)
     unit: str = "second"
     patience: float = 1.0
     quick: bool = True
@@ -49,7 +52,7 @@ class Question:
 
 def single(case: Case) -> bool:
     """One function, without its VJPs."""
-    return case.family not in ("many", "fleet", "model") and not case.vjp_order
+    return case.family not in ("many", "fleet", "model", *READ_BACK) and not case.vjp_order
 
 
 def runnable(case: Case) -> bool:

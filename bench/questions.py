@@ -11,10 +11,12 @@ from bench import (
     bench_import,
     bench_load,
     bench_metadata,
+    bench_read_back,
     bench_save,
     bench_serialize,
     bench_trace,
     bench_vjp,
+    bench_vmap,
 )
 
 QUESTIONS = (
@@ -25,6 +27,8 @@ QUESTIONS = (
     bench_metadata.QUESTION,
     *bench_call.QUESTIONS,
     bench_trace.QUESTION,
+    *bench_vmap.QUESTIONS,
+    bench_read_back.QUESTION,
     *bench_vjp.QUESTIONS,
     bench_export.QUESTION,
     *bench_import.QUESTIONS,

@@ -275,8 +275,9 @@ class Exported(ExportedData):
 
         Each reverse-mode derivative (`jax.grad`, `jax.vjp`, `jax.jacrev`) needs one serialized VJP order. Each
         forward-mode derivative (`jax.jvp`, `jax.jacfwd`) needs two. So `jax.hessian`, which is forward over reverse,
-        needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`; otherwise it
-        makes one call for each element. It refuses functions with ordered effects.
+        needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`. Otherwise it
+        reads the module back into JAX's primitives and maps these; if it cannot, it makes one call for each element,
+        and logs which operation is the reason. It refuses functions with ordered effects.
 
         A call keeps its arguments, also those that were donated in the export (`donated_arguments`). To donate, call
         the function inside a `jax.jit` of your own: ``jax.jit(exported.call, donate_argnums=...)``. Equal functions
@@ -298,6 +299,47 @@ class Exported(ExportedData):
             TypeError, ValueError: an argument is no array to JAX, such as a NumPy array that is big-endian or masked.
         """
         return _call(self, args, kwargs)
+
+    def raised(self) -> Callable[..., Any]:
+        """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,
+        `jax.make_jaxpr` and `export` trace through.
+
+        It takes and returns what `call` does, and computes the same. It can be exported again for other platforms,
+        unless it calls foreign functions, such as those of LAPACK, which exist only on the platforms of this export.
+        It cannot be differentiated: `call` uses the stored VJPs, which can be read back like any function.
+
+        Raises:
+            UnsupportedError: when it is traced, the module does what has no exact counterpart in JAX, or a derivative
+                is taken; the message names the operation.
+
+        Example:
+            >>> again = export(jax.jit(load("model.jaxexp").raised()), platforms=["tpu"])(*specs)
+        """
+        from jaxexp._call.read_back import raised
+
+        return raised(self)
+
+    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
+        """The program as a jaxpr, read back from the module: what to print to see what an artifact computes.
+
+        Args:
+            args_specs: for each argument an array or a `jax.ShapeDtypeStruct`, as in `specialize`. They may be left
+                out if no shape of the function is symbolic.
+            kwargs_specs: the same for keyword arguments.
+
+        Returns:
+            A `jax.core.ClosedJaxpr` of the flat arguments. Loops that count are `scan`, and functions keep their names.
+
+        Raises:
+            ExportError: a spec does not fit the function's signature.
+            UnsupportedError: the module does what has no exact counterpart in JAX; the message names the operation.
+
+        Example:
+            >>> print(load("model.jaxexp").jaxpr())
+        """
+        from jaxexp._call.read_back import jaxpr
+
+        return jaxpr(self, args_specs, kwargs_specs)
 
     @classmethod
     def from_jax(cls, exported: Any) -> Exported:

@@ -69,7 +69,7 @@ try:
     from jax._src.export import _export as _exporter  # its registries and classes, never its functions
     from jax._src.export import shape_poly
     from jax._src.interpreters import ad, batching, mlir, pxla
-    from jax._src.lax import linalg
+    from jax._src.lax import lax, linalg
     from jax._src.lib import _jax as jaxlib
     from jax._src.lib import xla_client
     from jax._src.lib.mlir import ir as _ir
@@ -149,10 +149,13 @@ try:
     kept_weakly_in_caches = util.weakref_cache_key_types
     primitive_jvps = ad.primitive_jvps
     primitive_transposes = ad.primitive_transposes
+    primitive_batchers = batching.primitive_batchers
     fancy_primitive_batchers = batching.fancy_primitive_batchers
     is_undefined_primal = ad.is_undefined_primal
     trace_state_clean = core.trace_state_clean
     jaxpr_as_fun = core.jaxpr_as_fun
+    mapped_aval = core.mapped_aval
+    unmapped_aval = core.unmapped_aval
     function_name = util.fun_name
     jaxprs_in_params = core.jaxprs_in_params
     user_frames = source_info_util.user_frames
@@ -170,6 +173,7 @@ try:
     dtype_to_ir_type = mlir.dtype_to_ir_type
     dump_module_to_file = mlir.dump_module_to_file
     initialize_lapack = linalg.initialize_lapack
+    flatten_ir = mlir.ir_tree_registry.flatten
     ir_constant = mlir.ir_constant
     make_ir_context = mlir.make_ir_context
     merge_modules = mlir.merge_mlir_modules
@@ -195,6 +199,8 @@ try:
         *(getattr(config, n, None) or getattr(mesh, n) for n in ("abstract_mesh_context_manager", "device_context")),
     )
 
+    compare_for_sort = lax._sort_lt_comparator
+    wrap_keys = prng.random_wrap
     _key_dtype = prng.KeyTy
     _key_implementations = prng.prngs
     _memory_kind_of_space = core.mem_space_to_kind
@@ -387,7 +393,7 @@ def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any]
         tokens_out=None,
         traceback=None,
     )
-    results, _ = mlir.ir_tree_registry.flatten(lower_as_function(function)(context, *operands))
+    results, _ = flatten_ir(lower_as_function(function)(context, *operands))
     return list(results)
 
 

@@ -20,6 +20,7 @@ from jax._src import core
 from jax._src.interpreters.partial_eval import dce_jaxpr
 
 import jaxexp
+from jaxexp._call.mapped import mapped_p
 from jaxexp._call.primitive import call_exported_p, pushforward_p
 from kit.compare import assert_same_values
 from kit.corpus import arr, f32, spec
@@ -238,6 +239,9 @@ def calls(fun: Callable[..., Any], *args: Any) -> list[tuple[Any, ...]]:
         for eqn in jaxpr.eqns:
             if eqn.primitive in (call_exported_p, pushforward_p):
                 found.append((eqn.params["exported"].fun_name, *[eqn.params[k] for k in ("wrt",) if k in eqn.params]))
+            elif eqn.primitive is mapped_p:
+                element = eqn.params["element"]
+                found.append((element.exported.fun_name, *([] if element.wrt is None else [element.wrt])))
             for inner in core.jaxprs_in_params(eqn.params):
                 walk(inner)
 

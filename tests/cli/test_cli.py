@@ -120,6 +120,7 @@ def test_errors_are_one_line(folder, damaged, tmp_path, run) -> None:
         ["inspect"],
         ["inspect", "--colour", scores],
         ["inspect", "--mlir", "--json", scores],
+        ["inspect", "--mlir", "--jaxpr", scores],
         ["inspect", damaged / "missing"],
         ["inspect", damaged],
         ["inspect", damaged / "cut"],

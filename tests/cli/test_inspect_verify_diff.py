@@ -62,6 +62,13 @@ def test_inspect_and_verify_artifacts_of_all_releases(good, path: Path) -> None:
     assert "whole" in good("verify", path)
 
 
+def test_inspect_jaxpr(folder, run) -> None:
+    """A program is for known sizes; those of this artifact are not."""
+    status, out, err = run("inspect", "--jaxpr", folder / "scores.jaxexp")
+    assert (status, out) == (1, "")
+    assert "symbolic shapes" in err
+
+
 def test_inspect_mlir(folder, good, run) -> None:
     text = good("inspect", "--mlir", folder / "scores.jaxexp")
     assert text.startswith("module @")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax._src import core
 
 import jaxexp
+from jaxexp._call.mapped import mapped_p
 from jaxexp._call.primitive import call_exported_p, pushforward_p
 
 
@@ -23,7 +24,7 @@ def operations(fun: Callable[..., Any], *args: Any) -> list[str]:
 
     def walk(jaxpr: Any) -> None:
         for eqn in jaxpr.eqns:
-            if eqn.primitive in (call_exported_p, pushforward_p) or eqn.primitive.name in ("scan", "while"):
+            if eqn.primitive in (call_exported_p, pushforward_p, mapped_p) or eqn.primitive.name in ("scan", "while"):
                 found.append(eqn.primitive.name)
             for inner in core.jaxprs_in_params(eqn.params):
                 walk(inner)
@@ -32,7 +33,7 @@ def operations(fun: Callable[..., Any], *args: Any) -> list[str]:
     return sorted(found)
 
 
-LOOP, ONE = ["call_exported", "scan"], ["call_exported"]
+MAPPED, ONE = ["call_exported_mapped"], ["call_exported"]
 
 
 def rows(x: Any, w: Any, n: Any) -> Any:

@@ -14,7 +14,7 @@ from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._module import custom_calls, mlir
 
-from . import batching, derivatives, lowering, trees  # noqa: F401  (the first three give the primitives their rules)
+from . import batching, derivatives, lowering, mapped_lowering, trees  # noqa: F401  (all but trees give rules)
 from .primitive import call_exported_p
 from .shared import MAKING, first_of_equals, have_same_nodes
 

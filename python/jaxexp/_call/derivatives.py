@@ -51,12 +51,12 @@ _jax.primitive_transposes[call_exported_p] = _transpose
 def _pushforward(*primals_and_tangents: Any, exported: ExportedData, wrt: tuple[int, ...]) -> list[Any]:
     """The tangents of the differentiable results, given the tangents of the arguments `wrt`."""
     n = len(exported.in_avals)
-    function, operands = _pushforward_call(primals_and_tangents[:n], primals_and_tangents[n:], exported, wrt)
+    function, operands = pushforward_call(primals_and_tangents[:n], primals_and_tangents[n:], exported, wrt)
     pulled = call_exported_p.bind(*operands, exported=function)[n:]
     return [pulled[i] for i in differentiable_indices(exported.out_avals)]
 
 
-def _pushforward_call(
+def pushforward_call(
     primals: Sequence[Any], tangents: Sequence[Any], exported: ExportedData, wrt: tuple[int, ...]
 ) -> tuple[ExportedData, list[Any]]:
     """The function, and its arguments, that computes a pushforward.
@@ -66,7 +66,7 @@ def _pushforward_call(
     """
     in_avals = list(map(jax.typeof, primals))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
-    cotangents = _cotangents(out_avals, {})
+    cotangents = cotangents_of(out_avals, {})
     # Cotangents of cotangents are tangents.
     directions = _filled([a.to_tangent_aval() for a in in_avals], dict(zip(wrt, tangents, strict=True)))
     return _vjp_of_vjp(exported), [*primals, *cotangents, *directions]
@@ -84,7 +84,7 @@ def _vjp_of_vjp(exported: ExportedData) -> ExportedData:
     return data.chain_up_to(exported, 2, error)[-1]
 
 
-def _cotangents(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
+def cotangents_of(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
     """A cotangent for each primal value: the known one for its index, otherwise zero."""
     return _filled([aval.to_ct_aval() for aval in avals], known)
 
@@ -115,7 +115,7 @@ def _pushforward_jvp(
         moved_wrt = tuple(wrt[i - n] for i in moved)
         directions = [tangents[i] for i in moved]
         return results, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=moved_wrt)
-    function, operands = _pushforward_call(primals[:n], primals[n:], exported, wrt)
+    function, operands = pushforward_call(primals[:n], primals[n:], exported, wrt)
     moves = [_jax.Zero(jax.typeof(operand).to_tangent_aval()) for operand in operands]
     moves[:n] = tangents[:n]
     for i, tangent in zip(wrt, tangents[n:], strict=True):
@@ -133,15 +133,15 @@ def _pushforward_transpose(
     out_avals, _ = abstract_eval(*map(jax.typeof, primals), exported=exported)
     given = zip(differentiable_indices(out_avals), cotangents, strict=True)
     known = {i: cotangent for i, cotangent in given if not isinstance(cotangent, _jax.Zero)}
-    pulled = call_exported_p.bind(*primals, *_cotangents(out_avals, known), exported=exported.vjp())
+    pulled = call_exported_p.bind(*primals, *cotangents_of(out_avals, known), exported=exported.vjp())
     of_tangents = [
-        _as_type(pulled[i], tangent.aval, exported) if _jax.is_undefined_primal(tangent) else None
+        as_type(pulled[i], tangent.aval, exported) if _jax.is_undefined_primal(tangent) else None
         for i, tangent in zip(wrt, tangents, strict=True)
     ]
     return [None] * n + of_tangents
 
 
-def _as_type(cotangent: Any, aval: Any, exported: ExportedData) -> Any:
+def as_type(cotangent: Any, aval: Any, exported: ExportedData) -> Any:
     """A cotangent with the sharding that JAX expects of it, where that is part of its type (Explicit axes)."""
     found = jax.typeof(cotangent)
     if _jax.same_type(found, aval):

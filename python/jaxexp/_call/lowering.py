@@ -21,9 +21,7 @@ def _lower(ctx: Any, *operands: Any, exported: ExportedData) -> Sequence[Any]:
     module_context = ctx.module_context
     if exported.uses_global_constants:
         module_context.shape_poly_state.uses_dim_vars = True
-    _check_device_count(module_context.axis_context, exported)
-    _check_convention(exported)
-    platforms = _callee_platforms(module_context.platforms, exported)
+    platforms = check_call(module_context, exported)
 
     function, function_type = _merged_function(module_context, exported, platforms)
     arguments = Arguments.of_exported(exported)
@@ -51,6 +49,24 @@ def _lower(ctx: Any, *operands: Any, exported: ExportedData) -> Sequence[Any]:
 
 
 _jax.register_lowering(call_exported_p, _lower)
+
+
+def check_call(module_context: Any, exported: ExportedData) -> list[int]:
+    """Refuses a call that the function was not exported for.
+
+    Args:
+        module_context: the lowering of the caller.
+        exported: the function.
+
+    Returns:
+        For each platform that is being lowered for, the index of the function's platform to take.
+
+    Raises:
+        ExportError: for other platforms, another number of devices, or by an unknown convention.
+    """
+    _check_device_count(module_context.axis_context, exported)
+    _check_convention(exported)
+    return _callee_platforms(module_context.platforms, exported)
 
 
 def _check_device_count(axis_context: Any, exported: ExportedData) -> None:

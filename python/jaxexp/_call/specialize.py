@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,10 +10,10 @@ import jax
 from jaxexp import _jax
 from jaxexp._errors import ExportError
 from jaxexp._function import data
-from jaxexp._function.convention import OLDEST_VERSION, Arguments
+from jaxexp._function.convention import OLDEST_VERSION
 from jaxexp._function.data import E, ExportedData
 from jaxexp._function.specs import check_one_scope
-from jaxexp._module import main, mlir, runnable
+from jaxexp._module import main, mlir, specialized
 
 from . import hints, trees
 from .primitive import abstract_eval
@@ -31,11 +30,11 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
         return exported
 
     still_symbolic = _jax.any_symbolic(in_avals)
-    module = _specialized_module(exported, in_avals, out_avals, still_symbolic)
+    module = specialized.parse(exported, in_avals, out_avals, still_symbolic)
     # With several platforms, the choice between them is left to the caller.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
     main.say_whether_polymorphic(module, needs_refinement)
-    specialized = dataclasses.replace(
+    result = dataclasses.replace(
         exported,
         in_avals=in_avals,
         out_avals=out_avals,
@@ -44,10 +43,8 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
         uses_global_constants=needs_refinement,
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
-    data.with_weak_types_of(specialized, exported)
-    return data.remember(
-        specialized, metadata=data.metadata_of(exported), compatibility=data.compatibility_of(exported)
-    )
+    data.with_weak_types_of(result, exported)
+    return data.remember(result, metadata=data.metadata_of(exported), compatibility=data.compatibility_of(exported))
 
 
 def _convention_version(exported: ExportedData) -> int:
@@ -75,49 +72,6 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     if len(shape) != aval.ndim:
         return plain  # which is refused as an argument of that rank is
     return _jax.with_sharding(plain, aval.sharding)
-
-
-def _specialized_module(
-    exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool
-) -> Any:
-    """The module with a main function of the new shapes. If none of them is symbolic, it has no dynamic shapes."""
-    context = _jax.make_ir_context()
-    with context, _jax.ir.Location.unknown(context):
-        module = runnable.parse(exported, context)
-        inner = _jax.ir.SymbolTable(module.operation)["main"]
-        kept = exported.module_kept_var_idx
-        arguments = Arguments.of_exported(exported)
-        types, result_types = list(inner.type.inputs), list(inner.type.results)
-        types[arguments.array] = map(_refined_type, types[arguments.array], [in_avals[i] for i in kept])
-        result_types[arguments.tokens :] = map(_refined_type, result_types[arguments.tokens :], out_avals)
-
-        def operands(given: Sequence[Any]) -> Sequence[Any]:
-            if still_symbolic:
-                if len(kept) != len(in_avals):
-                    raise ExportError(
-                        f"specializing {exported.fun_name} to symbolic shapes needs all of its arguments in the module"
-                    )
-                # For the assertions: the old main function computes its own variables.
-                main.dim_values_of(module, in_avals, exported.in_tree, given[arguments.array])
-            return given
-
-        attributes = mlir.argument_attributes(module)
-        main.surround_main(module, types, result_types, operands, argument_attributes=attributes)
-        if still_symbolic:
-            return module
-        try:
-            return _jax.refine_shapes(module)
-        except ValueError as error:
-            reason = mlir.why_not_refined(error) or error
-            raise ExportError(f"specializing {exported.fun_name}: its module refuses these shapes: {reason}") from error
-
-
-def _refined_type(type_: Any, aval: Any) -> Any:
-    """The tensor type with a new shape. Dimensions that a dtype adds, such as those of PRNG keys, stay."""
-    tensor = _jax.ir.RankedTensorType(type_)
-    dynamic = _jax.ir.ShapedType.get_dynamic_size()
-    shape = [size if _jax.is_constant_dim(size) else dynamic for size in aval.shape]
-    return _jax.ir.RankedTensorType.get([*shape, *tensor.shape[aval.ndim :]], tensor.element_type, tensor.encoding)
 
 
 class _SpecializedVjp(data.LaterVjp):

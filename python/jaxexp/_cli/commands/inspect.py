@@ -26,9 +26,8 @@ Example:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
-@click.option(
-    "--vjp", "order", default=0, metavar="ORDER", help="With --mlir, print the module of the VJP of this order."
-)
+@click.option("--jaxpr", is_flag=True, help="Print only the program, as a jaxpr. This imports JAX.")
+@click.option("--vjp", "order", default=0, metavar="ORDER", help="With --mlir or --jaxpr, print the VJP of this order.")
 @click.option("--check", is_flag=True, help="Also compare the modules with their digests.")
 @click.option(
     "--all",
@@ -36,20 +35,22 @@ Example:
     is_flag=True,
     help="Also show what is too long for a terminal.",
 )
-def command(files: tuple[str, ...], as_json: bool, mlir: bool, order: int, check: bool, everything: bool) -> int:
+def command(
+    files: tuple[str, ...], as_json: bool, mlir: bool, jaxpr: bool, order: int, check: bool, everything: bool
+) -> int:
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls.
 
-    Nothing is run, and JAX is imported only for --mlir. This shows what a file says about itself; 'verify' checks its
-    bytes.
+    Nothing is run, and JAX is imported only for --mlir and --jaxpr. This shows what a file says about itself; 'verify'
+    checks its bytes.
     """
-    if mlir and as_json:
-        raise click.UsageError("--mlir and --json exclude each other")
+    if [mlir, jaxpr, as_json].count(True) > 1:
+        raise click.UsageError("--mlir, --jaxpr and --json exclude each other")
     status, page, found = 0, Page(everything=everything), []
     for text in files:
         try:
             for source in inputs.artifacts(text):
-                if mlir:
-                    page.lines(_mlir(source, order, everything))
+                if mlir or jaxpr:
+                    page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order))
                     page.write()
                     continue
                 inspection = read(source, check=check)
@@ -177,6 +178,19 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
             raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
         module = link.module()
     return _text(bytes(module), source.name, None if everything else _ELEMENTS)
+
+
+def _jaxpr(source: inputs.Source, order: int) -> str:
+    """The program of a function, read back from its module."""
+    from jaxexp._read.load import deserialize
+
+    with named_in_errors(source.name):
+        exported = deserialize(source.read())
+        for _ in range(order):
+            if not exported.has_vjp():
+                raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
+            exported = exported.vjp()
+        return str(exported.jaxpr())
 
 
 def _text(module: bytes, name: str, most: int | None) -> str:

@@ -1,0 +1,79 @@
+"""`Exported.raised` and `Exported.jaxpr`: the function read back from its module, for tracing and for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._function.data import ExportedData
+from jaxexp._raise.function import Raised
+from jaxexp._raise.function import raised as raise_function
+
+from . import trees
+from .primitive import abstract_eval
+
+
+def raised(exported: ExportedData) -> Callable[..., Any]:
+    """`Exported.raised`."""
+
+    @jax.custom_jvp
+    def flat(*leaves: Any) -> Sequence[Any]:
+        return _on_any_platform(exported, leaves)
+
+    def refuse(primals: Any, tangents: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"differentiating {exported.fun_name}.raised(): its derivatives would not be those of {exported.fun_name}, "
+            "because a module no longer has its stop_gradient and its custom derivatives. Differentiate the function's "
+            "call, which uses its stored VJPs"
+        )
+
+    flat.defjvp(refuse)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        leaves, out_tree = trees.leaves_and_out_tree(exported, args, kwargs)
+        return out_tree.unflatten(flat(*map(jax.numpy.asarray, leaves)))
+
+    function.__name__ = function.__qualname__ = exported.fun_name
+    return function
+
+
+def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Any:
+    """`Exported.jaxpr`."""
+    if args_specs or kwargs_specs:
+        specs, _ = trees.leaves_and_out_tree(exported, args_specs, kwargs_specs)
+    else:
+        specs = list(exported.in_avals)
+        if _jax.any_symbolic(specs):
+            raise ExportError(
+                f"the jaxpr of {exported.fun_name}: its arguments have symbolic shapes, and a jaxpr has constant ones. "
+                "Pass an array or a jax.ShapeDtypeStruct for each argument"
+            )
+    plain = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs]
+    platform = _jax.default_platform()
+    with jax.enable_x64(True):  # for the types of the arguments; what is read decides about the rest
+        avals = jax.make_jaxpr(lambda *leaves: leaves)(*plain).in_avals
+        function = _raised(exported, avals, platform if platform in exported.platforms else exported.platforms[0])
+        return jax.make_jaxpr(function)(*plain)
+
+
+def _raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> Raised:
+    out_avals, _ = abstract_eval(*in_avals, exported=exported)
+    return raise_function(exported, in_avals, out_avals, platform)
+
+
+def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
+    """The function where it is lowered for any platform; only for its own if it calls foreign functions."""
+    in_avals = list(map(jax.typeof, leaves))
+    each = {platform: _raised(exported, in_avals, platform) for platform in exported.platforms}
+    first = each[exported.platforms[0]]
+    if any(function.foreign for function in each.values()):
+        results: Sequence[Any] = jax.lax.platform_dependent(*leaves, **each)
+    elif len(each) > 1:
+        results = jax.lax.platform_dependent(*leaves, default=first, **each)
+    else:
+        results = first(*leaves)
+    return results

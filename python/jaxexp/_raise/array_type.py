@@ -1,0 +1,86 @@
+"""Types of values in a module, as shapes and dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from jaxexp import _jax
+
+from .refused import RefusedError
+
+DTYPES: dict[str, Any] = {
+    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"ui{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    **{f"complex<f{bits}>": np.dtype(f"complex{2 * bits}") for bits in (32, 64)},
+    "i1": np.dtype(bool),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i2": np.dtype(ml_dtypes.int2),
+    "i4": np.dtype(ml_dtypes.int4),
+    "ui2": np.dtype(ml_dtypes.uint2),
+    "ui4": np.dtype(ml_dtypes.uint4),
+    "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),
+    "f8E3M4": np.dtype(ml_dtypes.float8_e3m4),
+    "f8E4M3": np.dtype(ml_dtypes.float8_e4m3),
+    "f8E4M3B11FNUZ": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+_OF_64_BITS = tuple(np.dtype(name) for name in ("int64", "uint64", "float64", "complex128"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Type:
+    """The type of a value: an array of a known shape."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether JAX has such arrays only where 64-bit types are enabled."""
+        return self.dtype in _OF_64_BITS
+
+    @property
+    def kind(self) -> str:
+        """One letter: (b)ool, (i)nteger, (u)nsigned integer, (f)loat, (c)omplex."""
+        # Kinds as numpy has them; the dtypes of ml_dtypes are all of kind V there.
+        for letter, kind in _KINDS.items():
+            if _jax.issubdtype(self.dtype, kind):
+                return letter
+        raise AssertionError(self.dtype)
+
+    def as_spec(self) -> Any:
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+
+_KINDS = {"f": np.floating, "i": np.signedinteger, "b": np.bool_, "u": np.unsignedinteger, "c": np.complexfloating}
+
+
+def read(type_: Any) -> Type:
+    """An MLIR type.
+
+    Raises:
+        RefusedError: it is no array type of a known shape, or the type says more than shape and dtype.
+    """
+    if not isinstance(type_, _jax.ir.RankedTensorType):
+        raise RefusedError(f"a value of type {type_}", "which is no array")
+    if not type_.has_static_shape:
+        raise RefusedError(f"a value of type {type_}", "whose shape is not known")
+    if type_.encoding is not None:
+        raise RefusedError(f"a value of type {type_}", "which has an encoding")
+    dtype = DTYPES.get(str(type_.element_type))
+    if dtype is None:
+        raise RefusedError(f"a value of type {type_}", "which JAX does not have")
+    return Type(tuple(type_.shape), dtype)

@@ -1,0 +1,59 @@
+"""Composites: operations that are given with what they stand for, those of CHLO among them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+
+from .elementwise import CHLO, check_kinds
+from .operation import Function, Many, Operation, Read
+
+
+def _composite(operation: Operation) -> Callable[..., Any] | Many | Function:
+    name = operation.text("name")
+    operation.integer("version", 0)  # of the name's meaning; the function below is the meaning
+    function = operation.function(operation.symbol("decomposition"))
+    if not name.startswith("chlo."):
+        if operation.has("composite_attributes"):
+            operation.ignore("composite_attributes")  # the function has them in it
+        return function
+    attributes = operation.values("composite_attributes")
+    return by_name(operation, name.removeprefix("chlo."), attributes) or function
+
+
+def by_name(operation: Operation, name: str, attributes: dict[str, Any]) -> Callable[..., Any] | Many | None:
+    """JAX's function for an operation of CHLO; None if it has none."""
+    if name == "top_k" and attributes.keys() <= {"k", "is_stable"}:
+        return _top_k(int(attributes["k"]), bool(attributes.get("is_stable", True)))
+    if name in CHLO and not attributes:
+        function, kinds = CHLO[name]
+        check_kinds(operation, kinds)
+        return function
+    return None
+
+
+# Before JAX 0.11, its function is always stable.
+_IS_STABLE_IS_SAID = "is_stable" in inspect.signature(lax.top_k).parameters
+
+
+def _top_k(k: int, is_stable: bool) -> Many:
+    options: dict[str, Any] = {"is_stable": is_stable} if _IS_STABLE_IS_SAID else {}
+
+    def run(x: Any) -> Sequence[Any]:
+        result: Sequence[Any] = lax.top_k(x, k, **options)
+        return result
+
+    return Many(run)
+
+
+def _chlo_top_k(operation: Operation) -> Many:
+    return _top_k(operation.integer("k"), operation.boolean("is_stable", True))
+
+
+OPERATIONS: dict[str, Read] = {
+    "chlo.top_k": _chlo_top_k,
+    "stablehlo.composite": _composite,
+}

@@ -1,0 +1,103 @@
+"""Calls, branches and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from .loops import counted_loop
+from .operation import Function, Many, Operation, Read
+from .program import Block
+
+
+def _captures(*blocks: Block) -> tuple[tuple[int, ...], list[Callable[[Sequence[Any]], list[Any]]]]:
+    """What blocks capture together, and for each the function that picks its own of that."""
+    captures = tuple(dict.fromkeys(number for block in blocks for number in block.captures))
+    places = {number: place for place, number in enumerate(captures)}
+
+    def picking(block: Block) -> Callable[[Sequence[Any]], list[Any]]:
+        own = [places[number] for number in block.captures]
+        return lambda values: [values[place] for place in own]
+
+    return captures, [picking(block) for block in blocks]
+
+
+def _call(operation: Operation) -> Function:
+    return operation.function(operation.symbol("callee"))
+
+
+def _while(operation: Operation) -> Many:
+    condition, body = operation.region(0), operation.region(1)
+    counted = counted_loop(operation, condition, body)
+    if counted is not None:
+        return counted
+    captures, (of_condition, of_body) = _captures(condition, body)
+    n = len(operation.results)
+
+    def run(*arguments: Any) -> Sequence[Any]:
+        start, around = arguments[:n], arguments[n:]
+        result: Sequence[Any] = lax.while_loop(
+            lambda carry: condition(carry, of_condition(around))[0],
+            lambda carry: tuple(body(carry, of_body(around))),
+            tuple(start),
+        )
+        return result
+
+    return Many(run, captures)
+
+
+def _known_branch(operation: Operation, index: int) -> Block:
+    """The one branch that is ever taken, which may be the only one that is understood."""
+    for region in range(operation.region_count):
+        if region != index:
+            operation.skip_region()
+    return operation.region(index)
+
+
+def _case(operation: Operation) -> Many | Block:
+    last = operation.region_count - 1
+    known = operation.constant(0)
+    if known is not None:
+        return _known_branch(operation, int(known) if 0 <= known <= last else last)
+
+    def inside(index: Any) -> Any:
+        """The operation takes its last branch where JAX would take the nearest one."""
+        is_inside = lax.bitwise_and(lax.ge(index, np.int32(0)), lax.le(index, np.int32(last)))
+        return lax.select(is_inside, index, lax.full_like(index, last))
+
+    return _branches(operation, [operation.region(i) for i in range(last + 1)], inside)
+
+
+def _if(operation: Operation) -> Many:
+    on_true, on_false = operation.region(0), operation.region(1)
+    return _branches(operation, [on_false, on_true], lambda which: lax.convert_element_type(which, np.int32))
+
+
+def _branches(operation: Operation, blocks: Sequence[Block], index: Callable[[Any], Any]) -> Many:
+    captures, picks = _captures(*blocks)
+
+    def run(which: Any, *around: Any) -> Sequence[Any]:
+        branches = [
+            lambda *values, block=block, pick=pick: tuple(block((), pick(values)))
+            for block, pick in zip(blocks, picks, strict=True)
+        ]
+        result: Sequence[Any] = lax.switch(index(which), branches, *around)
+        return result
+
+    return Many(run, captures)
+
+
+def _barrier(operation: Operation) -> Many:
+    return Many(lambda *values: tuple(lax.optimization_barrier(values)))
+
+
+OPERATIONS: dict[str, Read] = {
+    "func.call": _call,
+    "stablehlo.case": _case,
+    "stablehlo.if": _if,
+    "stablehlo.optimization_barrier": _barrier,
+    "stablehlo.while": _while,
+}

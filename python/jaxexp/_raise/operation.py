@@ -1,0 +1,303 @@
+"""An operation of a module while it is read: what it says, and a check that everything it says was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import numpy as np
+
+from jaxexp import _jax
+
+from .array_type import DTYPES, Type
+from .program import Block
+from .refused import RefusedError
+
+T = TypeVar("T")
+# Tells an attribute that has to be there from one that stands for a default where it is missing.
+_REQUIRED: Any = object()
+_KEYWORD = re.compile(r"#(?:stablehlo|chlo)<\w+ (\w+)>")
+
+
+class Reading(Protocol):
+    """What an operation needs of the reader that reads it."""
+
+    constants: dict[int, np.ndarray[Any, Any]]
+    foreign: set[str]
+    meshes: dict[str, Any]
+    is_partitioned: bool
+
+    def number_of(self, value: Any) -> int: ...
+    def type_of(self, value: Any) -> Type: ...
+    def type_of_number(self, number: int) -> Type: ...
+    def block(self, block: Any) -> Block: ...
+    def function(self, name: str, operands: Sequence[int] = ()) -> Function: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the module, read: its code, and the same as one call of a jitted function."""
+
+    block: Block
+    jitted: Callable[..., Any]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is rather part of its caller: jaxprs are easier to read so, and patterns to find."""
+        return len(self.block.steps) <= 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Many:
+    """What an operation becomes that has any number of results: `run` returns a sequence of them.
+
+    `captures` are the values that its regions use; `run` takes them behind the operands.
+    """
+
+    run: Callable[..., Sequence[Any]]
+    captures: tuple[int, ...] = ()
+
+
+class Operation:
+    """An operation. Each method that reads an attribute refuses one that it does not understand.
+
+    Attributes:
+        name: its name, such as ``"stablehlo.add"``.
+        inputs: the numbers of its operands.
+        outputs: the numbers of its results.
+        operands: the types of its operands.
+        results: the types of its results.
+        said: the attributes that were asked for, by name.
+    """
+
+    __slots__ = (
+        "_mlir",
+        "_reading",
+        "_regions_left",
+        "_unread",
+        "inputs",
+        "name",
+        "operands",
+        "outputs",
+        "results",
+        "said",
+    )
+
+    def __init__(self, mlir: Any, reading: Reading) -> None:
+        self._mlir = mlir
+        self._reading = reading
+        self._unread = set(mlir.attributes)
+        self._regions_left = len(mlir.regions)
+        self.name: str = mlir.name
+        values = list(mlir.operands)
+        self.inputs = tuple(map(reading.number_of, values))
+        self.operands = tuple(map(reading.type_of_number, self.inputs))
+        values = list(mlir.results)
+        self.results = tuple(map(reading.type_of, values))
+        self.outputs = tuple(map(reading.number_of, values))
+        self.said: dict[str, Any] = {}
+
+    def refuse(self, why: str = "") -> NoReturn:
+        raise RefusedError(self.name, why, _place(self._mlir.location))
+
+    def check_all_was_read(self) -> None:
+        if self._unread:
+            self.refuse(f"with the attribute {min(self._unread)}")
+        if self._regions_left:
+            self.refuse("with a region more than usual")
+        if len(self._mlir.successors):
+            self.refuse("with successors")
+
+    # --- attributes
+
+    def has(self, name: str) -> bool:
+        return name in self._unread or name in self.said
+
+    def attribute(self, name: str) -> Any:
+        """An attribute as MLIR has it."""
+        self.ignore(name)
+        return self._mlir.attributes[name]
+
+    def ignore(self, name: str) -> None:
+        """Says that an attribute is understood without reading it."""
+        if name not in self._unread:
+            self.refuse(f"without the attribute {name}")
+        self._unread.discard(name)
+
+    def _read(self, name: str, default: T, read: Callable[[Any], T]) -> T:
+        if name in self._unread:
+            try:
+                value = read(self.attribute(name))
+            except (TypeError, ValueError, KeyError) as error:
+                raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from error
+        elif default is _REQUIRED:
+            self.refuse(f"without the attribute {name}")
+        else:
+            value = default
+        self.said[name] = value
+        return value
+
+    def integer(self, name: str, default: int = _REQUIRED) -> int:
+        return self._read(name, default, lambda a: int(_jax.ir.IntegerAttr(a).value))
+
+    def boolean(self, name: str, default: bool = _REQUIRED) -> bool:
+        return self._read(name, default, lambda a: bool(_jax.ir.BoolAttr(a).value))
+
+    def text(self, name: str, default: str = _REQUIRED) -> str:
+        return self._read(name, default, lambda a: str(_jax.ir.StringAttr(a).value))
+
+    def symbol(self, name: str) -> str:
+        """The name of a function of the module."""
+        required: str = _REQUIRED
+        return self._read(name, required, lambda a: str(_jax.ir.FlatSymbolRefAttr(a).value))
+
+    def integers(self, name: str, default: tuple[int, ...] = _REQUIRED) -> tuple[int, ...]:
+        return self._read(name, default, lambda a: tuple(map(int, _jax.ir.DenseI64ArrayAttr(a))))
+
+    def booleans(self, name: str, default: tuple[bool, ...] = _REQUIRED) -> tuple[bool, ...]:
+        return self._read(name, default, lambda a: tuple(map(bool, _jax.ir.DenseBoolArrayAttr(a))))
+
+    def pairs(self, name: str, default: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        """A matrix of two columns, such as a padding before and behind each dimension."""
+
+        def read(attribute: Any) -> tuple[tuple[int, int], ...]:
+            matrix = np.array(_jax.ir.DenseIntElementsAttr(attribute))
+            if matrix.shape != (len(default), 2):
+                raise ValueError(f"a matrix of shape {matrix.shape}")
+            return tuple((int(low), int(high)) for low, high in matrix)
+
+        return self._read(name, default, read)
+
+    def keyword(self, name: str, known: Mapping[str, T], default: T = _REQUIRED) -> T:
+        """The word of an enumeration, looked up among those that are known."""
+        return self._read(name, default, lambda a: known[_word(a)])
+
+    def keywords(self, name: str, known: Mapping[str, T], default: tuple[T, ...]) -> tuple[T, ...]:
+        return self._read(name, default, lambda a: tuple(known[_word(entry)] for entry in _jax.ir.ArrayAttr(a)))
+
+    def values(self, name: str) -> dict[str, Any]:
+        """A dictionary of plain values, as it is given to composites and custom calls; empty if it is missing."""
+        return self._read(name, {}, lambda a: {entry.name: _plain(entry.attr) for entry in _jax.ir.DictAttr(a)})
+
+    def structure(self, name: str, kind: Any) -> Any:
+        """An attribute with named parts, as the class that MLIR's bindings have for it."""
+        return self._read(name, _REQUIRED, kind)
+
+    def print(self) -> str:
+        """The operation as text."""
+        return str(self._mlir)
+
+    # --- devices
+
+    def calls_foreign(self, target: str) -> None:
+        """Says that the operation calls a function that exists on its platform only."""
+        self._reading.foreign.add(target)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether the module is one for several devices."""
+        return self._reading.is_partitioned
+
+    def mesh(self, reference: Any) -> Any:
+        """The mesh that a sharding refers to."""
+        name = str(reference).removeprefix("@")
+        if name not in self._reading.meshes:
+            self.refuse(f"on {reference}, which is no mesh of the module")
+        return self._reading.meshes[name]
+
+    # --- regions, functions and values around
+
+    def region(self, index: int) -> Block:
+        """The code in a region. Regions have to be read in their order, each once."""
+        blocks = list(self._mlir.regions[index].blocks)
+        if len(blocks) != 1:
+            self.refuse("with a region that is not one block")
+        self._regions_left -= 1
+        return self._reading.block(blocks[0])
+
+    @property
+    def region_count(self) -> int:
+        return len(self._mlir.regions)
+
+    def skip_region(self) -> None:
+        """For a region that cannot run."""
+        self._regions_left -= 1
+
+    def closed_region(self, index: int) -> Block:
+        """The code in a region that uses nothing from around it but constants."""
+        closed = self.region(index).closed(self._reading.constants)
+        if closed is None:
+            self.refuse("whose region uses values from around it")
+        return closed
+
+    def function(self, name: str) -> Function:
+        """A function of the module, as it is when called with the operands."""
+        return self._reading.function(name, self.inputs)
+
+    def function_named(self, name: str) -> Function:
+        """A function of the module, whatever it is called with."""
+        return self._reading.function(name)
+
+    def is_iota(self, operand: int, dimension: int) -> bool:
+        """Whether an operand counts along a dimension."""
+        owner = self._mlir.operands[operand].owner
+        if isinstance(owner, _jax.ir.Block) or owner.operation.name != "stablehlo.iota":
+            return False
+        return bool(owner.operation.attributes["iota_dimension"].value == dimension)
+
+    def constant(self, operand: int) -> np.ndarray[Any, Any] | None:
+        """The value of an operand that is a scalar constant."""
+        return self._reading.constants.get(self.inputs[operand])
+
+    def is_constant(self, value: np.ndarray[Any, Any]) -> None:
+        """Says that the result is a scalar constant."""
+        self._reading.constants[self.outputs[0]] = value
+
+    @property
+    def constants(self) -> Mapping[int, np.ndarray[Any, Any]]:
+        """The scalar constants that have been seen, by their numbers."""
+        return self._reading.constants
+
+
+# How an operation is read. A plain function takes the operands, and returns the one result; a block takes its place.
+Read = Callable[[Operation], Callable[..., Any] | Many | Function | Block]
+
+
+def _word(attribute: Any) -> str:
+    found = _KEYWORD.fullmatch(str(attribute))
+    if found is None:
+        raise ValueError(f"{attribute} is no enumeration")
+    return found[1]
+
+
+def _plain(attribute: Any) -> Any:
+    """A plain value: a scalar of its dtype, a string, or a list of these."""
+    ir = _jax.ir
+    if isinstance(attribute, ir.BoolAttr):
+        return attribute.value
+    if isinstance(attribute, (ir.IntegerAttr, ir.FloatAttr)):
+        return DTYPES[str(attribute.type)].type(attribute.value)
+    if isinstance(attribute, ir.StringAttr):
+        return attribute.value
+    if isinstance(attribute, ir.DictAttr):
+        return {entry.name: _plain(entry.attr) for entry in attribute}
+    for kind, dtype in ((ir.DenseI64ArrayAttr, np.int64), (ir.DenseI32ArrayAttr, np.int32)):
+        if isinstance(attribute, kind):
+            return np.array(list(attribute), dtype)
+    raise ValueError(f"{attribute} is no plain value")
+
+
+_PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
+
+
+def _place(location: Any) -> str:
+    """Where an operation comes from, in short: the name that JAX gave it, and the first line of source code."""
+    name = line = ""
+    for text, number in _PARTS_OF_PLACE.findall(str(location)):
+        if number and not line:
+            line = f"{text}:{number}"
+        elif not number and not name:
+            name = text
+    return ", ".join(filter(None, (name, line)))

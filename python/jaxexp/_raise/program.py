@@ -1,0 +1,97 @@
+"""A module after reading: blocks of steps, which issue JAX's primitives when they run. Nothing here refers to MLIR."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .array_type import Type
+from .refused import RefusedError
+
+# The name of a step that gives values other numbers.
+ALIAS = "alias"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One operation. Values have numbers, which are unique in a module.
+
+    Attributes:
+        name: the operation's name, such as ``"stablehlo.add"``.
+        run: takes arrays for `inputs`, and returns those for `outputs`.
+        inputs: the numbers of the values that it takes.
+        outputs: the numbers of the values that it makes.
+        types: their types.
+        attributes: what the operation says besides, for those who look for patterns.
+    """
+
+    name: str
+    run: Callable[..., Sequence[Any]]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    types: tuple[Type, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
+class Block:
+    """Steps one after the other; calling the block runs them, under whatever JAX is tracing.
+
+    Attributes:
+        parameters: the numbers of the values that it is called with.
+        steps: what it does.
+        results: the numbers of the values that it returns.
+        captures: the numbers of values from the code around it, which it uses too.
+    """
+
+    parameters: tuple[int, ...]
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+    captures: tuple[int, ...]
+
+    @classmethod
+    def of(cls, parameters: Sequence[int], steps: Sequence[Step], results: Sequence[int]) -> Block:
+        """A block that captures what its steps take and nobody in it makes."""
+        known, free = set(parameters), dict[int, None]()
+        for step in steps:
+            free.update(dict.fromkeys(number for number in step.inputs if number not in known))
+            known.update(step.outputs)
+        free.update(dict.fromkeys(number for number in results if number not in known))
+        return cls(tuple(parameters), tuple(steps), tuple(results), tuple(free))
+
+    def __call__(self, arguments: Sequence[Any], captured: Sequence[Any] = ()) -> list[Any]:
+        """
+        Raises:
+            RefusedError: JAX does not take a step, or makes something else of it than the module says.
+        """
+        values = dict(zip(self.captures, captured, strict=True))
+        values.update(zip(self.parameters, arguments, strict=True))
+        for step in self.steps:
+            try:
+                results = step.run(*[values[number] for number in step.inputs])
+            except RefusedError:
+                raise
+            except Exception as error:  # of any type: what JAX says to an operation that it does not take
+                raise RefusedError(step.name, f"{type(error).__name__}: {error}") from error
+            for number, type_, result in zip(step.outputs, step.types, results, strict=True):
+                if result.dtype != type_.dtype or result.shape != type_.shape:
+                    raise RefusedError(step.name, f"became {result.dtype}{list(result.shape)} instead of {type_}")
+                values[number] = result
+        return [values[number] for number in self.results]
+
+    def __repr__(self) -> str:  # which jaxprs print
+        return f"<{len(self.steps)} steps>"
+
+    def closed(self, constants: Mapping[int, np.ndarray[Any, Any]]) -> Block | None:
+        """The same block with its captures, which are all constants, inside; None if others are among them."""
+        if not self.captures:
+            return self
+        if any(number not in constants for number in self.captures):
+            return None
+        values = tuple(constants[number] for number in self.captures)
+        types = tuple(Type(value.shape, value.dtype) for value in values)
+        first = Step("stablehlo.constant", lambda: values, (), self.captures, types, {})
+        return Block(self.parameters, (first, *self.steps), self.results, ())

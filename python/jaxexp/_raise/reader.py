@@ -1,0 +1,273 @@
+"""Reads the functions of a module into blocks of steps, each function once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+
+from .array_type import Type
+from .array_type import read as read_type
+from .operation import Function, Many, Operation, Read
+from .program import ALIAS, Block, Step
+from .refused import RefusedError
+
+# What a module, a function, or one of its arguments and results may say that does not change what is computed: names,
+# visibility, and requests about memory. Shardings change nothing on one device.
+_OF_MODULES = re.compile(r"sym_name|mhlo\.num_(partitions|replicas)|jax\.\w+|jaxexp\.\w+")
+_OF_FUNCTIONS = re.compile(r"sym_name|function_type|sym_visibility|arg_attrs|res_attrs")
+_OF_VALUES = re.compile(
+    r"jax\.(result_info|arg_info|buffer_donor|global_constant)|tf\.aliasing_output|mhlo\.(layout_mode|memory_kind)"
+)
+
+
+class Reader:
+    """Reads the functions of one module.
+
+    Args:
+        module: the MLIR module.
+        table: for each operation how it is read.
+        platform_index: which of its platforms the module is read for; None if it does not ask.
+        partitioned: whether the module is one for several devices, whose shardings mean something.
+    """
+
+    def __init__(
+        self, module: Any, table: Mapping[str, Read], platform_index: int | None = None, *, partitioned: bool = False
+    ) -> None:
+        self._module = module  # which MLIR forgets otherwise
+        self._table = table
+        self._platform_index = platform_index
+        self.is_partitioned = partitioned
+        self.meshes: dict[str, Any] = {}
+        self._mlir_functions: dict[str, Any] = {}
+        self._functions: dict[tuple[str, tuple[tuple[int, int], ...]], Function | None] = {}
+        self._numbers: dict[Any, int] = {}
+        self._types: list[Type] = []
+        self._known_types: dict[Any, Type] = {}
+        # Values that are the index of the platform, as far as they are passed on.
+        self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
+        self.constants: dict[int, np.ndarray[Any, Any]] = {}
+        self.counts: dict[str, int] = {}
+        self.foreign: set[str] = set()
+        self.is_wide = False
+        _check_attributes(module.operation, _OF_MODULES)
+        for operation in module.body.operations:
+            name = operation.operation.name
+            if name == "func.func":
+                self._mlir_functions[operation.attributes["sym_name"].value] = operation
+            elif name == "sdy.mesh":
+                self._read_mesh(operation)
+            else:
+                raise RefusedError(name, "at the top of the module")
+
+    def main(self) -> Block:
+        """The main function."""
+        known = () if self._platform_index is None else ((0, self._platform_index),)
+        return self._function("main", known).block
+
+    def _read_mesh(self, operation: Any) -> None:
+        mesh = _jax.sdy.MeshAttr(operation.attributes["mesh"])
+        if not len(mesh.device_ids):  # others are of one device, or order devices in a way that a type cannot say
+            axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
+            sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
+            types = (_jax.AxisType.Auto,) * len(axes)
+            self.meshes[operation.attributes["sym_name"].value] = _jax.AbstractMesh(sizes, names, types)
+
+    # --- values
+
+    def number_of(self, value: Any) -> int:
+        number = self._numbers.get(value)
+        return self._new_value(value) if number is None else number
+
+    def _new_value(self, value: Any) -> int:
+        number = self._numbers[value] = len(self._types)
+        self._types.append(self.type_of(value))
+        return number
+
+    def _fresh(self, type_: Type) -> int:
+        self._types.append(type_)
+        return len(self._types) - 1
+
+    def type_of(self, value: Any) -> Type:
+        mlir = value.type
+        known = self._known_types.get(mlir)
+        if known is None:
+            known = self._known_types[mlir] = read_type(mlir)
+            self.is_wide |= known.is_wide
+        return known
+
+    def type_of_number(self, number: int) -> Type:
+        return self._types[number]
+
+    # --- functions
+
+    def function(self, name: str, operands: Sequence[int] = ()) -> Function:
+        known = tuple(
+            (position, int(self._platform_values[number]))
+            for position, number in enumerate(operands)
+            if number in self._platform_values
+        )
+        return self._function(name, known)
+
+    def _function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
+        """A function, with the parameters that are the platform's index known."""
+        key = name, known
+        if key in self._functions:
+            found = self._functions[key]
+            if found is None:
+                raise RefusedError("func.call", f"of @{name} by itself")
+            return found
+        if name not in self._mlir_functions:
+            raise RefusedError("func.call", f"of @{name}, which the module does not have")
+        self._functions[key] = None  # until it is read
+        found = self._functions[key] = self._read_function(name, known)
+        return found
+
+    def _read_function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
+        operation = self._mlir_functions[name]
+        _check_attributes(operation.operation, _OF_FUNCTIONS)
+        for attributes in ("arg_attrs", "res_attrs"):
+            if attributes in operation.attributes:
+                for entry in _jax.ir.ArrayAttr(operation.attributes[attributes]):
+                    self._check_value(name, {attribute.name for attribute in _jax.ir.DictAttr(entry)})
+        blocks = list(operation.regions[0].blocks)
+        if len(blocks) != 1:
+            raise RefusedError("func.func", f"@{name} of {len(blocks)} blocks")
+        (mlir,) = blocks
+        if known:
+            # Another reading of the same function must not find the numbers of this one.
+            self._numbers = {v: n for v, n in self._numbers.items() if v.owner != mlir}
+        for position, index in known:
+            parameter = self.number_of(mlir.arguments[position])
+            value = np.asarray(index, self._types[parameter].dtype)
+            self.constants[parameter] = self._platform_values[parameter] = value
+        block = self.block(mlir)
+        if block.captures:
+            raise RefusedError("func.func", f"@{name}, which uses values of another function")
+        return Function(block, _jitted(name, block))
+
+    def _check_value(self, name: str, attributes: set[str]) -> None:
+        for attribute in sorted(attributes):
+            sharding = attribute in ("sdy.sharding", "mhlo.sharding")
+            # Those of the main function are in the signature, too.
+            known = not self.is_partitioned or (name == "main" and attribute == "sdy.sharding")
+            if not (_OF_VALUES.fullmatch(attribute) or (sharding and known)):
+                raise RefusedError("func.func", f"@{name} with the attribute {attribute} of an argument or a result")
+
+    # --- blocks
+
+    def block(self, block: Any) -> Block:
+        parameters = [self.number_of(argument) for argument in block.arguments]
+        operations = list(block.operations)
+        steps: list[Step] = []
+        for operation in operations[:-1]:
+            self._read(operation.operation, steps)
+        terminator = operations[-1].operation
+        if terminator.name not in ("func.return", "stablehlo.return"):
+            raise RefusedError(terminator.name, "at the end of a block")
+        return Block.of(parameters, steps, [self.number_of(value) for value in terminator.operands])
+
+    def _read(self, mlir: Any, steps: list[Step]) -> None:
+        name = mlir.name
+        read = self._table.get(name)
+        operation = Operation(mlir, self)
+        if read is None:
+            operation.refuse()
+        self.counts[name] = self.counts.get(name, 0) + 1
+        made = read(operation)
+        operation.check_all_was_read()
+        inputs = operation.inputs
+        if isinstance(made, Function):
+            if made.is_small:
+                self._insert(made.block, inputs, operation.outputs, steps)
+                return
+            made = Many(made.jitted)
+        if isinstance(made, Block):
+            self._insert(made, inputs[: len(made.parameters)], operation.outputs, steps)
+            self._follow_platform(operation)
+            return
+        if isinstance(made, Many):
+            run: Callable[..., Sequence[Any]] = made.run
+            inputs += made.captures
+        else:
+            run = _single(made)
+        steps.append(Step(name, run, inputs, operation.outputs, operation.results, operation.said))
+        self._follow_platform(operation)
+
+    def _follow_platform(self, operation: Operation) -> None:
+        """Whether a result still is the index of the platform: converted, clamped, or chosen by it."""
+        if not any(number in self._platform_values for number in operation.inputs):
+            return
+        known = [self.constants.get(number) for number in operation.inputs]
+        if operation.name == "stablehlo.convert":
+            (value,) = known
+        elif operation.name == "stablehlo.clamp" and all(value is not None for value in known):
+            least, number, most = (int(value) for value in known if value is not None)
+            value = np.asarray(min(max(least, number), most))
+        elif operation.name == "stablehlo.case" and len(operation.outputs) == 1:
+            value = self.constants.get(operation.outputs[0])
+        else:
+            return
+        if value is not None and value.ndim == 0 and value.dtype.kind == "i":
+            number = operation.outputs[0]
+            self.constants[number] = self._platform_values[number] = np.asarray(value, operation.results[0].dtype)
+
+    def _insert(self, block: Block, arguments: Sequence[int], results: Sequence[int], steps: list[Step]) -> None:
+        """Puts a copy of a block among the steps of another one."""
+        renamed = dict(zip(block.parameters, arguments, strict=True))
+        renamed.update(zip(block.captures, block.captures, strict=True))
+        # The results of the block get the numbers that its caller knows them by.
+        made = {number for step in block.steps for number in step.outputs}
+        aliases = []
+        for inner, outer in zip(block.results, results, strict=True):
+            if inner in made and inner not in renamed:
+                renamed[inner] = outer
+            else:
+                aliases.append((inner, outer))
+                if (source := renamed[inner]) in self.constants:
+                    self.constants[outer] = self.constants[source]
+        for step in block.steps:
+            for number, type_ in zip(step.outputs, step.types, strict=True):
+                new = renamed.setdefault(number, -1)
+                if new < 0:
+                    new = renamed[number] = self._fresh(type_)
+                if number in self.constants:
+                    self.constants[new] = self.constants[number]
+            inputs = tuple(renamed[number] for number in step.inputs)
+            outputs = tuple(renamed[number] for number in step.outputs)
+            steps.append(Step(step.name, step.run, inputs, outputs, step.types, step.attributes))
+        if aliases:
+            inputs = tuple(renamed[inner] for inner, _ in aliases)
+            outputs = tuple(outer for _, outer in aliases)
+            types = tuple(self._types[number] for number in outputs)
+            steps.append(Step(ALIAS, lambda *values: values, inputs, outputs, types, {}))
+
+
+def _single(function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
+    def run(*arguments: Any) -> Sequence[Any]:
+        return (function(*arguments),)
+
+    return run
+
+
+def _jitted(name: str, block: Block) -> Any:
+    def function(*arguments: Any) -> Any:
+        return block(arguments)
+
+    function.__name__ = function.__qualname__ = name
+    return jax.jit(function)
+
+
+def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:
+    for name in _names(operation.attributes):
+        if not known.fullmatch(name):
+            raise RefusedError(operation.name, f"with the attribute {name}")
+
+
+def _names(attributes: Iterable[Any]) -> Iterable[str]:
+    return sorted(str(name) for name in attributes)

@@ -1,0 +1,26 @@
+"""The one exception for what cannot be read back into JAX."""
+
+from __future__ import annotations
+
+from jaxexp._errors import UnsupportedError
+
+
+class RefusedError(UnsupportedError):
+    """A module does something that has no exact counterpart among JAX's primitives, or none that jaxexp knows.
+
+    Attributes:
+        operation: the name of the operation, such as ``"stablehlo.all_reduce"``.
+        why: what about it is not understood; may be empty.
+        location: where the operation is, as far as the module says; may be empty.
+    """
+
+    def __init__(self, operation: str, why: str = "", location: str = "") -> None:
+        super().__init__(operation, why, location)
+        self.operation = operation
+        self.why = why
+        self.location = location
+
+    def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        at = f" at {self.location}" if self.location else ""
+        return f"{self.operation}{why}{at} cannot be read back into JAX"

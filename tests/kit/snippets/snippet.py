@@ -1,0 +1,86 @@
+"""What a snippet is: a small StableHLO program, which can be exported and called."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._module import mlir
+from jaxexp._raise import array_type
+
+SNIPPETS: dict[str, Snippet] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Snippet:
+    """A program of one function.
+
+    Attributes:
+        takes: the types of its arguments, %0 and so on.
+        gives: the types of its results.
+        body: its operations. The results are %r, or %r#0 and so on.
+        values: arguments for which it shows what it does; random ones without.
+        around: further functions.
+    """
+
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    body: str
+    values: tuple[Any, ...] | None = None
+    around: str = ""
+
+    @property
+    def text(self) -> str:
+        arguments = ", ".join(f"%arg{i}: tensor<{t}>" for i, t in enumerate(self.takes))
+        types = ", ".join(f"tensor<{t}>" for t in self.gives)
+        results = "%r" if len(self.gives) == 1 else ", ".join(f"%r#{i}" for i in range(len(self.gives)))
+        body = re.sub(r"%(\d+)\b", r"%arg\1", self.body)
+        body = re.sub(r"<<(.*?)>>", r"tensor<\1>", body)
+        return (
+            f"module {{\nfunc.func public @main({arguments}) -> ({types}) {{\n{body}\n"
+            f"func.return {results} : {types}\n}}\n{self.around}\n}}"
+        )
+
+    def exported(self) -> jaxexp.Exported:
+        """The program as a function."""
+        specs, results = ([_type(t).as_spec() for t in types] for types in (self.takes, self.gives))
+        with jax.enable_x64(True):
+            frame = jaxexp.export(jax.jit(lambda *_: [jnp.zeros(r.shape, r.dtype) for r in results], keep_unused=True))(
+                *specs
+            )
+        with _jax.make_ir_context() as context:
+            module = _jax.ir.Module.parse(self.text, context)
+            return dataclasses.replace(frame, mlir_module_serialized=mlir.serialize(module))
+
+    def arguments(self, seed: int = 0) -> list[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        if self.values is not None:
+            return [np.asarray(v).astype(_type(t).dtype) for v, t in zip(self.values, self.takes, strict=True)]
+        return [_random(rng, _type(t)) for t in self.takes]
+
+
+def _type(text: str) -> Any:
+    *sizes, dtype = re.split(r"x(?=[\dusifbc])", text)
+    return array_type.Type(tuple(map(int, sizes)), array_type.DTYPES[dtype])
+
+
+def _random(rng: Any, type_: Any) -> np.ndarray:
+    if type_.kind == "b":
+        return rng.random(type_.shape) < 0.5
+    if type_.kind in "iu":
+        return rng.integers(0 if type_.kind == "u" else -3, 7, type_.shape).astype(type_.dtype)
+    if type_.kind == "c":
+        return (rng.normal(size=type_.shape) + 1j * rng.normal(size=type_.shape)).astype(type_.dtype)
+    return rng.normal(size=type_.shape).astype(type_.dtype)
+
+
+def snippet(name: str, takes: str, gives: str, body: str, *values: Any, around: str = "") -> None:
+    assert name not in SNIPPETS
+    SNIPPETS[name] = Snippet(tuple(takes.split()), tuple(gives.split()), body, values or None, around)

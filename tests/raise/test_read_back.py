@@ -1,0 +1,108 @@
+"""`raised()` and `jaxpr()`: the function for tracing, and for reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from kit.batches import reload
+from kit.corpus import arr, spec
+from kit.raising import assert_same_bits
+
+
+def recurrent(x: Any, w: Any) -> Any:
+    """float32[4], float32[4, 4] -> {"last": [4], "all": [5, 4]}"""
+    last, every = jax.lax.scan(lambda c, i: (jnp.tanh(c @ w + i), c), x, jnp.arange(5, dtype=np.float32))
+    return {"last": last, "all": every}
+
+
+def loaded(fun: Any, *args: Any, **options: Any) -> jaxexp.Exported:
+    return reload(jaxexp.export(jax.jit(fun), **options)(*args), 1)
+
+
+X, W = arr(4), arr(4, 4, seed=1)
+
+
+def test_values_and_trees() -> None:
+    exported = loaded(recurrent, X, W)
+    found, expected = exported.raised()(X, W), exported.call(X, W)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    assert_same_bits(jax.tree.leaves(jax.jit(exported.raised())(X, W)), jax.tree.leaves(expected))
+
+
+def test_no_call_is_left() -> None:
+    text = str(jax.make_jaxpr(loaded(recurrent, X, W).raised())(X, W))
+    assert "call_exported" not in text
+    assert "scan" in text
+
+
+@pytest.mark.parametrize("how", [jax.grad, jax.jacfwd, jax.linearize], ids=lambda f: f.__name__)
+def test_no_derivatives(how: Any) -> None:
+    """stop_gradient is not in a module: the gradient of what was read back would be another one."""
+    exported = loaded(lambda x: (jax.lax.stop_gradient(x) * x).sum(), X)
+    np.testing.assert_allclose(jax.grad(exported.call)(X), X)
+    with pytest.raises(jaxexp.UnsupportedError, match=r"stop_gradient.*stored VJPs"):
+        how(exported.raised())(X) if how is not jax.linearize else how(exported.raised(), X)
+
+
+def test_other_platforms() -> None:
+    exported = loaded(recurrent, X, W)
+    again = jaxexp.export(jax.jit(exported.raised()), platforms=["cpu", "cuda", "tpu"])(X, W)
+    assert again.platforms == ("cpu", "cuda", "tpu")
+    assert_same_bits(jax.tree.leaves(again.call(X, W)), jax.tree.leaves(exported.call(X, W)))
+
+
+def test_foreign_functions_stay_on_their_platform() -> None:
+    exported = loaded(jnp.linalg.cholesky, np.eye(3, dtype=np.float32))
+    matrix = 2 * np.eye(3, dtype=np.float32)
+    assert_same_bits([exported.raised()(matrix)], [exported.call(matrix)])
+    with pytest.raises(NotImplementedError, match="tpu"):
+        jaxexp.export(jax.jit(exported.raised()), platforms=["tpu"])(matrix)
+
+
+def test_jaxpr() -> None:
+    exported = loaded(recurrent, X, W)
+    closed = exported.jaxpr()
+    assert [str(v.aval) for v in closed.jaxpr.invars] == ["float32[4]", "float32[4,4]"]
+    assert [e.primitive.name for e in closed.jaxpr.eqns].count("scan") == 1
+    assert "while" not in str(closed)
+    assert_same_bits(jax.jit(jax.extend.core.jaxpr_as_fun(closed))(X, W), jax.tree.leaves(exported.call(X, W)))
+
+
+def test_names_of_functions() -> None:
+    @jax.jit
+    def softmax_of_rows(x: Any) -> Any:
+        e = jnp.exp(x - x.max(1, keepdims=True))
+        return jnp.where(x > 0, e / e.sum(1, keepdims=True), 0.0)
+
+    assert "softmax_of_rows" in str(loaded(lambda x: softmax_of_rows(x) + 1, arr(2, 3)).jaxpr())
+
+
+def test_jaxpr_of_symbolic_shapes() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = loaded(lambda x: x.sum(0), spec((b, 3)))
+    with pytest.raises(jaxexp.ExportError, match=r"symbolic shapes.*ShapeDtypeStruct"):
+        exported.jaxpr()
+    assert [str(v.aval) for v in exported.jaxpr(spec((7, 3))).jaxpr.invars] == ["float32[7,3]"]
+    with pytest.raises(jaxexp.ExportError, match="tree structure"):
+        exported.jaxpr(spec((7, 3)), spec(()))
+    with pytest.raises(jaxexp.ExportError, match="rank 2"):
+        exported.jaxpr(spec((7,)))
+
+
+def test_what_cannot_be_read_back_is_named() -> None:
+    exported = loaded(_collective(), X)
+    with pytest.raises(jaxexp.UnsupportedError, match=r"sdy.manual_computation|all_reduce"):
+        exported.jaxpr()
+
+
+def _collective() -> Any:
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    p = jax.sharding.PartitionSpec
+    return jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=p("i"), out_specs=p())
