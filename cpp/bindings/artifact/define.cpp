@@ -17,6 +17,7 @@
 #include "bindings/artifact/encode.h"
 #include "bindings/codec/form.h"
 #include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
 #include "wire/exported/dtype_name.h"
 
 namespace jaxexp::bindings {
@@ -99,6 +100,10 @@ void define_apart(nb::module_& m) {
   m.def("equal_bytes", &equal_bytes, "one"_a.none(), "other"_a.none(),
         nb::sig("def equal_bytes(one: typing_extensions.Buffer, other: typing_extensions.Buffer) -> bool"),
         "Whether two buffers have the same bytes. Python's memoryviews compare one byte after the other.");
+  nb::class_<wire::Digester>(m, "Digester", "The same digest, of bytes that come in parts, from one thread.")
+      .def(nb::init<>())
+      .def("update", &update, "part"_a.none(), nb::sig("def update(self, part: typing_extensions.Buffer) -> None"))
+      .def("digest", &digest_of_parts, nb::sig("def digest(self) -> bytes"), "Of all parts so far.");
 }
 
 }  // namespace
