@@ -153,6 +153,13 @@ try:
     is_undefined_primal = ad.is_undefined_primal
     trace_state_clean = core.trace_state_clean
     jaxpr_as_fun = core.jaxpr_as_fun
+    Jaxpr = core.Jaxpr
+    ClosedJaxpr = getattr(core, "ClosedJaxpr", core.Jaxpr)  # since JAX 0.11, a jaxpr has its own constants
+    Literal = core.Literal
+    Variable = core.Var
+    JaxprInputEffect = effects.JaxprInputEffect
+    new_equation = core.new_jaxpr_eqn
+    stop_gradient_p = ad_util.stop_gradient_p
     function_name = util.fun_name
     jaxprs_in_params = core.jaxprs_in_params
     user_frames = source_info_util.user_frames
@@ -331,6 +338,16 @@ def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool 
         hoist_constants_as_args=False,
         export_ignore_forward_compatibility=ignore_forward_compatibility_flag.value,
     )
+
+
+def with_more_scan_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
+    """The parameters of a scan whose body takes this many constants more, in front of the others."""
+    if "num_consts" in params:
+        return {**params, "num_consts": count + params["num_consts"]}
+    from jax._src import flattree  # since JAX 0.11
+
+    constants, *others = params["ft_in"].unpack()
+    return {**params, "ft_in": flattree.pack((flattree.nones(count + len(constants)), *others))}
 
 
 def hlo_of_gspmd_sharding(sharding: Any) -> Any:
