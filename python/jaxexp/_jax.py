@@ -344,7 +344,7 @@ def with_more_scan_constants(params: dict[str, Any], count: int) -> dict[str, An
     """The parameters of a scan whose body takes this many constants more, in front of the others."""
     if "num_consts" in params:
         return {**params, "num_consts": count + params["num_consts"]}
-    from jax._src import flattree  # since JAX 0.11
+    from jax._src import flattree
 
     constants, *others = params["ft_in"].unpack()
     return {**params, "ft_in": flattree.pack((flattree.nones(count + len(constants)), *others))}
