@@ -14,6 +14,7 @@ import numpy as np
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError
 from jaxexp._safetensors.dtypes import held_as
+from jaxexp._weights.names import named_leaves
 from jaxexp._weights.pieces import pieces
 
 from . import lifting
@@ -110,23 +111,6 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
     jaxpr, in_rules = lifting.lifted(traced.jaxpr, positions, len(order))
     _warn(traced.fun_name, stay.values(), [name for name, position in order.items() if position in in_rules])
     return _retraced(traced, jaxpr, weights), weights
-
-
-def named_leaves(tree: Any) -> dict[str, Any]:
-    """The arrays in a pytree by their paths, such as ``layers/0/w``.
-
-    Raises:
-        ExportError: two leaves have one name, or a leaf is no array.
-    """
-    found: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator="/") or "weights"
-        if name in found:
-            raise ExportError(f"two weights would be called {name!r}: rename one of them in the pytree")
-        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            raise ExportError(f"the weight {name!r} is {leaf!r}, expected an array")
-        found[name] = leaf
-    return found
 
 
 def _retraced(traced: Any, jaxpr: Any, weights: Mapping[str, Any]) -> Any:
