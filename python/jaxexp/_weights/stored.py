@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from jaxexp._errors import WeightsError
@@ -22,6 +23,10 @@ class StoredFile:
     name: str
     size: int
     content: bytes
+
+    def is_same(self, file: TensorFile) -> bool:
+        """Whether a file says that it has this content."""
+        return file.size == self.size and file.content == self.content.hex()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Table:
         )
 
     @classmethod
-    def of_written(cls, written: Sequence[WrittenFile], sizes: dict[str, int]) -> Table:
+    def of_written(cls, written: Sequence[WrittenFile], sizes: Mapping[str, int]) -> Table:
         """For files that were just written.
 
         Args:
@@ -110,8 +115,16 @@ class Stored:
 
     def _opened(self, number: int) -> TensorFile:
         stored = self.table.files[number]
+        # Between two steps of saving, or after a process died there, the file has only its second name. It is tried
+        # again because it may have got it in the meantime.
+        second = content.second_name(stored.name, stored.content)
+        for name in (second, stored.name, second):
+            with contextlib.suppress(FileNotFoundError, WeightsError):
+                file = reading.open_beside(self.path, name)
+                if stored.is_same(file):
+                    return file
         file = reading.open_beside(self.path, stored.name)
-        if file.size != stored.size or file.content != stored.content.hex():
+        if not stored.is_same(file):
             program = os.path.basename(self.path)
             _refuse(
                 file,
