@@ -15,7 +15,6 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._function.data import ExportedData
 from jaxexp._module import batch_dim
 
-from .derivatives import differentiable_indices
 from .primitive import abstract_eval, call_exported_p, pushforward_p
 
 
@@ -25,8 +24,11 @@ def _batching_rule(primitive: Any) -> Callable[..., Any]:
     ) -> tuple[Any, Any]:
         wrt, batch = params.get("wrt"), batch_dim.of(exported)
         led = None if batch is None else (batch.arguments, batch.results)
+        results = params.get("results")
         if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
-            led = (*led[0], *(led[0][i] for i in wrt)), (True,) * len(differentiable_indices(exported.out_avals))
+            led = (*led[0], *(led[0][i] for i in wrt)), led[1]
+        if led is not None and results is not None:
+            led = led[0], tuple(led[1][i] for i in results)
 
         def fits(avals: Sequence[Any]) -> bool:
             assert batch is not None

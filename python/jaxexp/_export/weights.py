@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -70,6 +72,45 @@ class ByContent:
         if constant.size * np.dtype(constant.dtype).itemsize < LEAST:
             return None
         return f"{constant.dtype}-{_digest(constant).hex()}"
+
+
+class StillThere:
+    """The weights of a program that was exported, as long as somebody else has them.
+
+    The derivative rules of a function may close over weights, which tracing a VJP then finds as constants.
+    """
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self._references: dict[str, Callable[[], Any]] = {}
+        for name, array in weights.items():
+            try:
+                self._references[name] = weakref.ref(array)
+            except TypeError:
+                self._references[name] = functools.partial(_itself, array)
+
+    def arrays(self) -> dict[str, Any]:
+        """The weights by their names, in the order of the program's arguments; None for one that is gone."""
+        return {name: reference() for name, reference in self._references.items()}
+
+    def without_copies(self, traced: Any) -> Any:
+        """A traced VJP of the program, with its first arguments in the place of constants that are the same arrays."""
+        there = self.arrays()
+        named = Named({name: array for name, array in there.items() if array is not None})
+        order = {name: position for position, name in enumerate(there)}
+        positions = {}
+        for constant in lifting.constants(traced.jaxpr):
+            if isinstance(constant.value.dtype, np.dtype) and (name := named.name(constant.value)) is not None:
+                positions[id(constant.value)] = order[name]
+        if not positions:
+            return traced
+        new = copy.copy(traced)
+        new._params = dict(traced._params, jaxpr=lifting.with_existing(traced.jaxpr, positions))
+        new._lojax = None
+        return new
+
+
+def _itself(array: Any) -> Any:
+    return array
 
 
 def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str, Any]]:
@@ -174,7 +215,9 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
             "arguments instead"
         )
     if said:
-        warnings.warn(f"exporting {fun_name}: {'. '.join(said)}", UserWarning, stacklevel=5)
+        warnings.warn(
+            f"exporting {fun_name}: {'. '.join(said)}", UserWarning, stacklevel=7
+        )  # the call of what `export` returned
 
 
 def _listed(texts: Sequence[str]) -> str:

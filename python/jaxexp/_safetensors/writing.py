@@ -17,6 +17,7 @@ from jaxexp._version import __version__
 
 from . import header, places
 from .content import CONTENT, content_of, second_name
+from .dtypes import size_of
 from .layout import PlannedFile, plan
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class Source:
     dtype: str
     shape: tuple[int, ...]
     pieces: Callable[[], Iterable[Buffer]]
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes in the file."""
+        size = size_of(self.dtype, self.shape)
+        assert size is not None  # `held_as` chose the dtype
+        return size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

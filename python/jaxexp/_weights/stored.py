@@ -103,6 +103,15 @@ class Stored:
             _refuse(file, name, f"a tensor of {stored.size:,} bytes", str(tensor) if tensor else "none of this name")
         return file, tensor
 
+    def check_files(self) -> None:
+        """Looks whether all files are there, and have the tensors. No tensor is read.
+
+        Raises:
+            WeightsError: as in `find`.
+        """
+        for stored in self.table.tensors:
+            self.find(stored.name)
+
     def check_digests(self) -> None:
         """Compares every tensor with its digest.
 

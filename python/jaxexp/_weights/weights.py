@@ -64,7 +64,15 @@ class Weights(Mapping[str, Any]):
         self._files = None if isinstance(found, Mapping) else found
         self._arrays: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
         self._on_devices: dict[str, Any] = {}
+        self._all: tuple[Any, ...] | None = None
         self._lock = threading.Lock()
+
+    @classmethod
+    def of_leaves(cls, types: Mapping[str, Any], leaves: Mapping[str, Any]) -> Weights:
+        """Weights that are leaves of a pytree: whatever a transformation of JAX puts in the place of the arrays."""
+        weights = cls(types, leaves)
+        weights._on_devices = dict(leaves)
+        return weights
 
     def __getitem__(self, name: str) -> Any:
         on_device = self._on_devices.get(name)
@@ -82,6 +90,12 @@ class Weights(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._types)
 
+    def __eq__(self, other: object) -> bool:
+        return self.is_same(other) if isinstance(other, Weights) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._types))
+
     def __repr__(self) -> str:
         where = "in memory" if self._files is None else f"in files: {self._files}"
         return f"Weights({len(self)} arrays {where})"
@@ -96,9 +110,27 @@ class Weights(Mapping[str, Any]):
         """The files beside the artifact that these weights were loaded with; None for others."""
         return self._files if isinstance(self._files, Stored) else None
 
-    def arrays(self) -> list[Any]:
+    def arrays(self) -> tuple[Any, ...]:
         """All weights on their devices, in the order of the arguments."""
-        return [self[name] for name in self]
+        if self._all is None:
+            self._all = tuple(self[name] for name in self)
+        return self._all
+
+    def specs(self) -> tuple[Any, ...]:
+        """The weights that are on devices, and specs of the others."""
+        return tuple(self._on_devices[name] if name in self._on_devices else self._spec(name) for name in self)
+
+    def is_same(self, other: Weights) -> bool:
+        """Whether others are the same arrays, or were loaded with equal digests. Nothing is read."""
+        if self is other:
+            return True
+        if list(self) != list(other) or self._shardings != other._shardings:
+            return False
+        if self.stored is not None and other.stored is not None:
+            return self.stored.table == other.stored.table
+        if self._files is not None or other._files is not None:
+            return self._files is other._files
+        return all(self._arrays[name] is other._arrays[name] for name in self)
 
     def on(self, shardings: Sequence[Any]) -> Weights:
         """The same weights on other devices; nothing is read yet.
@@ -118,12 +150,14 @@ class Weights(Mapping[str, Any]):
         Raises:
             WeightsError: a weight is missing, or has another shape or dtype.
         """
+        if isinstance(values, Weights) and values._files is not None and values._types == self._types:
+            return Weights(self._types, values._files, list(self._shardings.values()))
         if isinstance(values, (str, os.PathLike)):
             files = _Named(values)
             for name, type_ in self._types.items():
                 placing.check(*files.find(name), type_)
             return Weights(self._types, files, list(self._shardings.values()))
-        given = named_leaves(values)
+        given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
         for name, type_ in self._types.items():
             if name not in given:
                 raise WeightsError(name, "an array of this name", f"none among {len(given):,}")
@@ -146,6 +180,13 @@ class Weights(Mapping[str, Any]):
         if not isinstance(self._files, Stored):
             raise ExportError("these weights were not loaded with an artifact, so there are no digests to compare with")
         self._files.check_digests()
+
+    def _spec(self, name: str) -> Any:
+        type_, sharding = self._types[name], self._shardings[name]
+        array = self._arrays.get(name)
+        if sharding is None and isinstance(array, jax.Array):
+            return array
+        return jax.ShapeDtypeStruct(type_.shape, type_.dtype, sharding=sharding)
 
     def _view(self, name: str) -> Any:
         assert self._files is not None
