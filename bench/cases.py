@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bench.chain import chain, total
 from bench.fleet import fleet
 from bench.program import Program
 
@@ -140,6 +141,10 @@ def _of(count: int) -> dict[str, Any]:
     return {"size": count, "runnable": count <= 2000, "large": count > 2000}
 
 
+def _of_weights(mebibytes: int) -> dict[str, Any]:
+    return {"size": mebibytes, "runnable": False, "large": True}
+
+
 CASES = (
     Case("tiny", _tiny, quick=True),
     Case("20 parameters", lambda: _parameters(20), family="parameters", **_of(20), quick=True),
@@ -161,6 +166,14 @@ CASES = (
     Case("64 MiB constant", lambda: _constant(64), family="constant", size=64, large=True),
     Case("512 MiB constant", lambda: _constant(512), family="constant", size=512, runnable=False, large=True),
     Case("1,000 artifacts", lambda: _many(1000), family="many", size=1000),
+    Case("2 small weights", lambda: chain(2, 64), family="weights", size=1, vjp_order=1, quick=True),
+    Case("64 MiB of weights", lambda: chain(1), family="weights", **_of_weights(64)),
+    Case("64 MiB, VJP order 1", lambda: chain(1), family="weights", **_of_weights(64), vjp_order=1),
+    Case("512 MiB of weights", lambda: chain(8), family="weights", **_of_weights(512)),
+    Case("512 MiB, VJP order 1", lambda: chain(8), family="weights", **_of_weights(512), vjp_order=1),
+    Case("1 GiB of weights", lambda: chain(16), family="weights", **_of_weights(1024)),
+    Case("40 weights", lambda: chain(40, 256), family="calls with weights", size=40),
+    Case("400 weights", lambda: total(400), family="calls with weights", size=400),
     Case("100 versions", lambda: fleet(10, 10), family="fleet", size=100, quick=True),
     Case("100 distinct", lambda: fleet(100, 1), family="fleet", size=100, quick=True),
     Case("10,000 versions", lambda: fleet(200, 50), family="fleet", size=10_000),

@@ -21,6 +21,10 @@ class Trial:
     beside: Mapping[str, Rival | Reading] = field(default_factory=dict)
 
 
+# Families of cases that have questions of their own.
+OWN_QUESTIONS = ("fleet", "weights", "calls with weights")
+
+
 @dataclass(frozen=True)
 class Question:
     """`trial(case, program, subject, oracle)`: both libraries have the API of jax.export; the oracle is jax.export.
@@ -29,7 +33,7 @@ class Question:
         name: a few words.
         asks: a sentence or two: what is measured, of what.
         beside: a sentence for each name in a trial's `beside`.
-        applies: which cases it is asked of; by default all but fleets.
+        applies: which cases it is asked of; by default all but those of families with questions of their own.
         unit: pyperf's name of the unit, "second" or "byte".
         patience: how much longer than others it may take.
         quick: whether it is part of `make bench QUICK=1`.
@@ -40,7 +44,7 @@ class Question:
     asks: str
     trial: Callable[[Case, Program, ModuleType, ModuleType], Trial]
     beside: Mapping[str, str] = field(default_factory=dict)
-    applies: Callable[[Case], bool] = lambda case: case.family != "fleet"
+    applies: Callable[[Case], bool] = lambda case: case.family not in OWN_QUESTIONS
     unit: str = "second"
     patience: float = 1.0
     quick: bool = True
@@ -49,7 +53,7 @@ class Question:
 
 def single(case: Case) -> bool:
     """One function, without its VJPs."""
-    return case.family not in ("many", "fleet") and not case.vjp_order
+    return case.family not in ("many", *OWN_QUESTIONS) and not case.vjp_order
 
 
 def runnable(case: Case) -> bool:

@@ -14,6 +14,7 @@ from bench import (
     bench_serialize,
     bench_trace,
     bench_vjp,
+    bench_weights,
 )
 
 QUESTIONS = (
@@ -26,6 +27,7 @@ QUESTIONS = (
     bench_trace.QUESTION,
     *bench_vjp.QUESTIONS,
     bench_export.QUESTION,
+    *bench_weights.QUESTIONS,
     *bench_import.QUESTIONS,
     *bench_fleet.QUESTIONS,
 )
