@@ -64,7 +64,9 @@ QUESTIONS = (
         _vjp_trial,
         beside={"first time": "the subject's first call. Each sample has a new export, which is not timed"},
         applies=lambda case: (
-            case.vjp_order == 1 or case.name == "tiny" or (case.family == "parameters" and case.size <= 2000)
+            (case.family == "VJP" and case.vjp_order == 1)
+            or case.name == "tiny"
+            or (case.family == "parameters" and case.size <= 2000)
         ),
     ),
     Question(
@@ -72,6 +74,6 @@ QUESTIONS = (
         "The second call of `serialize(vjp_order=k)` of a function that was exported in this process.",
         _serialize_trial,
         beside={"first time": "the subject's first call. Each sample has a new export, which is not timed"},
-        applies=lambda case: case.vjp_order > 0,
+        applies=lambda case: case.family == "VJP" and case.vjp_order > 0,
     ),
 )

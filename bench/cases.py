@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bench.batches import BATCHES, long
+from bench.chain import chain, total
 from bench.fleet import fleet
 from bench.models import MODELS
 from bench.program import Program
@@ -164,6 +165,10 @@ def _batches(name: str, sizes: tuple[int, ...]) -> list[Case]:
     ]
 
 
+def _of_weights(mebibytes: int) -> dict[str, Any]:
+    return {"size": mebibytes, "runnable": False, "large": True}
+
+
 CASES = (
     Case("tiny", _tiny, quick=True),
     Case("20 parameters", lambda: _parameters(20), family="parameters", **_of(20), quick=True),
@@ -191,6 +196,14 @@ CASES = (
     *(case for name in BATCHES for case in _batches(name, (16, 256))),
     Case("5,000 operations", lambda: _concrete(long, jnp.arange(8.0)), family="module", size=5000),
     Case("1,000 artifacts", lambda: _many(1000), family="many", size=1000),
+    Case("2 small weights", lambda: chain(2, 64), family="weights", size=1, vjp_order=1, quick=True),
+    Case("64 MiB of weights", lambda: chain(1), family="weights", **_of_weights(64)),
+    Case("64 MiB, VJP order 1", lambda: chain(1), family="weights", **_of_weights(64), vjp_order=1),
+    Case("512 MiB of weights", lambda: chain(8), family="weights", **_of_weights(512)),
+    Case("512 MiB, VJP order 1", lambda: chain(8), family="weights", **_of_weights(512), vjp_order=1),
+    Case("1 GiB of weights", lambda: chain(16), family="weights", **_of_weights(1024)),
+    Case("40 weights", lambda: chain(40, 256), family="calls with weights", size=40),
+    Case("400 weights", lambda: total(400), family="calls with weights", size=400),
     Case("100 versions", lambda: fleet(10, 10), family="fleet", size=100, quick=True),
     Case("100 distinct", lambda: fleet(100, 1), family="fleet", size=100, quick=True),
     Case("10,000 versions", lambda: fleet(200, 50), family="fleet", size=10_000),

@@ -98,6 +98,7 @@ def _times_faster(question: str, case: str, limit: float, about: str = "") -> Go
 
 _OWN_FLOOR = ("tiny", "2,000 parameters", "2,000 sharded", "2,000 distinct shapes")
 _LARGE = "512 MiB constant"
+_ANONYMOUS = "anonymous memory of that"
 _FLEETS = ("10,000 versions", "10,000 distinct")
 
 GOALS = (
@@ -181,6 +182,39 @@ GOALS = (
     ),
     _times_faster("export", "64 MiB constant", 1.5),
     _times_faster("export", _LARGE, 1.5),
+    *(
+        _times_faster(question, case, 5)
+        for question in ("export weights", "save weights", "load weights, first call")
+        for case in ("512 MiB of weights", "512 MiB, VJP order 1")
+    ),
+    *(
+        Goal(f"anonymous memory, {case}: of a process that loads it", _ANONYMOUS, (case,), value, 150e6, False, _bytes)
+        for case in ("512 MiB of weights", "512 MiB, VJP order 1", "1 GiB of weights")
+    ),
+    *(
+        Goal(
+            f"disk, {case}: divided by the weights", "disk for weights", (case,), against("weights"), 1.01, False, times
+        )
+        for case in ("512 MiB of weights", "512 MiB, VJP order 1")
+    ),
+    Goal(
+        "call, 40 weights: divided by the same function with constants",
+        "call with weights",
+        ("40 weights",),
+        against("embedded"),
+        1.1,
+        False,
+        times,
+    ),
+    Goal(
+        "call, 400 weights: divided by jit's dispatch + 0.3 \N{MICRO SIGN}s for each",
+        "call with weights",
+        ("400 weights",),
+        lambda cell: over(cell.median(SUBJECT), (cell.median("dispatch") or 0.0) + 400 * 0.3e-6),
+        2.0,
+        False,
+        times,
+    ),
     *(
         Goal(f"open, {case}: time to the names", "open archive", (case,), value, 2e-3, False, _seconds)
         for case in _FLEETS

@@ -10,9 +10,6 @@ from bench.cases import Case
 from bench.measure import Reading, Rival
 from bench.program import Program
 
-# Families of cases for questions of their own: batches, and large modules.
-READ_BACK = ("batch", "module")
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -24,6 +21,11 @@ class Trial:
     beside: Mapping[str, Rival | Reading] = field(default_factory=dict)
 
 
+# Families of cases that have questions of their own. Batches and large modules are for functions that are read back.
+READ_BACK = ("batch", "module")
+OWN_QUESTIONS = ("fleet", "model", "weights", "calls with weights", *READ_BACK)
+
+
 @dataclass(frozen=True)
 class Question:
     """`trial(case, program, subject, oracle)`: both libraries have the API of jax.export; the oracle is jax.export.
@@ -32,7 +34,7 @@ class Question:
         name: a few words.
         asks: a sentence or two: what is measured, of what.
         beside: a sentence for each name in a trial's `beside`.
-        applies: which cases it is asked of; by default all that are about exporting and loading.
+        applies: which cases it is asked of; by default all but those of families with questions of their own.
         unit: pyperf's name of the unit, "second" or "byte".
         patience: how much longer than others it may take.
         quick: whether it is part of `make bench QUICK=1`.
@@ -43,7 +45,7 @@ class Question:
     asks: str
     trial: Callable[[Case, Program, ModuleType, ModuleType], Trial]
     beside: Mapping[str, str] = field(default_factory=dict)
-    applies: Callable[[Case], bool] = lambda case: case.family not in ("fleet", "model", *READ_BACK)
+    applies: Callable[[Case], bool] = lambda case: case.family not in OWN_QUESTIONS
     unit: str = "second"
     patience: float = 1.0
     quick: bool = True
@@ -52,7 +54,7 @@ class Question:
 
 def single(case: Case) -> bool:
     """One function, without its VJPs."""
-    return case.family not in ("many", "fleet", "model", *READ_BACK) and not case.vjp_order
+    return case.family not in ("many", *OWN_QUESTIONS) and not case.vjp_order
 
 
 def runnable(case: Case) -> bool:

@@ -17,6 +17,7 @@ from bench import (
     bench_trace,
     bench_vjp,
     bench_vmap,
+    bench_weights,
 )
 
 QUESTIONS = (
@@ -31,6 +32,7 @@ QUESTIONS = (
     bench_read_back.QUESTION,
     *bench_vjp.QUESTIONS,
     bench_export.QUESTION,
+    *bench_weights.QUESTIONS,
     *bench_import.QUESTIONS,
     *bench_cold.QUESTIONS,
     *bench_fleet.QUESTIONS,

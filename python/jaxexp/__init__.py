@@ -15,6 +15,7 @@ from ._version import __version__ as __version__
 _HOMES = {
     "Archive": "_archive.archive",
     "ArchiveWriter": "_archive.writer",
+    "BoundExported": "_bound.bound",
     "Compatibility": "_compat.compatibility",
     "DeserializationError": "_errors",
     "DisabledSafetyCheck": "_function.safety_check",

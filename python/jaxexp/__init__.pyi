@@ -5,6 +5,7 @@ from ._archive.summary import Summary as Summary
 from ._archive.writer import ArchiveWriter as ArchiveWriter
 from ._artifact.inspect import inspect as inspect
 from ._artifact.inspection import Inspection as Inspection
+from ._bound.bound import BoundExported as BoundExported
 from ._call.prefetch import prefetch as prefetch
 from ._codec.generic_node import GenericNode as GenericNode
 from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
@@ -42,6 +43,7 @@ __version__: str
 __all__ = [
     "Archive",
     "ArchiveWriter",
+    "BoundExported",
     "Compatibility",
     "DeserializationError",
     "DisabledSafetyCheck",

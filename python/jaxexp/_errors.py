@@ -73,6 +73,22 @@ class ModuleError(DeserializationError, RuntimeError):
     """A module that is damaged, or not the one of the artifact. jaxlib's parser raises RuntimeErrors."""
 
 
+class WeightsError(DeserializationError):
+    """Weights that are not what the program beside them needs, or a file of weights that cannot be read.
+
+    Attributes:
+        path: the name of the tensor; empty for the whole file.
+        expected: what is needed.
+        found: what is there.
+        file: the file of weights.
+    """
+
+    def __str__(self) -> str:
+        file = "" if self.file is None else f" {self.file!r}"
+        where = f"tensor {self.path!r}: " if self.path else ""
+        return f"cannot read the weights{file}: {where}expected {self.expected}, found {self.found}"
+
+
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
 

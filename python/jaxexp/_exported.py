@@ -6,13 +6,16 @@ import dataclasses
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp import _jax
-from jaxexp._errors import ExportRuntimeError, ExportTypeError
+from jaxexp._errors import ExportError, ExportRuntimeError, ExportTypeError
 from jaxexp._function import data, sharding
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
+
+if TYPE_CHECKING:
+    from jaxexp import BoundExported
 
 # The verbs are imported when they are first used: who only loads a function does not wait for them. These two are
 # called so often that they take the place of their detour; the others are imported where they are called.
@@ -116,6 +119,77 @@ class Exported(ExportedData):
         `serialize` and `save` write it again, unless they are given other metadata.
         """
         return types.MappingProxyType(data.metadata_of(self))
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """The weights of the function by their names, as arrays on devices; empty if it has none.
+
+        Weights that are in files are read when they are first asked for, or when the function is first called. On one
+        CPU device, an array is the mapped file, without a copy.
+        """
+        return types.MappingProxyType({})
+
+    @property
+    def unbound(self) -> Exported:
+        """The program of a function with weights: it takes them as its first argument, a dict by their names.
+
+        A function without weights is its own program.
+        """
+        return self
+
+    def bind(self, weights: Any) -> BoundExported:
+        """The function with its first argument as its weights: they are saved in a file beside it, and shared by its
+        VJPs.
+
+        Args:
+            weights: the first argument, a pytree of arrays; or a mapping of arrays by the paths that the leaves have in
+                the first argument (``layers/0/w``); or the path of a safetensors file, or of its index
+                (``.safetensors.index.json``), in which tensors have these names. Shapes and dtypes are checked, and
+                nothing else: other arrays are not used, and files are read when they are needed.
+
+        Returns:
+            A function of the other arguments. Its `unbound` program takes a dict by the names in place of the pytree.
+
+        Raises:
+            ExportError: there is no first argument, its shapes are symbolic, or two of its leaves have one name.
+            DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
+            OSError: a file cannot be opened.
+        """
+        from jaxexp import BoundExported  # which is a subclass, and so stands above this class
+
+        return BoundExported.from_first_argument(self, weights)
+
+    def with_weights(self, weights: Any) -> BoundExported:
+        """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
+
+        Args:
+            weights: as in `bind`.
+
+        Raises:
+            ExportError: the function has no weights.
+            DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
+            OSError: a file cannot be opened.
+        """
+        raise self._has_no_weights()
+
+    def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
+        """The function with its weights on the devices of a mesh, as `in_shardings_jax` says; each process reads only
+        what its devices need.
+
+        Args:
+            mesh: as in `in_shardings_jax`.
+            axis_names: as in `in_shardings_jax`.
+
+        Raises:
+            ExportError: the function has no weights, or the mesh does not match.
+        """
+        raise self._has_no_weights()
+
+    def _has_no_weights(self) -> ExportError:
+        return ExportError(
+            f"{self.fun_name} has no weights: its arrays are in its module. Export it with weights=..., or make its "
+            "first argument its weights, with bind"
+        )
 
     def __repr__(self) -> str:
         # Short, because it ends up in the locations of modules that call the function.

@@ -131,8 +131,7 @@ try:
     DimTerm = shape_poly._DimTerm
     _SymbolicConstraint = shape_poly._SymbolicConstraint
     _Comparator = shape_poly.Comparator
-    _dimension_of_variable = shape_poly._DimExpr._from_var
-    _dimension_of_operation = shape_poly._DimExpr._from_operation
+    _dimension_of_variable, _dimension_of_operation = shape_poly._DimExpr._from_var, shape_poly._DimExpr._from_operation
     is_constant_dim = core.is_constant_dim
     evaluate_shape = core.evaluate_shape
 
@@ -147,38 +146,32 @@ try:
     _weak_cache = util.weakref_lru_cache
     clear_with_other_caches = util.register_cache
     kept_weakly_in_caches = util.weakref_cache_key_types
-    primitive_jvps = ad.primitive_jvps
-    primitive_transposes = ad.primitive_transposes
+    primitive_jvps, primitive_transposes = ad.primitive_jvps, ad.primitive_transposes
     primitive_batchers = batching.primitive_batchers
     fancy_primitive_batchers = batching.fancy_primitive_batchers
     is_undefined_primal = ad.is_undefined_primal
-    trace_state_clean = core.trace_state_clean
-    jaxpr_as_fun = core.jaxpr_as_fun
-    mapped_aval = core.mapped_aval
-    unmapped_aval = core.unmapped_aval
+    trace_state_clean, jaxpr_as_fun = core.trace_state_clean, core.jaxpr_as_fun
+    mapped_aval, unmapped_aval = core.mapped_aval, core.unmapped_aval
+    Jaxpr, Literal, Variable, JaxprInputEffect = core.Jaxpr, core.Literal, core.Var, effects.JaxprInputEffect
+    ClosedJaxpr = getattr(core, "ClosedJaxpr", core.Jaxpr)  # since JAX 0.11, a jaxpr has its own constants
+    new_equation = core.new_jaxpr_eqn
+    stop_gradient_p = ad_util.stop_gradient_p
     function_name = util.fun_name
     jaxprs_in_params = core.jaxprs_in_params
     user_frames = source_info_util.user_frames
     MeshComputation = pxla.MeshComputation
-    LoweringRuleContext = mlir.LoweringRuleContext
-    ModuleContext = mlir.ModuleContext
-    ShardingContext = sharding_impls.ShardingContext
-    SPMDAxisContext = sharding_impls.SPMDAxisContext
+    LoweringRuleContext, ModuleContext = mlir.LoweringRuleContext, mlir.ModuleContext
+    ShardingContext, SPMDAxisContext = sharding_impls.ShardingContext, sharding_impls.SPMDAxisContext
     TokenSet = mlir.TokenSet
     MeshOp = sdy.MeshOp
-    call_op = _func.CallOp
-    func_op = _func.FuncOp
-    return_op = _func.ReturnOp
-    aval_to_ir_type = mlir.aval_to_ir_type
-    dtype_to_ir_type = mlir.dtype_to_ir_type
+    call_op, func_op, return_op = _func.CallOp, _func.FuncOp, _func.ReturnOp
+    aval_to_ir_type, dtype_to_ir_type = mlir.aval_to_ir_type, mlir.dtype_to_ir_type
     dump_module_to_file = mlir.dump_module_to_file
     initialize_lapack = linalg.initialize_lapack
     flatten_ir = mlir.ir_tree_registry.flatten
-    ir_constant = mlir.ir_constant
-    make_ir_context = mlir.make_ir_context
+    ir_constant, make_ir_context = mlir.ir_constant, mlir.make_ir_context
     merge_modules = mlir.merge_mlir_modules
-    module_to_bytecode = mlir.module_to_bytecode
-    module_to_string = mlir.module_to_string
+    module_to_bytecode, module_to_string = mlir.module_to_bytecode, mlir.module_to_string
     physical_aval = core.physical_aval
     refine_shapes = mlir.refine_polymorphic_shapes
     register_lowering = mlir.register_lowering
@@ -201,8 +194,7 @@ try:
 
     compare_for_sort = lax._sort_lt_comparator
     wrap_keys = prng.random_wrap
-    _key_dtype = prng.KeyTy
-    _key_implementations = prng.prngs
+    _key_dtype, _key_implementations = prng.KeyTy, prng.prngs
     _memory_kind_of_space = core.mem_space_to_kind
     _xla_platform_names = xla_client.xla_platform_names
     serialize_portable_artifact = jaxlib.mlir.serialize_portable_artifact
@@ -337,6 +329,16 @@ def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool 
         hoist_constants_as_args=False,
         export_ignore_forward_compatibility=ignore_forward_compatibility_flag.value,
     )
+
+
+def with_more_scan_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
+    """The parameters of a scan whose body takes this many constants more, in front of the others."""
+    if "num_consts" in params:
+        return {**params, "num_consts": count + params["num_consts"]}
+    from jax._src import flattree
+
+    constants, *others = params["ft_in"].unpack()
+    return {**params, "ft_in": flattree.pack((flattree.nones(count + len(constants)), *others))}
 
 
 def hlo_of_gspmd_sharding(sharding: Any) -> Any:

@@ -88,16 +88,31 @@ def free_port() -> int:
         return port
 
 
+def run_two(command: list[str], env: dict[str, str], folder: Path) -> list[tuple[int | None, str, str]]:
+    """Runs a worker's command in two processes that meet at a port."""
+    for _ in range(ATTEMPTS):
+        port = str(free_port())  # free now, and taken by somebody else in a moment if we are unlucky
+        callers = run_together([[*command, os.fspath(folder), port, str(i)] for i in range(2)], env, folder)
+        if not any(status and any(sign in err.lower() for sign in PORT_TAKEN) for status, _, err in callers):
+            break
+    return callers
+
+
 def test_two_processes_call_what_one_exported(tmp_path: Path, environment: Any) -> None:
     worker = [sys.executable, os.fspath(WORKER)]
     (exporter,) = run_together([[*worker, "export", os.fspath(tmp_path)]], environment(8), tmp_path)
     assert outcome(*exporter) == {"exported": ["auto", "explicit"]}
-    for attempt in range(ATTEMPTS):
-        port = str(free_port())  # free now, and taken by somebody else in a moment if we are unlucky
-        commands = [[*worker, "call", os.fspath(tmp_path), port, str(i)] for i in range(2)]
-        callers = run_together(commands, environment(4), tmp_path)
-        taken = any(status and any(sign in err.lower() for sign in PORT_TAKEN) for status, _, err in callers)
-        if not taken or attempt == ATTEMPTS - 1:
-            break
+    callers = run_two([*worker, "call"], environment(4), tmp_path)
     expected = [f"{reader}, {kind}, {how}" for reader, kind, ways in COMPARED for how in ways]
     assert [outcome(*caller) for caller in callers] == [{"process": i, "compared": expected} for i in range(2)]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="only Linux tells which pages were read")
+def test_each_process_reads_its_part_of_the_weights(tmp_path: Path, environment: Any) -> None:
+    worker = [sys.executable, os.fspath(WORKER)]
+    (saver,) = run_together([[*worker, "save", os.fspath(tmp_path)]], environment(8), tmp_path)
+    assert outcome(*saver)["saved"] > 1 << 26
+    for number, reader in enumerate(run_two([*worker, "read"], environment(4), tmp_path)):
+        found = outcome(*reader)
+        assert found["process"] == number
+        assert 0.45 < found["part"] < 0.6

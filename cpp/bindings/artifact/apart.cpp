@@ -44,4 +44,11 @@ bool equal_bytes(nb::handle one, nb::handle other) {
   return over(first.bytes().size(), [&] { return std::ranges::equal(first.bytes(), second.bytes()); });
 }
 
+void update(wire::Digester& digester, nb::handle part) {
+  const Buffer held(part);
+  over(held.bytes().size(), [&] { digester.update(held.bytes()); });
+}
+
+nb::object digest_of_parts(const wire::Digester& digester) { return to_bytes(digester.digest()); }
+
 }  // namespace jaxexp::bindings

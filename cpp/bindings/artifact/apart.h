@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "wire/base/digest.h"
+
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
@@ -18,5 +20,11 @@ nb::object digest(nb::handle buffer);
 
 /// Whether two buffers have the same bytes.
 bool equal_bytes(nb::handle one, nb::handle other);
+
+/// wire::Digester::update. Other threads run meanwhile, so only one may have the digester.
+void update(wire::Digester& digester, nb::handle part);
+
+/// wire::Digester::digest, as bytes.
+nb::object digest_of_parts(const wire::Digester& digester);
 
 }  // namespace jaxexp::bindings

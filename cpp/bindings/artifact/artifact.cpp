@@ -2,6 +2,7 @@
 #include "bindings/artifact/artifact.h"
 
 #include "bindings/artifact/library_nodes.h"
+#include "bindings/artifact/weights.h"
 #include "bindings/base/digest.h"
 #include "bindings/codec/decoder.h"
 #include "wire/artifact/fetch.h"
@@ -180,6 +181,12 @@ nb::object Artifact::metadata() const {
   for (const schema::Entry* entry : *source_->opened->trailer()->content().metadata())
     texts[text(*entry->key())] = text(*entry->value());
   return texts;
+}
+
+nb::object Artifact::weights() const {
+  const auto& trailer = source_->opened->trailer();
+  if (!trailer || !trailer->content().weights()) return nb::none();
+  return from_weights(*trailer->content().weights());
 }
 
 nb::object Artifact::trailer() const {

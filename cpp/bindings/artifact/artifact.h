@@ -55,6 +55,7 @@ class Artifact {
   /// Offset, size and digest of its module and those of its VJPs; those with a digest in the trailer are checked.
   nb::list modules() const;
   nb::object metadata() const;
+  nb::object weights() const;
 
   /// What a function shares with its VJPs.
   struct Source {

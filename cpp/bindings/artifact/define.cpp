@@ -15,8 +15,10 @@
 #include "bindings/artifact/apart.h"
 #include "bindings/artifact/artifact.h"
 #include "bindings/artifact/encode.h"
+#include "bindings/artifact/weights.h"
 #include "bindings/codec/form.h"
 #include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
 #include "wire/exported/dtype_name.h"
 
 namespace jaxexp::bindings {
@@ -31,10 +33,17 @@ void define_encoding(nb::module_& m) {
   nb::class_<wire::Notes>(m, "Notes", "What a trailer says that is not told from the functions.")
       .def(
           "__init__",
-          [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata) {
-            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}};
+          [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata,
+             const nb::object& weights) {
+            std::optional<wire::Weights> beside;
+            if (!weights.is_none()) beside = to_weights(weights);
+            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside)};
           },
-          "writer"_a, "metadata"_a, nb::sig("def __init__(self, writer: str, metadata: dict[str, str]) -> None"));
+          "writer"_a, "metadata"_a, "weights"_a = nb::none(),
+          nb::sig("def __init__(self, writer: str, metadata: dict[str, str], weights: tuple["
+                  "collections.abc.Sequence[tuple[str, int, bytes]], "
+                  "collections.abc.Sequence[tuple[str, int, int, bytes]]] | None = None) -> None"),
+          "Weights are files (name, size, content) and tensors (name, index of the file, size, digest).");
   m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
         nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
                 "notes: Notes | None) -> bytearray"),
@@ -83,6 +92,11 @@ void define_class(nb::module_& m) {
            "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
            "The user's metadata as JSON texts; None where there is none.")
+      .def(
+          "weights", &Artifact::weights,
+          nb::sig("def weights(self) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]]] | None"),
+          "Files (name, size, content) and tensors (name, index of the file, size, digest) that are its first "
+          "arguments; None where there are none.")
       .def("describe", &Artifact::describe, "library_node"_a = nb::none(),
            nb::sig("def describe(self, library_node: collections.abc.Callable[[bytes], tuple[str, tuple[str, ...]] | "
                    "None] | None = None) -> dict[str, typing.Any]"),
@@ -101,6 +115,10 @@ void define_apart(nb::module_& m) {
   m.def("equal_bytes", &equal_bytes, "one"_a.none(), "other"_a.none(),
         nb::sig("def equal_bytes(one: typing_extensions.Buffer, other: typing_extensions.Buffer) -> bool"),
         "Whether two buffers have the same bytes. Python's memoryviews compare one byte after the other.");
+  nb::class_<wire::Digester>(m, "Digester", "The same digest, of bytes that come in parts, from one thread.")
+      .def(nb::init<>())
+      .def("update", &update, "part"_a.none(), nb::sig("def update(self, part: typing_extensions.Buffer) -> None"))
+      .def("digest", &digest_of_parts, nb::sig("def digest(self) -> bytes"), "Of all parts so far.");
 }
 
 }  // namespace

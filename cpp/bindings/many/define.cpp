@@ -27,9 +27,10 @@ void define_many(nb::module_& m) {
            "The same for parts of one buffer.");
   m.def("verify_files", &verify_files, "paths"_a, "workers"_a,
         nb::sig("def verify_files(paths: list[str], workers: int) -> "
-                "list[tuple[int, bool, None | int | tuple[str, str, str]]]"),
+                "list[tuple[int, bool, bool, None | int | tuple[str, str, str]]]"),
         "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
-        "digests, and what is wrong, if anything: an errno, or where, what was expected, and what was found.");
+        "digests, whether weights are beside it, and what is wrong, if anything: an errno, or where, what was expected, "
+        "and what was found.");
 }
 
 }  // namespace jaxexp::bindings

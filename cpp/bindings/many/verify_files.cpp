@@ -22,6 +22,7 @@ namespace {
 struct Verdict {
   std::size_t size = 0;
   bool has_digests = false;
+  bool has_weights = false;
   std::optional<wire::Error> error;
   int system_error = 0;
   bool is_out_of_memory = false;
@@ -42,6 +43,7 @@ void verify(const std::filesystem::path& path, Verdict& verdict) {
     if (verdict.size == 0) throw wire::Error({}, "a serialized Exported", "an empty file");
     const wire::Opened opened(file.bytes());
     verdict.has_digests = opened.trailer().has_value();
+    verdict.has_weights = opened.trailer() && opened.trailer()->content().weights() != nullptr;
     check_modules(opened);
   } catch (const wire::Error& error) {
     verdict.error = error;
@@ -69,7 +71,7 @@ nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size
   }
   nb::list said;
   for (const Verdict& verdict : verdicts)
-    said.append(nb::make_tuple(verdict.size, verdict.has_digests, wrong(verdict)));
+    said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_weights, wrong(verdict)));
   return said;
 }
 

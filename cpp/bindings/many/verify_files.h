@@ -11,7 +11,7 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// For each file: its size, whether it has digests, and None or what is wrong: the number of an error of the system, or
+/// For each file: its size, whether it has digests, whether weights are beside it, and None or what is wrong: the number of an error of the system, or
 /// where, what was expected, and what was found. Checked are structure, digests, and the bytecode of modules.
 nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size_t workers);
 

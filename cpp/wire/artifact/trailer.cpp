@@ -71,6 +71,7 @@ void check_texts(const schema::Trailer& content, std::size_t size) {
     if (i > 0 && content.metadata()->Get(i - 1)->key()->string_view() >= entry.key()->string_view())
       refuse({&path, "key"}, "keys in ascending order", "'" + shortened(entry.key()->string_view()) + "'");
   }
+  if (content.weights()) check_weights(*content.weights(), {&trailer_path, "weights"}, text);
 }
 
 [[noreturn]] void refuse_kind(bool image) {
@@ -165,6 +166,10 @@ void Trailer::check(const schema::Exported& root) const {
     check_indices(notes.weak_arguments(), Values::arguments(function).size(), {&path, "weak_arguments"});
     check_indices(notes.weak_results(), Values::results(function).size(), {&path, "weak_results"});
   }
+  const std::size_t arguments = Values::arguments(root).size();
+  if (content_->weights() && content_->weights()->tensors()->size() > arguments)
+    refuse({&trailer_path, "weights"}, "at most " + std::to_string(arguments) + " tensors, one for each argument",
+           std::to_string(content_->weights()->tensors()->size()));
   if (count != functions)
     refuse({&trailer_path, "functions"}, "notes on " + std::to_string(count) + " functions", std::to_string(functions));
   if (position != artifact_.size())
@@ -194,6 +199,7 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
   for (const std::string& constraint : notes.constraints) size += constraint.size() + 64;
   for (const Notes::Function& function : notes.functions)
     size += 4 * (function.weak_arguments.size() + function.weak_results.size()) + 128;
+  if (notes.weights) size += notes.weights->size();
   if (size >= max_buffer_size / 2) throw TooLarge();
 
   std::vector<Offset<schema::FunctionNotes>> functions;
@@ -220,8 +226,10 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
     }
     metadata = fbb_.CreateVector(entries);
   }
+  Offset<schema::Weights> weights;
+  if (notes.weights) weights = write_weights(fbb_, *notes.weights);
   const auto writer = fbb_.CreateString(notes.writer);
-  fbb_.Finish(schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata));
+  fbb_.Finish(schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata, weights));
 }
 
 void TrailerWriter::set_module_digest(std::size_t order, const Digest& digest) {

@@ -14,6 +14,7 @@
 #include "exported_generated.h"
 #include "trailer_generated.h"
 #include "wire/artifact/layout.h"
+#include "wire/artifact/weights.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::wire {
@@ -68,6 +69,7 @@ struct Notes {
 
   std::string writer;
   std::vector<std::pair<std::string, std::string>> metadata;  // by ascending key; values are JSON
+  std::optional<Weights> weights = {};
   std::vector<std::string> constraints = {};
   std::vector<Function> functions = {};
 };

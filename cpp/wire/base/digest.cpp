@@ -45,4 +45,21 @@ Digest copy_and_digest(std::uint8_t* target, std::span<const std::uint8_t> bytes
   return canonical(XXH3_128bits_digest(&state));
 }
 
+struct Digester::State {
+  XXH3_state_t xxh3;
+};
+
+Digester::Digester() : state_(std::make_unique<State>()) {
+  XXH3_INITSTATE(&state_->xxh3);
+  XXH3_128bits_reset(&state_->xxh3);
+}
+
+Digester::~Digester() = default;
+
+void Digester::update(std::span<const std::uint8_t> part) {
+  XXH3_128bits_update(&state_->xxh3, part.data(), part.size());
+}
+
+Digest Digester::digest() const { return canonical(XXH3_128bits_digest(&state_->xxh3)); }
+
 }  // namespace jaxexp::wire

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -19,5 +20,22 @@ std::uint64_t seeded_hash(std::string_view text);
 
 /// Copies bytes and returns their digest, in one pass through memory.
 Digest copy_and_digest(std::uint8_t* target, std::span<const std::uint8_t> bytes);
+
+/// The digest of bytes that are never in memory together: it is fed one part after the other.
+class Digester {
+ public:
+  Digester();
+  ~Digester();
+  Digester(const Digester&) = delete;
+  Digester& operator=(const Digester&) = delete;
+
+  void update(std::span<const std::uint8_t> part);
+  /// Of all parts so far.
+  Digest digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace jaxexp::wire

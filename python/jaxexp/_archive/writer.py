@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._artifact.metadata import to_json
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, UnsupportedError
 from jaxexp._io import files, lock
 from jaxexp._io.sources import open_source
 from jaxexp._public import public
@@ -109,6 +109,7 @@ class ArchiveWriter:
         Raises:
             ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
                 serialized.
+            UnsupportedError: it has weights, which archives do not hold.
             DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
@@ -410,6 +411,9 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
     from jaxexp._exported import Exported
 
     if isinstance(exported_or_bytes, Exported):
+        if exported_or_bytes.weights:
+            fun_name = exported_or_bytes.fun_name
+            raise UnsupportedError(f"{fun_name} has weights, which archives do not hold: add its program, unbound")
         return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
     raise ExportTypeError(
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "

@@ -13,7 +13,7 @@ from jaxexp._public import public
 
 from . import module_head, op_sharding
 from .chain import chain
-from .inspection import Inspection, Value
+from .inspection import Inspection, Value, Weight
 from .operations import not_understood
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         modules_checked=check_modules and bool(functions),
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
+        weights=_weights(artifact),
     )
 
 
@@ -128,6 +129,13 @@ def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
     from .metadata import from_json  # takes a while to import, for what few artifacts have
 
     return from_json(texts)
+
+
+def _weights(artifact: _native.Artifact) -> tuple[Weight, ...]:
+    files, tensors = artifact.weights() or ([], [])
+    return tuple(
+        Weight(name=name, file=files[file][0], bytes=size, digest=digest.hex()) for name, file, size, digest in tensors
+    )
 
 
 def _head(module: memoryview) -> dict[str, Any]:

@@ -44,6 +44,23 @@ class Value:
         return text if self.kept else f"{text}, not used"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """A weight: the value of one of the first arguments, which is in a file beside the artifact.
+
+    Attributes:
+        name: its name there.
+        file: the name of the file.
+        bytes: how many bytes it has.
+        digest: the XXH3 digest of these bytes, as a hexadecimal number.
+    """
+
+    name: str
+    file: str
+    bytes: int
+    digest: str
+
+
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
@@ -84,6 +101,7 @@ class Inspection:
             metadata is always compared.
         constraints: the constraints on dimension variables.
         metadata: the `metadata` that the artifact was written with; None if there is none.
+        weights: the weights in files beside it, which are the first arguments. The files are not looked at.
     """
 
     fun_name: str
@@ -115,6 +133,7 @@ class Inspection:
     modules_checked: bool
     constraints: tuple[str, ...]
     metadata: dict[str, Any] | None = dataclasses.field(hash=False)
+    weights: tuple[Weight, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` accepts."""
@@ -138,11 +157,16 @@ class Inspection:
             **({"not known": _listed(self.unknown_operations)} if self.unknown_operations else {}),
             "VJPs": _listed(vjps),
             "size": f"{self.total_bytes:,} bytes",
+            **({"weights": self._weights()} if self.weights else {}),
             "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",
             "constraints": _listed(self.constraints),
             "metadata": "none" if self.metadata is None else _listed(f"{k} = {v!r}" for k, v in self.metadata.items()),
         }
         return "\n".join([f"{self.fun_name}:", *(f"  {name:<13}{text}" for name, text in facts.items())])
+
+    def _weights(self) -> str:
+        files = _listed(dict.fromkeys(weight.file for weight in self.weights))
+        return f"{len(self.weights):,}, {sum(weight.bytes for weight in self.weights):,} bytes, in {files}"
 
     def _digests(self) -> str:
         shown = f"digest of the module {self.module_digests[0]}"
@@ -150,6 +174,7 @@ class Inspection:
 
 
 part_of(Inspection, Value)
+part_of(Inspection, Weight)
 
 
 def _calls(counts: dict[str, int] | None) -> str:

@@ -15,7 +15,6 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._function.data import ExportedData
 from jaxexp._module import batch_dim
 
-from .derivatives import differentiable_indices
 from .looped import partitions, reshaped
 from .mapped import Element, Level, mapped_p
 from .primitive import abstract_eval, call_exported_p, pushforward_p
@@ -27,8 +26,11 @@ def _batching_rule(primitive: Any) -> Callable[..., Any]:
     ) -> tuple[Any, Any]:
         wrt, batch = params.get("wrt"), batch_dim.of(exported)
         led = None if batch is None else (batch.arguments, batch.results)
+        results = params.get("results")
         if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
-            led = (*led[0], *(led[0][i] for i in wrt)), (True,) * len(differentiable_indices(exported.out_avals))
+            led = (*led[0], *(led[0][i] for i in wrt)), led[1]
+        if led is not None and results is not None:
+            led = led[0], tuple(led[1][i] for i in results)
 
         def fits(avals: Sequence[Any]) -> bool:
             assert batch is not None
@@ -39,8 +41,7 @@ def _batching_rule(primitive: Any) -> Callable[..., Any]:
             return True
 
         bind = functools.partial(primitive.bind, exported=exported, **params)
-        nr_results = len(exported.out_avals if wrt is None else differentiable_indices(exported.out_avals))
-        element = Element(exported, wrt, tuple(range(nr_results)))
+        element = Element(exported, wrt, tuple(range(len(exported.out_avals)) if results is None else results))
         return _run(bind, axis_data, args, dims, led, fits, element, ())
 
     return rule

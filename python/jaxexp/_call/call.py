@@ -18,15 +18,15 @@ from . import batching, derivatives, lowering, mapped_lowering, trees  # noqa: F
 from .primitive import call_exported_p
 from .shared import MAKING, first_of_equals, have_same_nodes
 
-_are_plain = _native.Arguments(
+are_plain = _native.Arguments(
     _jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry, _jax.registered_pytree_nodes
 ).are_plain
 
 
 def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _jax.trace_state_clean():
-        if not _are_plain(args, kwargs):
-            _refuse_misread(exported, args, kwargs)
+        if not are_plain(args, kwargs):
+            refuse_misread(exported, args, kwargs)
         # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could. What
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
@@ -36,7 +36,7 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
             trees.leaves_and_out_tree(exported, args, kwargs)
             raise
         except (ValueError, jax.errors.JaxRuntimeError) as error:
-            _explain(exported, error)
+            explain(exported, error)
             raise
     return _call_traced(exported, args, kwargs)
 
@@ -53,11 +53,11 @@ def compiled(exported: ExportedData, program: Any) -> Any:
     try:
         return program.compile()
     except (ValueError, jax.errors.JaxRuntimeError) as error:
-        _explain(exported, error)
+        explain(exported, error)
         raise
 
 
-def _explain(exported: ExportedData, error: Exception) -> None:
+def explain(exported: ExportedData, error: Exception) -> None:
     """Raises a clearer error in the place of one of JAX's, where there is more to say."""
     if isinstance(error, ValueError):
         if (reason := mlir.why_not_refined(error)) is not None:
@@ -66,7 +66,7 @@ def _explain(exported: ExportedData, error: Exception) -> None:
         raise ExportRuntimeError(f"calling {exported.fun_name}: {reason}") from error
 
 
-def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises JAX's own error for an argument that is no array to it.
 
     JAX raises it while it traces a function. But when the function is compiled, jit takes big-endian arrays, and those
@@ -88,13 +88,18 @@ def _shared_callable(exported: ExportedData) -> Any:
     has_generic_nodes = trees.has_generic_nodes(exported)
     with MAKING:
         if has_generic_nodes:
-            return _OfLeaves(data.bare(exported), data.kept(first, "_jitted_leaves", _jitted_leaves))
+            return _OfLeaves(data.bare(exported), compiled_leaves(first))
         jitted = data.kept(first, "_jitted", _jitted)
-    return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
+    return jitted if have_same_nodes(exported.out_tree, first.out_tree) else InOwnTree(exported.out_tree, jitted)
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
     return _jit(exported, _call_traced)
+
+
+def compiled_leaves(first: ExportedData) -> Any:
+    """The function of leaves that the first of equal functions keeps for all of them."""
+    return data.kept(first, "_jitted_leaves", _jitted_leaves)
 
 
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
@@ -115,7 +120,7 @@ def _jit(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any
     return jitted
 
 
-class _InOwnTree:
+class InOwnTree:
     """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
 
     __slots__ = ("jitted", "out_tree")

@@ -13,31 +13,31 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 
-from .primitive import abstract_eval, call_exported_p, pushforward_p
+from .primitive import abstract_eval, call, call_exported_p, pushforward_p
 from .shared import first_of_equals
 
 
-def _is_differentiable(aval: Any) -> bool:
+def is_differentiable(aval: Any) -> bool:
     return bool(aval.to_tangent_aval().dtype != _jax.float0)
 
 
-def differentiable_indices(avals: Sequence[Any]) -> list[int]:
-    return [i for i, aval in enumerate(avals) if _is_differentiable(aval)]
-
-
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, exported: ExportedData) -> tuple[Any, Any]:
-    results = call_exported_p.bind(*primals, exported=exported)
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, exported: ExportedData, results: Sequence[int] | None = None
+) -> tuple[Any, Any]:
+    wanted = range(len(exported.out_avals)) if results is None else results
+    values = call(primals, exported, results)
     wrt = tuple(i for i, tangent in enumerate(tangents) if not isinstance(tangent, _jax.Zero))
-    out_tangents: list[Any] = [_jax.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
-    differentiable = differentiable_indices(exported.out_avals)
-    if wrt and differentiable:
-        pushed = pushforward_p.bind(*primals, *(tangents[i] for i in wrt), exported=exported, wrt=wrt)
-        for i, tangent in zip(differentiable, pushed, strict=True):
-            out_tangents[i] = tangent
-    return results, out_tangents
+    out_tangents: list[Any] = [_jax.Zero(jax.typeof(value).to_tangent_aval()) for value in values]
+    moving = tuple(i for i in wanted if is_differentiable(exported.out_avals[i]))
+    if wrt and moving:
+        directions = (tangents[i] for i in wrt)
+        pushed = pushforward_p.bind(*primals, *directions, exported=exported, wrt=wrt, results=moving)
+        by_result = dict(zip(moving, pushed, strict=True))
+        out_tangents = [by_result.get(i, tangent) for i, tangent in zip(wanted, out_tangents, strict=True)]
+    return values, out_tangents
 
 
-def _transpose(cotangents: Any, *args: Any, exported: ExportedData) -> Any:
+def _transpose(cotangents: Any, *args: Any, exported: ExportedData, **_: Any) -> Any:
     raise UnsupportedError(
         f"jax.linear_transpose of {exported.fun_name}: nothing says that an exported function is linear. For one that "
         "is, jax.vjp at any point gives its transpose"
@@ -48,12 +48,13 @@ _jax.primitive_jvps[call_exported_p] = _jvp
 _jax.primitive_transposes[call_exported_p] = _transpose
 
 
-def _pushforward(*primals_and_tangents: Any, exported: ExportedData, wrt: tuple[int, ...]) -> list[Any]:
-    """The tangents of the differentiable results, given the tangents of the arguments `wrt`."""
+def _pushforward(
+    *primals_and_tangents: Any, exported: ExportedData, wrt: tuple[int, ...], results: tuple[int, ...]
+) -> Any:
+    """The tangents of some results, which are differentiable, given the tangents of the arguments `wrt`."""
     n = len(exported.in_avals)
     function, operands = pushforward_call(primals_and_tangents[:n], primals_and_tangents[n:], exported, wrt)
-    pulled = call_exported_p.bind(*operands, exported=function)[n:]
-    return [pulled[i] for i in differentiable_indices(exported.out_avals)]
+    return call(operands, function, [n + i for i in results])
 
 
 def pushforward_call(
@@ -100,44 +101,53 @@ def _zeros(aval: Any) -> Any:
     return jax.numpy.zeros(aval.shape, aval.dtype)
 
 
-def _pushforward_abstract_eval(*avals: Any, exported: ExportedData, wrt: tuple[int, ...]) -> Any:
-    out_avals, effects = abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
-    return tuple(aval.to_tangent_aval() for aval in out_avals if _is_differentiable(aval)), effects
+def _pushforward_abstract_eval(
+    *avals: Any, exported: ExportedData, wrt: tuple[int, ...], results: tuple[int, ...]
+) -> Any:
+    out_avals, effects = abstract_eval(*avals[: len(exported.in_avals)], exported=exported, results=results)
+    return tuple(aval.to_tangent_aval() for aval in out_avals), effects
 
 
 def _pushforward_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, exported: ExportedData, wrt: tuple[int, ...]
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    exported: ExportedData,
+    wrt: tuple[int, ...],
+    results: tuple[int, ...],
 ) -> tuple[Any, Any]:
     n = len(exported.in_avals)
     moved = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, _jax.Zero)]
     if moved and moved[0] >= n:  # only directions, in which it is linear
-        results = pushforward_p.bind(*primals, exported=exported, wrt=wrt)
+        values = pushforward_p.bind(*primals, exported=exported, wrt=wrt, results=results)
         moved_wrt = tuple(wrt[i - n] for i in moved)
         directions = [tangents[i] for i in moved]
-        return results, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=moved_wrt)
+        return values, pushforward_p.bind(*primals[:n], *directions, exported=exported, wrt=moved_wrt, results=results)
     function, operands = pushforward_call(primals[:n], primals[n:], exported, wrt)
     moves = [_jax.Zero(jax.typeof(operand).to_tangent_aval()) for operand in operands]
     moves[:n] = tangents[:n]
     for i, tangent in zip(wrt, tangents[n:], strict=True):
         moves[len(operands) - n + i] = tangent
-    results, pushed = _jvp(operands, moves, exported=function)
-    differentiable = [n + i for i in differentiable_indices(exported.out_avals)]
-    return [results[i] for i in differentiable], [pushed[i] for i in differentiable]
+    values, pushed = _jvp(operands, moves, exported=function, results=[n + i for i in results])
+    return values, pushed
 
 
 def _pushforward_transpose(
-    cotangents: Sequence[Any], *primals_and_tangents: Any, exported: ExportedData, wrt: tuple[int, ...]
+    cotangents: Sequence[Any],
+    *primals_and_tangents: Any,
+    exported: ExportedData,
+    wrt: tuple[int, ...],
+    results: tuple[int, ...],
 ) -> list[Any]:
     n = len(exported.in_avals)
     primals, tangents = primals_and_tangents[:n], primals_and_tangents[n:]
     out_avals, _ = abstract_eval(*map(jax.typeof, primals), exported=exported)
-    given = zip(differentiable_indices(out_avals), cotangents, strict=True)
+    given = zip(results, cotangents, strict=True)
     known = {i: cotangent for i, cotangent in given if not isinstance(cotangent, _jax.Zero)}
-    pulled = call_exported_p.bind(*primals, *cotangents_of(out_avals, known), exported=exported.vjp())
-    of_tangents = [
-        as_type(pulled[i], tangent.aval, exported) if _jax.is_undefined_primal(tangent) else None
-        for i, tangent in zip(wrt, tangents, strict=True)
-    ]
+    wanted = {i: t.aval for i, t in zip(wrt, tangents, strict=True) if _jax.is_undefined_primal(t)}
+    pulled = call([*primals, *cotangents_of(out_avals, known)], exported.vjp(), sorted(wanted))
+    found = dict(zip(sorted(wanted), pulled, strict=True))
+    of_tangents = [as_type(found[i], wanted[i], exported) if i in wanted else None for i in wrt]
     return [None] * n + of_tangents
 
 
@@ -161,8 +171,8 @@ _jax.primitive_transposes[pushforward_p] = _pushforward_transpose
 _jax.register_lowering(pushforward_p, _jax.lower_as_function(_pushforward))
 
 
-def _run_pushforward(*args: Any, exported: ExportedData, wrt: tuple[int, ...]) -> Any:
-    return _jax.apply_primitive(pushforward_p, *args, exported=first_of_equals(exported), wrt=wrt)
+def _run_pushforward(*args: Any, exported: ExportedData, **params: tuple[int, ...]) -> Any:
+    return _jax.apply_primitive(pushforward_p, *args, exported=first_of_equals(exported), **params)
 
 
 pushforward_p.def_impl(_run_pushforward)

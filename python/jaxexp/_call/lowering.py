@@ -17,7 +17,7 @@ from jaxexp._module import custom_calls, mlir, runnable
 from .primitive import call_exported_p
 
 
-def _lower(ctx: Any, *operands: Any, exported: ExportedData) -> Sequence[Any]:
+def _lower(ctx: Any, *operands: Any, exported: ExportedData, results: Sequence[int] | None = None) -> Sequence[Any]:
     module_context = ctx.module_context
     if exported.uses_global_constants:
         module_context.shape_poly_state.uses_dim_vars = True
@@ -40,12 +40,12 @@ def _lower(ctx: Any, *operands: Any, exported: ExportedData) -> Sequence[Any]:
     if tokens:
         out = zip(exported.ordered_effects, call.results[: len(tokens)], strict=True)
         ctx.set_tokens_out(_jax.TokenSet({effect: (token,) for effect, token in out}))
-    return [
-        _constrained(ctx, mlir.converted(result, _jax.aval_to_ir_type(module_context, _physical(aval))), aval, sharding)
-        for result, aval, sharding in zip(
-            call.results[len(tokens) :], ctx.avals_out, exported._out_named_shardings, strict=True
-        )
-    ]
+    wanted = range(len(exported.out_avals)) if results is None else results
+    returned = []
+    for i, aval in zip(wanted, ctx.avals_out, strict=True):
+        result = mlir.converted(call.results[len(tokens) + i], _jax.aval_to_ir_type(module_context, _physical(aval)))
+        returned.append(_constrained(ctx, result, aval, exported._out_named_shardings[i]))
+    return returned
 
 
 _jax.register_lowering(call_exported_p, _lower)

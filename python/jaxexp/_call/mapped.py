@@ -16,8 +16,8 @@ from jax import lax
 from jaxexp import _jax
 from jaxexp._function.data import ExportedData
 
-from .derivatives import as_type, cotangents_of, differentiable_indices
-from .primitive import abstract_eval, call_exported_p, pushforward_p
+from .derivatives import as_type, cotangents_of, is_differentiable
+from .primitive import abstract_eval, call, call_exported_p, pushforward_p
 from .shared import first_of_equals
 
 mapped_p = _jax.Primitive("call_exported_mapped")
@@ -48,7 +48,7 @@ class Element:
     Attributes:
         exported: the function.
         wrt: for a pushforward, the arguments that have a tangent; None for a call.
-        results: which of its results are wanted.
+        results: which of the function's results are wanted, or which of their tangents.
     """
 
     exported: ExportedData
@@ -57,19 +57,22 @@ class Element:
 
     def bind(self, *arguments: Any) -> list[Any]:
         """One call."""
-        if self.wrt is None:
-            results = call_exported_p.bind(*arguments, exported=self.exported)
-        else:
-            results = pushforward_p.bind(*arguments, exported=self.exported, wrt=self.wrt)
-        return [results[i] for i in self.results]
+        found: list[Any] = (
+            call(arguments, self.exported, self.results)
+            if self.wrt is None
+            else pushforward_p.bind(*arguments, exported=self.exported, wrt=self.wrt, results=self.results)
+        )
+        return found
 
     def types(self, avals: Sequence[Any]) -> tuple[list[Any], set[Any]]:
         """The types of the results, and the effects."""
         if self.wrt is None:
-            types, effects = abstract_eval(*avals, exported=self.exported)
+            types, effects = abstract_eval(*avals, exported=self.exported, results=self.results)
         else:
-            types, effects = pushforward_p.abstract_eval(*avals, exported=self.exported, wrt=self.wrt)
-        return [types[i] for i in self.results], effects
+            types, effects = pushforward_p.abstract_eval(
+                *avals, exported=self.exported, wrt=self.wrt, results=self.results
+            )
+        return list(types), effects
 
 
 def of_element(avals: Sequence[Any], levels: Sequence[Level]) -> list[Any]:
@@ -153,11 +156,9 @@ def _jvp(
         return _jvp_of_pushforward(primals, tangents, moved, element, levels)
     results = mapped_p.bind(*primals, element=element, levels=levels)
     out_tangents: list[Any] = [_jax.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
-    # A pushforward has results only for those of the function that are differentiable.
-    place = {result: i for i, result in enumerate(differentiable_indices(element.exported.out_avals))}
-    wanted = [i for i, result in enumerate(element.results) if result in place]
+    wanted = [i for i, result in enumerate(element.results) if is_differentiable(element.exported.out_avals[result])]
     if moved and wanted:
-        pushforward = Element(element.exported, tuple(moved), tuple(place[element.results[i]] for i in wanted))
+        pushforward = Element(element.exported, tuple(moved), tuple(element.results[i] for i in wanted))
         of_moved = (tangents[i] for i in moved)
         pushed = mapped_p.bind(*primals, *of_moved, element=pushforward, levels=_extended(levels, moved, wanted))
         for i, tangent in zip(wanted, pushed, strict=True):
@@ -181,8 +182,10 @@ def _jvp_of_pushforward(
         known = dict(zip(moved, arrays[len(primals) :], strict=True))
         values = arrays[: len(primals)]
         moves = [known.get(i, _jax.Zero(jax.typeof(value).to_tangent_aval())) for i, value in enumerate(values)]
-        _, out = _jax.primitive_jvps[pushforward_p](values, moves, exported=element.exported, wrt=element.wrt)
-        return [_instantiated(out[i]) for i in element.results]
+        _, out = _jax.primitive_jvps[pushforward_p](
+            values, moves, exported=element.exported, wrt=element.wrt, results=element.results
+        )
+        return list(map(_instantiated, out))
 
     over = _extended(levels, moved, range(len(element.results)))
     return results, each(pushed, over)(*primals, *(tangents[i] for i in moved))
@@ -204,9 +207,8 @@ def _transpose(cotangents: Sequence[Any], *args: Any, element: Element, levels: 
     primals, tangents = args[:n], args[n:]
     of_primals = [dataclasses.replace(level, batched=level.batched[:n]) for level in levels]
     out_avals, _ = abstract_eval(*of_element(list(map(jax.typeof, primals)), of_primals), exported=exported)
-    differentiable = differentiable_indices(out_avals)
     known = {
-        differentiable[result]: (cotangent, i)
+        result: (cotangent, i)
         for i, (result, cotangent) in enumerate(zip(element.results, cotangents, strict=True))
         if not isinstance(cotangent, _jax.Zero)
     }

@@ -16,7 +16,7 @@ from jaxexp._function.data import ExportedData
 from jaxexp._raise.newest import Newest
 from jaxexp._raise.refused import RefusedError
 
-from .derivatives import differentiable_indices, pushforward_call
+from .derivatives import pushforward_call
 from .looped import loop
 from .lowering import check_call
 from .mapped import Element, Level, each, mapped_p
@@ -110,9 +110,8 @@ def _one(element: Element, platforms: Sequence[str]) -> Callable[..., Sequence[A
     def pushed(*arrays: Any) -> Sequence[Any]:
         assert wrt is not None
         function, operands = pushforward_call(arrays[:n], arrays[n:], exported, wrt)
-        results = _call_raised(function, operands, platforms)[n:]
-        differentiable = differentiable_indices(exported.out_avals)
-        return [results[differentiable[i]] for i in element.results]
+        results = _call_raised(function, operands, platforms)
+        return [results[n + i] for i in element.results]
 
     return called if wrt is None else pushed
 

@@ -15,6 +15,7 @@ from jaxexp._function.data import ExportedData
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
+from .bound import bound_of
 from .call import compiled, lowered
 
 # JAX keeps the code of so many functions, those that were used last.
@@ -124,7 +125,8 @@ def _begin(pool: concurrent.futures.Executor, item: Any, place: Any) -> concurre
     """Lowers a function here, where JAX's context managers are in force, and has it compiled in another thread."""
     try:
         exported, args, kwargs = _function_and_arguments(item, place)
-        program = lowered(exported, args, kwargs)
+        bound = bound_of(exported)
+        program = lowered(exported, args, kwargs) if bound is None else bound.lowered(args, kwargs)
     except Exception as error:
         failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
         failed.set_exception(error)
@@ -155,7 +157,8 @@ def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[
             f"and (function, args, kwargs), not {type(item)}"
         )
     if len(given) == 1:
-        return (exported, *_arguments(exported, place))
+        bound = bound_of(exported)
+        return (exported, *_arguments(exported if bound is None else bound.rest, place))
     args, kwargs = given[1], given[2] if len(given) == 3 else {}
     if not isinstance(args, tuple) or not isinstance(kwargs, dict):
         raise ExportTypeError(

@@ -4,6 +4,9 @@
 direction, it transposes to a call of the VJP, which is what reverse mode needs. Where forward mode really runs it, it
 is computed from the VJP of the VJP, whose part that belongs to the cotangents is the pushforward.
 
+The parameter `results` says which results are wanted, where that is not all of them. The compiler then drops what
+computes the others: a gradient by the inputs of a model does not compute that by its weights.
+
 Their rules are in `lowering`, `derivatives` and `batching`.
 """
 
@@ -29,9 +32,19 @@ pushforward_p = _jax.Primitive("call_exported_pushforward")
 pushforward_p.multiple_results = True
 
 
-def abstract_eval(*in_avals: Any, exported: ExportedData) -> tuple[tuple[Any, ...], set[Any]]:
+def call(arguments: Sequence[Any], exported: ExportedData, results: Sequence[int] | None = None) -> Any:
+    """The results of a function, or those at some indices."""
+    if results is None or len(results) == len(exported.out_avals):
+        return call_exported_p.bind(*arguments, exported=exported)
+    return call_exported_p.bind(*arguments, exported=exported, results=tuple(results))
+
+
+def abstract_eval(
+    *in_avals: Any, exported: ExportedData, results: tuple[int, ...] | None = None
+) -> tuple[tuple[Any, ...], set[Any]]:
     """The types of the results, and the effects, for arguments of these types."""
-    return _types_and_effects(exported, in_avals)
+    types, effects = _types_and_effects(exported, in_avals)
+    return types if results is None else tuple(types[i] for i in results), effects
 
 
 @_jax.cached_with_first()
@@ -99,8 +112,8 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
         raise ExportError(f"calling {exported.fun_name}: {error}") from error
 
 
-def _run(*args: Any, exported: ExportedData) -> Any:
-    return _jax.apply_primitive(call_exported_p, *args, exported=first_of_equals(exported))
+def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
+    return _jax.apply_primitive(call_exported_p, *args, exported=first_of_equals(exported), **results)
 
 
 call_exported_p.def_impl(_run)

@@ -21,10 +21,7 @@ from .primitive import abstract_eval
 
 def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
     """`Exported.specialize`."""
-    check_one_scope(exported.fun_name, args_specs, kwargs_specs)
-    given, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
-    specs = trees.fit(exported, in_tree).arranged(given)
-    in_avals = tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
+    in_avals = specialized_avals(exported, args_specs, kwargs_specs)
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if in_avals == exported.in_avals:
         return exported
@@ -45,6 +42,20 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
     )
     data.with_weak_types_of(result, exported)
     return data.remember(result, metadata=data.metadata_of(exported), compatibility=data.compatibility_of(exported))
+
+
+def specialized_avals(
+    exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The abstract values of the arguments that specs say.
+
+    Raises:
+        ExportError: a spec does not fit the signature.
+    """
+    check_one_scope(exported.fun_name, args_specs, kwargs_specs)
+    given, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
+    specs = trees.fit(exported, in_tree).arranged(given)
+    return tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
 
 
 def _convention_version(exported: ExportedData) -> int:

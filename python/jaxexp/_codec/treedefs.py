@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -67,6 +67,11 @@ def _nodes_one_by_one(treedef: Any) -> list[Node]:
     nodes = [node for child in children for node in _nodes_one_by_one(child)]
     type_, data = treedef.node_data() or (None, None)
     return [*nodes, Node(type_, data, len(children))]
+
+
+def tuple_of(children: Sequence[Any]) -> Any:
+    """The structure of a tuple. Its children may come from different registries, as those of traced functions do."""
+    return _jax.PyTreeDef.from_node_data_and_children(_jax.tree_registry, (tuple, None), children)
 
 
 def replace(treedef: Any, nodetype: type, replacement: Callable[[Any, int], tuple[type, Any] | None]) -> Any:

@@ -16,6 +16,7 @@ from jaxexp._function.convention import OLDEST_VERSION
 from jaxexp._module import mlir, runnable
 from jaxexp._public import public
 from jaxexp._read.decode import read
+from jaxexp._write.serialize import serialize
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -34,7 +35,7 @@ def migrate(
     HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
     StableHLO version that `Exported.serialize` writes. The function does not change: name, trees, types, platforms,
     devices and effects stay the same. To make sure, the new artifact is read again and its signature is compared with
-    the old one.
+    the old one. If the artifact has weights in files beside it, so does the new one.
 
     Args:
         buffer: an artifact, as for `deserialize`.
@@ -53,7 +54,7 @@ def migrate(
     """
     old = read(buffer)
     order = data.stored_orders(old)
-    blob = _up_to_date(old).serialize(order, to, metadata=old.metadata)
+    blob = serialize(_up_to_date(old), order, to, True, old.metadata, False, data.weights_in_trailer(old))
     migrated = read(bytes(blob))
     for before, after in zip(data.stored_chain(old), data.stored_chain(migrated), strict=True):
         _check_signatures(before, after, named_shardings=to is None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxexp import _jax
 from jaxexp._artifact import module_head
+from jaxexp._bound.bound import BoundExported
 from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
 from jaxexp._function import data
@@ -25,6 +27,7 @@ from jaxexp._write.reader import check_choice
 from .lower import Lowering, lower, not_jitted
 from .surroundings import Surroundings
 from .vjp import vjp_function
+from .weights import ByContent, Named, StillThere, with_weights
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ def export(
     _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
     batch_dim: str | None = None,
     compatibility: str | None = None,
+    weights: Any = None,
 ) -> Callable[..., Exported]:
     """Prepares the export of a jitted function.
 
@@ -66,6 +70,11 @@ def export(
             can read this function. The function is lowered for that release, and `serialize` and `save` of the function
             and of its VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago,
             as in `jax.export`.
+        weights: arrays that the function closes over and that become weights: they stay outside of the module, and the
+            result is a `BoundExported`. A pytree, such as the parameters of a model: those of its leaves that the
+            function uses become weights, named by their paths (``layers/0/w``). They must be the same objects that the
+            function uses. Or True: all arrays of 4 KiB or more, named by their content. None and False leave all arrays
+            in the module. If large arrays have to stay there, a warning says which ones.
 
     Returns:
         A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec
@@ -77,6 +86,7 @@ def export(
         ExportError: `fun_jit` is not jitted. The returned function raises it for symbolic dimensions of several scopes,
             for custom calls that are not known to be stable, for a `batch_dim` that contradicts the shapes, and for
             anything that the release in `compatibility` does not support.
+            It raises it, too, if `weights` are given and there are none in the function, or two would have one name.
         NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
 
     Example:
@@ -90,21 +100,63 @@ def export(
     chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
     check_choice(compatibility)
+    choice = None if weights is None or weights is False else ByContent() if weights is True else Named(weights)
 
     def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
-        version = _calling_convention_version()
-        check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
-        with retarget.lowering_context(compatibility):
-            lowering = lower(fun_jit, args_specs, kwargs_specs, actual_platforms, _override_lowering_rules)
-        if batch_dim is not None:
-            batch_dims.check(
-                batch_dim, lowering.fun_name, lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
-            )
-        exported = _exported(lowering, version, checks, batch_dim)
-        return exported if compatibility is None else _for_readers(exported, compatibility)
+        how = _How(actual_platforms, checks, _override_lowering_rules, batch_dim, compatibility)
+        if choice is None:
+            return how.export(fun_jit, args_specs, kwargs_specs)
+        found: dict[str, Any] = {}
+
+        def rewrite(traced: Any) -> Any:
+            rewritten, taken = with_weights(traced, choice)
+            found.update(taken)
+            return rewritten
+
+        program = how.export(fun_jit, args_specs, kwargs_specs, rewrite, found)
+        return BoundExported.of(program, found)
 
     return do_export
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _How:
+    """How a function is exported, by the options of `export`."""
+
+    platforms: tuple[str, ...]
+    checks: tuple[DisabledSafetyCheck, ...]
+    override_lowering_rules: Sequence[tuple[Any, Any]] | None
+    batch_dim: str | None
+    compatibility: str | None
+
+    def export(
+        self,
+        fun_jit: Any,
+        args_specs: Sequence[Any],
+        kwargs_specs: dict[str, Any],
+        rewrite: Callable[[Any], Any] | None = None,
+        weights: Mapping[str, Any] | None = None,
+    ) -> Exported:
+        """The program: a function whose first argument are its weights, if there are any.
+
+        Args:
+            fun_jit: the jitted function.
+            args_specs: specs of its positional arguments.
+            kwargs_specs: specs of its keyword arguments.
+            rewrite: as in `lower`.
+            weights: the values of the first arguments, by their names. They are asked for after `rewrite` was called.
+        """
+        version = _calling_convention_version()
+        check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
+        with retarget.lowering_context(self.compatibility):
+            lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, rewrite)
+        if self.batch_dim is not None:
+            facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
+            batch_dims.check(self.batch_dim, lowering.fun_name, *facts)
+        still_there = StillThere(weights) if weights else None
+        exported = _exported(lowering, version, self.checks, self.batch_dim, still_there)
+        return exported if self.compatibility is None else _for_readers(exported, self.compatibility)
 
 
 def _for_readers(exported: Exported, compatibility: str) -> Exported:
@@ -124,7 +176,11 @@ def _calling_convention_version() -> int:
 
 
 def _exported(
-    lowering: Lowering, version: int, checks: tuple[DisabledSafetyCheck, ...], batch_dim: str | None
+    lowering: Lowering,
+    version: int,
+    checks: tuple[DisabledSafetyCheck, ...],
+    batch_dim: str | None,
+    weights: StillThere | None,
 ) -> Exported:
     is_wrapped = lowering.has_symbolic_arguments() or bool(lowering.ordered_effects)
     # The lowering's own module is in JAX's caches. One attribute that describes it does no harm there, and a copy costs
@@ -160,7 +216,7 @@ def _exported(
         calling_convention_version=version,
         module_kept_var_idx=lowering.kept_var_idx,
         uses_global_constants=lowering.uses_dim_vars,
-        _get_vjp=_ExportVjp(lowering.jaxpr, Surroundings.now()),
+        _get_vjp=_ExportVjp(lowering.jaxpr, Surroundings.now(), weights),
     )
 
 
@@ -176,10 +232,10 @@ def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size
 class _ExportVjp(LaterVjp):
     """Exports the VJP of a function that was exported in this process, in the surroundings of that export."""
 
-    __slots__ = ("_jaxpr", "_surroundings")
+    __slots__ = ("_jaxpr", "_surroundings", "_weights")
 
-    def __init__(self, jaxpr: Any, surroundings: Surroundings) -> None:
-        self._jaxpr, self._surroundings = jaxpr, surroundings
+    def __init__(self, jaxpr: Any, surroundings: Surroundings, weights: StillThere | None) -> None:
+        self._jaxpr, self._surroundings, self._weights = jaxpr, surroundings, weights
 
     def __call__(self, primal: Exported) -> Exported:
         with self._surroundings.restored():
@@ -190,10 +246,13 @@ class _ExportVjp(LaterVjp):
                 primal.out_avals,
                 primal._out_named_shardings,
             )
-            return export(
-                function,
-                platforms=primal.platforms,
-                disabled_checks=primal.disabled_safety_checks,
-                batch_dim=batch_dims.of_vjp(primal),
-                compatibility=data.compatibility_of(primal),
-            )(*specs)
+            how = _How(
+                primal.platforms,
+                primal.disabled_safety_checks,
+                None,
+                batch_dims.of_vjp(primal),
+                data.compatibility_of(primal),
+            )
+            if self._weights is None:
+                return how.export(function, specs, {})
+            return how.export(function, specs, {}, self._weights.without_copies, self._weights.arrays())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -46,8 +46,17 @@ def lower(
     kwargs_specs: dict[str, Any],
     platforms: Sequence[str],
     override_lowering_rules: Any,
+    rewrite: Callable[[Any], Any] | None = None,
 ) -> Lowering:
     """Traces and lowers `fun_jit` for all `platforms` together.
+
+    Args:
+        fun_jit: the jitted function.
+        args_specs: specs of its positional arguments.
+        kwargs_specs: specs of its keyword arguments.
+        platforms: the platforms.
+        override_lowering_rules: as in `export`.
+        rewrite: makes what is lowered of the `jax.stages.Traced`.
 
     Raises:
         UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
@@ -55,6 +64,8 @@ def lower(
     traced = fun_jit.trace(*args_specs, **kwargs_specs)
     if not isinstance(traced, jax.stages.Traced):
         raise ExportTypeError(not_jitted(fun_jit))
+    if rewrite is not None:
+        traced = rewrite(traced)
     lowered = traced.lower(
         lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
     )

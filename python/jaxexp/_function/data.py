@@ -223,6 +223,12 @@ def stored_orders(exported: ExportedData) -> int:
     return 0 if artifact is None else sum(1 for _ in chain(artifact)) - 1
 
 
+def weights_in_trailer(exported: ExportedData) -> Any | None:
+    """What `_native.Artifact.weights` returns for the artifact of a loaded function; None if there is none."""
+    artifact: Artifact | None = exported.__dict__.get("_artifact")
+    return None if artifact is None else artifact.weights()
+
+
 def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]) -> list[E]:
     """A function, its VJP, the VJP of that, and so on.
 
@@ -285,7 +291,12 @@ def _weak(exported: ExportedData, name: str, avals: Sequence[Any]) -> tuple[int,
 
 def with_weak_types_of(exported: E, other: ExportedData) -> E:
     """A function that was just made from another one: it notes the same weak types."""
-    exported.__dict__.update(_weak_arguments=weak_arguments(other), _weak_results=weak_results(other))
+    return note_weak_types(exported, weak_arguments(other), weak_results(other))
+
+
+def note_weak_types(exported: E, arguments: tuple[int, ...], results: tuple[int, ...]) -> E:
+    """Sets what `weak_arguments` and `weak_results` return."""
+    exported.__dict__.update(_weak_arguments=arguments, _weak_results=results)
     return exported
 
 

@@ -55,18 +55,20 @@ def surround_main(
     operands: Callable[[Sequence[Any]], Sequence[Any]],
     *,
     argument_attributes: Sequence[Any],
+    results: Sequence[int] | None = None,
 ) -> None:
     """Makes `main` of a module a private function, and puts a new main function in its place that calls it.
 
     Args:
         module: the module, which is changed; its MLIR context is entered.
         argument_types: the types of the new main's arguments.
-        result_types: the types of its results, one for each result of the old main. Where they differ, the shape is
-            known more precisely.
+        result_types: the types of its results. Where they differ from those of the old main, the shape is known more
+            precisely.
         operands: called at the new main's insertion point, with its arguments; returns what the old main is called
             with, up to the precision of the shapes.
-        argument_attributes: the attributes of the new main's arguments. Donation and aliasing refer to results, and
-            those keep their places.
+        argument_attributes: the attributes of the new main's arguments. Aliasing refers to results by their places.
+        results: which result of the old main each result is; None if they keep their places. If they do not, no
+            argument may be an alias.
     """
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
@@ -81,11 +83,13 @@ def surround_main(
         ip=ir.InsertionPoint.at_block_begin(module.body),
     )
     main.arg_attrs = ir.ArrayAttr.get(list(argument_attributes))
-    main.result_attrs = inner.result_attrs
+    places = range(len(inner.type.results)) if results is None else results
+    main.result_attrs = ir.ArrayAttr.get([inner.result_attrs[i] for i in places])
     with ir.InsertionPoint(main.add_entry_block()):
         taken = map(mlir.converted, operands(list(main.arguments)), inner.type.inputs)
         call = _jax.call_op(inner.type.results, ir.FlatSymbolRefAttr.get(inner_name), list(taken))
-        _jax.return_op(list(map(mlir.converted, call.results, result_types)))
+        returned = [call.results[i] for i in places]
+        _jax.return_op(list(map(mlir.converted, returned, result_types)))
     mlir.run_passes(module, "symbol-dce")
 
 

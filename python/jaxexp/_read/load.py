@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from jaxexp._exported import Exported
+from jaxexp._function import data
 from jaxexp._io import files
 from jaxexp._public import public
 
@@ -65,11 +66,15 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: 
     module raises a DeserializationError. With a policy, the whole file is read at once, so that what runs is what was
     checked.
 
+    If the function was saved with weights, it is returned as a `BoundExported`. The files of weights, which have to be
+    in the same folder, are opened when the first weight is needed.
+
     Args:
         path: the file.
         policy: what the artifact may contain, as in `deserialize`.
         verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
-            happens when each is first used.
+            happens when each is first used. Weights are read and compared with their digests, too; otherwise they never
+            are, but for their sizes and for what their files say of their content.
 
     Raises:
         DeserializationError: as in `deserialize`; it names the file.
@@ -79,10 +84,15 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: 
     with files.named_in_errors(path):
         if policy is not None:
             exported = deserialize(files.read(path, policy.check_size), policy=policy)
-            if verify:
-                verify_modules(exported)
-            return exported
-        exported = read(files.opened(path))
+        else:
+            exported = read(files.opened(path))
         if verify:
             verify_modules(exported)
-        return exported
+        if data.weights_in_trailer(exported) is None:
+            return exported
+        from jaxexp._bound.load import with_stored  # with what calls need, which most functions load later
+
+        bound = with_stored(exported, path)
+    if verify:
+        bound.weights.check_digests()  # errors name the file of weights
+    return bound

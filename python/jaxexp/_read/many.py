@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
+from jaxexp._function import data
+from jaxexp._function.data import ExportedData
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
@@ -116,6 +118,7 @@ def load_many(
     reader = manner.reader()
     if policy is None:
         results, failed = reader.items(items, True, None)
+        failed = _with_weights(items, results, failed)
         return _finish(results, failed, lambda i: _place(items[i], i), manner)
     refused = _too_large(items, policy)
     given: list[Any] = [None if i in refused else item for i, item in enumerate(items)] if refused else items
@@ -126,6 +129,7 @@ def load_many(
             results[i] = refused[i]
         elif isinstance(results[i], int):
             results[i] = _size_error(policy, results[i])
+    failed = _with_weights(items, results, failed)
     return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
 
@@ -159,6 +163,27 @@ def _let_go_of_pages(owner: Any) -> None:
         if read_only:  # what was written to a private mapping would be lost
             with contextlib.suppress(OSError):
                 mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -> list[int]:
+    """Puts functions with weights in the place of programs that were read from files, or errors.
+
+    Returns:
+        The indices of all errors.
+    """
+    without = set(failed)
+    for i, item in enumerate(items):
+        is_file = i not in without and isinstance(item, (str, os.PathLike)) and isinstance(results[i], ExportedData)
+        if not is_file or data.weights_in_trailer(results[i]) is None:
+            continue
+        from jaxexp._bound.load import with_stored
+
+        try:
+            results[i] = with_stored(results[i], item)
+        except DeserializationError as error:
+            results[i] = error
+            without.add(i)
+    return sorted(without)
 
 
 def _place(item: Any, index: int) -> str:

@@ -53,6 +53,8 @@ class Policy:
         max_results: how many arrays a function may return.
         max_array_bytes: the largest size of an array in a module, as far as its type says: dimensions that are not
             constant count as 1.
+        max_weights: how many weights an artifact may have in files beside it.
+        max_weight_bytes: how many bytes they may have together, in the file as in memory.
 
     Example:
         >>> policy = Policy(custom_calls=("my_kernel",), platforms=("cpu",), max_devices=1)
@@ -76,6 +78,8 @@ class Policy:
     max_arguments: int | None = None
     max_results: int | None = None
     max_array_bytes: int | None = None
+    max_weights: int | None = None
+    max_weight_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("custom_calls", "effects", "operations", "platforms"):
@@ -119,6 +123,9 @@ class Policy:
             PolicyError: as in `check`.
         """
         limits, name = Limits(self), artifact.fun_name
+        if (found := artifact.weights()) is not None:
+            _, tensors = found
+            limits.weights(f"the artifact of {name}", len(tensors), sum(size for _, _, size, _ in tensors))
         for order, link in enumerate(chain(artifact)):
             where = data.name_of_order(name, order)
             limits.vjp_order(order, name)

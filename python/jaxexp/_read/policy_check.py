@@ -56,6 +56,10 @@ class Limits:
         self.at_most("max_arguments", arguments, "arguments", where)
         self.at_most("max_results", results, "results", where)
 
+    def weights(self, where: str, count: int, size: int) -> None:
+        self.at_most("max_weights", count, "weights", where)
+        self.at_most("max_weight_bytes", size, "bytes of weights", where)
+
     def devices(self, found: int, what: str, where: str) -> None:
         self.at_most("max_devices", found, what, where)
 

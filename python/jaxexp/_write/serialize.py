@@ -25,6 +25,9 @@ _TODAY = _native.Form()
 _WRITER = f"jaxexp {__version__}"
 _NOTES = _native.Notes(_WRITER, {})
 
+# Files (name, size, content) and tensors (name, index of the file, size, digest).
+TableOfWeights = tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]]]
+
 
 def serialize(
     exported: ExportedData,
@@ -33,8 +36,9 @@ def serialize(
     trailer: bool,
     metadata: Mapping[str, Any] | None,
     strict: bool,
+    weights: TableOfWeights | None = None,
 ) -> bytearray:
-    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict))
+    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict, weights))
 
 
 def save(
@@ -45,8 +49,9 @@ def save(
     trailer: bool,
     metadata: Mapping[str, Any] | None,
     strict: bool,
+    weights: TableOfWeights | None = None,
 ) -> None:
-    arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict)
+    arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict, weights)
     files.replace(path, _native.encode_parts(*arguments))
 
 
@@ -57,12 +62,13 @@ def _encoder_arguments(
     trailer: bool,
     metadata: Mapping[str, Any] | None,
     strict: bool,
+    weights: TableOfWeights | None = None,
 ) -> tuple[Any, ...]:
     binding.bind()
     chain = _chain(exported, vjp_order)
     if strict:
         _check_registrations(chain)
-    notes = _notes(exported, trailer, metadata)
+    notes = _notes(exported, trailer, metadata, weights)
     if compatibility is None:
         compatibility = data.compatibility_of(exported)
     if compatibility is None:
@@ -86,7 +92,9 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
     )
 
 
-def _notes(exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | None) -> _native.Notes | None:
+def _notes(
+    exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | None, weights: TableOfWeights | None
+) -> _native.Notes | None:
     """What a trailer says about the whole artifact. A loaded function keeps its metadata unless it gets new."""
     if not trailer:
         if metadata is None:
@@ -97,9 +105,9 @@ def _notes(exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | 
         )
     if metadata is None:
         metadata = data.metadata_of(exported)
-        if not metadata:
+        if not metadata and weights is None:
             return _NOTES
-    return _native.Notes(_WRITER, to_json(metadata))
+    return _native.Notes(_WRITER, to_json(metadata), weights)
 
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:

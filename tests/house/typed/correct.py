@@ -38,6 +38,18 @@ def export(batch: int) -> jaxexp.Exported:
     return exported.specialize(jax.ShapeDtypeStruct((batch,), np.float32))
 
 
+def weights(exported: jaxexp.Exported, path: Path) -> None:
+    bound = assert_type(exported.bind({"w": np.zeros(3)}), jaxexp.BoundExported)
+    bound.save(path, vjp_order=1, weights="x.safetensors", max_weights_file_size=1 << 30)
+    loaded = jaxexp.load(path)
+    assert_type(loaded.weights["w"], Any)
+    assert_type(loaded.unbound, jaxexp.Exported)
+    assert_type(loaded.with_weights("tuned.safetensors").with_weights(loaded.weights), jaxexp.BoundExported)
+    if isinstance(loaded, jaxexp.BoundExported):
+        loaded.weights.check_digests()
+    jax.tree.map(lambda w: 2 * w, bound)
+
+
 def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
     exported.save(path, vjp_order=1, metadata={"version": 3})
     data = assert_type(exported.serialize(1), bytearray)

@@ -2,6 +2,8 @@
 
 two_processes.py export FOLDER             exports for eight devices, and writes what to expect
 two_processes.py call FOLDER PORT INDEX    one of two processes of four devices each: loads, calls, compares
+two_processes.py save FOLDER               exports a function with a sharded weight, and saves both
+two_processes.py read FOLDER PORT INDEX    loads and calls it, and says which part of the file of weights was read
 """
 
 from __future__ import annotations
@@ -119,6 +121,45 @@ def compare(result: jax.Array, expected: np.ndarray) -> None:
         np.testing.assert_allclose(shard.data, expected[shard.index], rtol=1e-5, atol=1e-6)
 
 
+SIDE = 4096  # of a weight of 64 MiB: the system maps up to 2 MiB at once
+
+
+def save(folder: Path) -> dict[str, Any]:
+    m = mesh("auto")
+    w = jax.device_put(np.ones((SIDE, SIDE), np.float32), NamedSharding(m, P(("x", "y"))))
+    x = jax.ShapeDtypeStruct((4, SIDE), np.float32, sharding=NamedSharding(m, P()))
+    jaxexp.export(jax.jit(lambda x: x @ w), weights={"w": w})(x).save(folder / "model.jaxexp")
+    return {"saved": (folder / "model.safetensors").stat().st_size}
+
+
+def read(folder: Path, port: str, index: str) -> dict[str, Any]:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=int(index), initialization_timeout=60)
+    m = mesh("auto")
+    model = jaxexp.load(folder / "model.jaxexp").with_mesh(m)
+    x = jax.make_array_from_callback(
+        (4, SIDE), NamedSharding(m, P()), lambda index: np.ones((4, SIDE), np.float32)[index]
+    )
+    with jax.set_mesh(m):
+        y = jax.block_until_ready(model.call(x))
+    for shard in y.addressable_shards:
+        np.testing.assert_allclose(shard.data, SIDE)
+    touched = resident(folder / "model.safetensors")
+    jax.distributed.shutdown()
+    return {"process": int(index), "part": touched / (SIDE * SIDE * 4)}
+
+
+def resident(path: Path) -> int:
+    """How many bytes of a mapped file this process has read."""
+    total, is_of_file = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.partition(" ")[0].endswith(":"):
+            is_of_file = line.endswith(str(path))
+        elif is_of_file and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
 if __name__ == "__main__":
     command, folder, *rest = sys.argv[1:]
-    print(json.dumps({"export": export, "call": call}[command](Path(folder), *rest)))
+    print(json.dumps({"export": export, "call": call, "save": save, "read": read}[command](Path(folder), *rest)))

@@ -20,7 +20,7 @@ Example:
   jaxexp diff old.jaxexp new.jaxexp
   jaxexp diff --only signature fleet.zip::model/1 fleet.zip::model/2 || echo 'callers have to change'"""
 
-SECTIONS = ("signature", "operations", "sizes", "origin", "members")
+SECTIONS = ("signature", "operations", "sizes", "weights", "origin", "members")
 
 
 @click.command(epilog=_EXAMPLE, short_help="Compare two artifacts.")
@@ -29,7 +29,7 @@ SECTIONS = ("signature", "operations", "sizes", "origin", "members")
 @click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
-    """Compare two artifacts: signature, operations by kind, sizes, and where they come from.
+    """Compare two artifacts: signature, operations by kind, sizes, weights by digest, and where they come from.
 
     For two archives, compare the names and digests of their members. Only differences are shown. JAX is not imported.
     The exit status is that of diff(1): 0 if nothing differs, 1 if something differs, 2 if the comparison failed.
@@ -110,7 +110,8 @@ def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, d
         "metadata": None if found.metadata is None else json.dumps(found.metadata, sort_keys=True),
         **_digests(source),
     }
-    return {"signature": signature, "operations": operations, "sizes": sizes, "origin": origin}
+    weights = {weight.name: f"{weight.bytes:,} bytes, {weight.digest[:16]}" for weight in found.weights}
+    return {"signature": signature, "operations": operations, "sizes": sizes, "weights": weights, "origin": origin}
 
 
 def _described(value: Any) -> str:

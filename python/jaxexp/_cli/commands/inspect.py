@@ -38,7 +38,7 @@ Example:
 def command(
     files: tuple[str, ...], as_json: bool, mlir: bool, jaxpr: bool, order: int, check: bool, everything: bool
 ) -> int:
-    """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls.
+    """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
 
     Nothing is run, and JAX is imported only for --mlir and --jaxpr. This shows what a file says about itself; 'verify'
     checks its bytes.
@@ -86,7 +86,10 @@ def show(page: Page, name: str, found: Inspection) -> None:
     """Prints an inspection as fields and two tables."""
     page.title(found.fun_name, name)
     page.fields(_facts(found))
-    for heading, values in (("argument", found.arguments), ("result", found.results)):
+    if found.weights:
+        page.blank()
+        _show_weights(page, found)
+    for heading, values in (("argument", found.arguments[len(found.weights) :]), ("result", found.results)):
         if values:
             page.blank()
             _show_values(page, heading, values)
@@ -106,6 +109,7 @@ def _facts(found: Inspection) -> list[tuple[str, str]]:
         ("not checked", ", ".join(found.disabled_checks)),
         ("constraints", ", ".join(found.constraints)),
         ("metadata", ", ".join(f"{key} = {json.dumps(value)}" for key, value in (found.metadata or {}).items())),
+        ("weights", _weights(found)),
         ("digests", _digests(found)),
         ("in tree", found.in_tree),
         ("out tree", found.out_tree),
@@ -125,6 +129,13 @@ def _sizes(found: Inspection) -> str:
     names = ("module", *(f"VJP {order}" for order in range(1, found.vjp_order + 1)))
     parts = ", ".join(f"{name} {size:,}" for name, size in zip(names, found.module_bytes, strict=True))
     return f"{found.total_bytes:,} bytes: {parts}, the rest {found.total_bytes - sum(found.module_bytes):,}"
+
+
+def _weights(found: Inspection) -> str:
+    if not found.weights:
+        return ""
+    files = dict.fromkeys(weight.file for weight in found.weights)
+    return f"{len(found.weights):,}, {sum(w.bytes for w in found.weights):,} bytes, in {listed(files)}"
 
 
 def custom_calls(found: Inspection) -> list[tuple[str, str]]:
@@ -152,6 +163,23 @@ def _digests(found: Inspection) -> str:
 def _show_values(page: Page, heading: str, values: Sequence[Value]) -> None:
     columns = [Column(heading, style="name"), Column("type"), Column("sharding"), Column("note")]
     page.table(columns, [(v.path, type_of(v), v.sharding or "", _note(v)) for v in values])
+
+
+def _show_weights(page: Page, found: Inspection) -> None:
+    total = sum(weight.bytes for weight in found.weights) or 1
+    columns = [
+        Column("weight", style="name"),
+        Column("type"),
+        Column("bytes", right=True),
+        Column("share", right=True),
+        Column("file"),
+        Column("digest"),
+    ]
+    rows = [
+        (w.name, type_of(value), f"{w.bytes:,}", f"{w.bytes / total:.1%}", w.file, w.digest)
+        for w, value in zip(found.weights, found.arguments, strict=False)
+    ]
+    page.table(columns, rows)
 
 
 def type_of(value: Value) -> str:

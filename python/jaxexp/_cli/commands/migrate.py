@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from typing import Any
 
@@ -11,6 +12,7 @@ from jaxexp._cli import outputs
 from jaxexp._cli.inputs import Source, artifact
 from jaxexp._cli.page import Page, counted
 from jaxexp._io.files import named_in_errors
+from jaxexp._native import Artifact
 
 _EXAMPLE = """\b
 Example:
@@ -39,11 +41,24 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool)
     if not force:
         outputs.refuse_existing(new)
     source = artifact(old)
+    _check_place(source, new)
     blob = _migrated(source, to, inputs)
     outputs.write(new, blob, force=force)
     page = Page()
     page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
     page.write()
+
+
+def _check_place(source: Source, new: str) -> None:
+    """The weights of a function stay where they are, so the new artifact has to be beside them."""
+    with named_in_errors(source.name):
+        has_weights = Artifact(source.read()).weights() is not None
+    if has_weights and source.path is not None:
+        folder, other = (os.path.realpath(os.path.dirname(path)) for path in (source.path, new))
+        if folder != other:
+            raise click.ClickException(
+                f"{source.name!r} has weights in files beside it, so OUT has to be in the same folder, {folder!r}"
+            )
 
 
 def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:

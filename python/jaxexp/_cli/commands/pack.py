@@ -44,7 +44,7 @@ def command(
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         for name, source in found.items():
-            data = inputs.checked(source).buffer
+            data = _without_weights(source, inputs.checked(source).buffer)
             if force and name in writer:
                 writer.remove(name)
             writer.add(name, data, metadata=notes)
@@ -53,6 +53,16 @@ def command(
     page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "
               f"{os.path.getsize(archive):,} bytes")  # fmt: skip
     page.write()
+
+
+def _without_weights(source: inputs.Source, buffer: Any) -> Any:
+    from jaxexp import _native
+
+    if _native.Artifact(buffer).weights() is not None:
+        raise click.ClickException(
+            f"{source.name!r} has weights in files beside it, which an archive does not hold: keep it as a file"
+        )
+    return buffer
 
 
 def _entry(text: str) -> tuple[str, Any]:

@@ -18,6 +18,7 @@ from jaxexp import _native
 from jaxexp._cli import complaints, inputs, progress
 from jaxexp._cli.page import Column, Page, counted
 from jaxexp._errors import DeserializationError
+from jaxexp._io import files
 from jaxexp._io.workers import worker_count
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Verdict:
     Attributes:
         file: its name.
         state: "whole", "damaged", or "unreadable" if there is no such file or it cannot be opened.
-        bytes: its size.
+        bytes: its size, with the files of weights beside it.
         digests: whether it has digests, by which any damage is found; None if that is not known.
         error: what is wrong with it; None if nothing is.
         archive: the archive that it is a member of, or None.
@@ -66,8 +67,9 @@ def command(
 ) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
-    FILE is an artifact, an archive (index, directory and all members), or a folder. JAX is not imported. The exit
-    status is 0 if everything is whole, and 1 if something is damaged or cannot be read.
+    FILE is an artifact, an archive (index, directory and all members), or a folder. Weights in files beside an artifact
+    are read and compared with their digests, too. JAX is not imported. The exit status is 0 if everything is whole, and
+    1 if something is damaged or cannot be read.
     """
     found = list(_found(paths, recursive, include))
     if not found:
@@ -139,7 +141,12 @@ def _of_files(jobs: Iterable[Any], threads: int, advance: Callable[[int], None])
         paths = [job.path for job in batch if isinstance(job, inputs.Source) and job.path is not None]
         said = iter(_native.verify_files(paths, threads))
         for job in batch:
-            yield job if isinstance(job, Verdict) else _verdict(job.name, *next(said))
+            if isinstance(job, Verdict):
+                yield job
+                continue
+            size, digests, has_weights, wrong = next(said)
+            verdict = _verdict(job.name, size, digests, wrong)
+            yield _with_weights(job.path, verdict) if has_weights and wrong is None else verdict
         advance(len(batch))
 
 
@@ -159,6 +166,22 @@ def _batches(jobs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 _FILES, _BYTES = 256, 1 << 28
+
+
+def _with_weights(path: str, verdict: Verdict) -> Verdict:
+    """The verdict about a whole artifact together with the files of weights beside it."""
+    from jaxexp._weights.stored import Stored, Table
+
+    try:
+        found = _native.Artifact(files.opened(path)).weights()
+        assert found is not None
+        table = Table.of_trailer(*found)
+        Stored(path, table).check_digests()
+    except DeserializationError as error:
+        return dataclasses.replace(verdict, state="damaged", error=str(error))
+    except OSError as error:
+        return dataclasses.replace(verdict, state="unreadable", error=complaints.said(error))
+    return dataclasses.replace(verdict, bytes=verdict.bytes + sum(file.size for file in table.files))
 
 
 def _verdict(name: str, size: int, digests: bool, wrong: Any) -> Verdict:

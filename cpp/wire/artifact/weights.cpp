@@ -1,0 +1,74 @@
+// Writing, checking and reading the weights of a trailer.
+#include "wire/artifact/weights.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "wire/artifact/stored_digest.h"
+#include "wire/base/utf8.h"
+
+namespace jaxexp::wire {
+namespace {
+
+schema::Digest to_schema(const Digest& digest) {
+  return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest));
+}
+
+}  // namespace
+
+std::size_t Weights::size() const {
+  std::size_t size = 64;
+  for (const File& file : files) size += file.name.size() + 64;
+  for (const Tensor& tensor : tensors) size += tensor.name.size() + 64;
+  return size;
+}
+
+flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilder& fbb, const Weights& weights) {
+  std::vector<flatbuffers::Offset<schema::TensorFile>> files;
+  for (const Weights::File& file : weights.files) {
+    const schema::Digest content = to_schema(file.content);
+    const auto name = fbb.CreateString(file.name);
+    files.push_back(schema::CreateTensorFile(fbb, name, file.size, &content));
+  }
+  std::vector<flatbuffers::Offset<schema::Tensor>> tensors;
+  for (const Weights::Tensor& tensor : weights.tensors) {
+    const schema::Digest digest = to_schema(tensor.digest);
+    const auto name = fbb.CreateString(tensor.name);
+    tensors.push_back(schema::CreateTensor(fbb, name, tensor.file, tensor.size, &digest));
+  }
+  const auto file_vector = fbb.CreateVector(files);
+  const auto tensor_vector = fbb.CreateVector(tensors);
+  return schema::CreateWeights(fbb, file_vector, tensor_vector);
+}
+
+void check_weights(const schema::Weights& weights, const Path& path,
+                   const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+  for (std::uint32_t i = 0; i < weights.files()->size(); ++i) {
+    const Path file{&path, "files", i};
+    check_text(*weights.files()->Get(i)->name(), {&file, "name"});
+  }
+  std::vector<std::string_view> names;
+  for (std::uint32_t i = 0; i < weights.tensors()->size(); ++i) {
+    const schema::Tensor& tensor = *weights.tensors()->Get(i);
+    const Path place{&path, "tensors", i};
+    check_text(*tensor.name(), {&place, "name"});
+    names.push_back(tensor.name()->string_view());
+    if (tensor.file() >= weights.files()->size())
+      throw Error({&place, "file"}, "an index below " + std::to_string(weights.files()->size()),
+                  std::to_string(tensor.file()));
+  }
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+    throw Error({&path, "tensors"}, "names that are different", "'" + shortened(*twice) + "' twice");
+}
+
+Weights read_weights(const schema::Weights& weights) {
+  Weights read;
+  for (const schema::TensorFile* file : *weights.files())
+    read.files.push_back({file->name()->str(), file->size(), stored(*file->content())});
+  for (const schema::Tensor* tensor : *weights.tensors())
+    read.tensors.push_back({tensor->name()->str(), tensor->file(), tensor->size(), stored(*tensor->digest())});
+  return read;
+}
+
+}  // namespace jaxexp::wire

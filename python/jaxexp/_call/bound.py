@@ -1,0 +1,134 @@
+"""Calls of a function together with its weights: they go in front of the arguments, as arrays on devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._function import data
+from jaxexp._function.data import ExportedData
+
+from . import first_argument, trees
+from .call import InOwnTree, are_plain, compiled_leaves, explain, refuse_misread
+from .primitive import abstract_eval, call_exported_p
+from .shared import MAKING, first_of_equals, have_same_nodes
+from .specialize import specialize, specialized_avals
+
+
+class Arrays(Protocol):
+    """The weights, in the order of the program's arguments."""
+
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays, on their devices."""
+        ...
+
+    def specs(self) -> tuple[Any, ...]:
+        """Arrays, or specs of those that were not read yet."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bound:
+    """A program, whose first argument is a dict of weights, and the weights."""
+
+    program: ExportedData
+    weights: Arrays
+
+    @property
+    def rest(self) -> ExportedData:
+        """The signature of a call, which takes the other arguments."""
+        return data.kept(self.program, "_rest", first_argument.without)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _jax.trace_state_clean():
+            return _call_traced(self.program, self.rest, self.weights.arrays(), args, kwargs)
+        if not are_plain(args, kwargs):
+            refuse_misread(self.rest, args, kwargs)
+        try:
+            return _eager_callable(self.program)(self.weights.arrays(), *args, **kwargs)
+        except TypeError:
+            trees.leaves_and_out_tree(self.rest, args, kwargs)
+            raise
+        except (ValueError, jax.errors.JaxRuntimeError) as error:
+            explain(self.program, error)
+            raise
+
+    def lowered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The `jax.stages.Lowered` of a call; no weight is read for it."""
+        return _eager_callable(self.program).lower(self.weights.specs(), *args, **kwargs)
+
+    def specialize(self, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> ExportedData:
+        """The program for other shapes of the other arguments."""
+        n = first_argument.count(self.program.in_tree)
+        # Here, because the errors for all arguments would count the weights, too.
+        abstract_eval(*specialized_avals(self.rest, args_specs, kwargs_specs), exported=self.rest)
+        args, _ = self.program.in_tree.children()
+        weights = jax.tree_util.tree_unflatten(args.children()[0], self.program.in_avals[:n])
+        return specialize(self.program, (weights, *args_specs), kwargs_specs)
+
+
+def bound_of(exported: ExportedData) -> Bound | None:
+    """The weights of a function, where it has them."""
+    found: Bound | None = exported.__dict__.get("_bound")
+    return found
+
+
+def _call_traced(
+    program: ExportedData,
+    rest: ExportedData,
+    weights: Sequence[Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    leaves, out_tree = trees.leaves_and_out_tree(rest, args, kwargs)
+    # Here, because the primitive's own errors would count the weights, too.
+    abstract_eval(*map(jax.typeof, leaves), exported=rest)
+    return jax.tree_util.tree_unflatten(out_tree, call_exported_p.bind(*weights, *leaves, exported=program))
+
+
+def _eager_callable(program: ExportedData) -> Any:
+    """A callable that takes the weights as one tuple, and the other arguments as they are."""
+    return data.kept(program, "_eager_bound", _shared_callable)
+
+
+def _shared_callable(program: ExportedData) -> Any:
+    """The jitted callable that all equal programs share, with results in this program's own tree."""
+    first = first_of_equals(program)
+    has_generic_nodes = trees.has_generic_nodes(program)
+    with MAKING:
+        if has_generic_nodes:
+            return _OfLeaves(first_argument.without(program), compiled_leaves(first))
+        jitted = data.kept(first, "_jitted_bound", _jitted)
+    return jitted if have_same_nodes(program.out_tree, first.out_tree) else InOwnTree(program.out_tree, jitted)
+
+
+def _jitted(program: ExportedData) -> Callable[..., Any]:
+    traced = data.bare(program)  # as for other functions, what is traced does not keep what is kept with the function
+    rest = first_argument.without(program)
+
+    def call(weights: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        return _call_traced(traced, rest, weights, args, kwargs)
+
+    call.__name__ = call.__qualname__ = program.fun_name
+    jitted: Callable[..., Any] = jax.jit(call)
+    return jitted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OfLeaves:
+    """A callable in whose signature are generic nodes, which looks at the classes of the arguments at each call."""
+
+    rest: ExportedData
+    jitted_leaves: Any
+
+    def __call__(self, weights: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        leaves, out_tree = trees.leaves_and_out_tree(self.rest, args, kwargs)
+        return jax.tree_util.tree_unflatten(out_tree, self.jitted_leaves(*weights, *leaves))
+
+    def lower(self, weights: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        leaves, _ = trees.leaves_and_out_tree(self.rest, args, kwargs)
+        return self.jitted_leaves.lower(*weights, *leaves)

@@ -1,0 +1,102 @@
+"""The dtypes of the format, and how it holds those of JAX's dtypes that it has no name for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+# How many bits an element takes, by the name that a header gives its dtype.
+BITS = {
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "U16": 16,
+    "I16": 16,
+    "U32": 32,
+    "I32": 32,
+    "U64": 64,
+    "I64": 64,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E4M3": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2": 8,
+    "F8_E5M2FNUZ": 8,
+    "F8_E8M0": 8,
+    "F16": 16,
+    "BF16": 16,
+    "F32": 32,
+    "F64": 64,
+    "C64": 64,
+}
+
+# JAX's dtypes under the format's names.
+_NAMES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+}
+
+# The other ones are held as their bytes in memory, where an element takes at least one byte.
+_BYTES_OF = {
+    "int2": "I8",
+    "int4": "I8",
+    "uint2": "U8",
+    "uint4": "U8",
+    "float8_e3m4": "U8",
+    "float8_e4m3": "U8",
+    "float8_e4m3b11fnuz": "U8",
+}
+
+
+def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
+    """The dtype and the shape that a file has for an array; None if it cannot hold one.
+
+    Args:
+        dtype: the name of the array's dtype in JAX.
+        shape: the array's shape.
+    """
+    name = _NAMES.get(dtype) or _BYTES_OF.get(dtype)
+    if name is not None:
+        return name, tuple(shape)
+    if dtype == "complex128":
+        return "F64", (*shape, 2)  # the real part and the imaginary part
+    if dtype == "float4_e2m1fn":
+        # Two elements in a byte, the first one in the lower bits. A file ends no tensor inside a byte.
+        return ("F4" if math.prod(shape) % 2 == 0 else "U8"), tuple(shape)
+    return None
+
+
+def size_of(dtype: str, shape: Sequence[int]) -> int | None:
+    """How many bytes a tensor takes in a file; None if its last element ends inside a byte."""
+    bits = BITS[dtype] * math.prod(shape)
+    return None if bits % 8 else bits // 8
+
+
+def in_numpy(dtype: str) -> Any:
+    """The NumPy dtype that has the elements of a tensor; None where NumPy has none of that size."""
+    import ml_dtypes  # which JAX brings
+    import numpy as np
+
+    for jax_name, name in _NAMES.items():
+        if name == dtype:
+            return np.dtype(getattr(ml_dtypes, jax_name) if hasattr(ml_dtypes, jax_name) else jax_name)
+    return None

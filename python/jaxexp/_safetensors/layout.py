@@ -1,0 +1,89 @@
+"""Where tensors stand in files: aligned, without holes, and in several files if they are large."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from jaxexp._errors import ExportError
+
+from . import header, places
+from .dtypes import size_of
+from .header import ALIGNMENT, LENGTH_SIZE, MAX_HEADER_SIZE, Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file that is to be written; its tensors are in the order of their positions."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def data_size(self) -> int:
+        """How many bytes come after the header."""
+        return self.tensors[-1].end if self.tensors else 0
+
+
+def plan(name: str, tensors: Iterable[tuple[str, str, Sequence[int]]], max_file_size: int | None) -> list[PlannedFile]:
+    """Distributes tensors over files.
+
+    Args:
+        name: the name of the file; of several, the name that the index has before ``.index.json``.
+        tensors: name, dtype and shape of each.
+        max_file_size: how many bytes of tensors a file may have. One tensor that is larger has a file to itself. None
+            for one file.
+
+    Raises:
+        ExportError: a header would be too long to be read again, or a name cannot stand in it.
+    """
+    groups: list[list[Tensor]] = [[]]
+    size = 0
+    for tensor in map(_measured, tensors):
+        if max_file_size is not None and groups[-1] and size + tensor.size > max_file_size:
+            groups.append([])
+            size = 0
+        groups[-1].append(tensor)
+        size += tensor.size
+    files = [
+        PlannedFile(_name(name, number, len(groups)), tuple(_placed(group)))
+        for number, group in enumerate(groups, start=1)
+    ]
+    for file in files:
+        length = len(header.compose(file.tensors, {})) - LENGTH_SIZE
+        if length > MAX_HEADER_SIZE - _ROOM_FOR_METADATA:
+            raise ExportError(
+                f"{file.name} would have a header of {length:,} bytes for its {len(file.tensors):,} tensors, and at "
+                f"most {MAX_HEADER_SIZE:,} can be read: write several files, with a smaller max_file_size"
+            )
+    return files
+
+
+_ROOM_FOR_METADATA = 4096
+
+
+def _measured(tensor: tuple[str, str, Sequence[int]]) -> Tensor:
+    name, dtype, shape = tensor
+    if name == header.METADATA or not header.is_text(name):
+        raise ExportError(f"a tensor in a safetensors file cannot be called {name!r}")
+    if len(shape) > header.MAX_RANK:
+        raise ExportError(f"the tensor {name!r} has rank {len(shape)}; at most {header.MAX_RANK} can be read again")
+    size = size_of(dtype, shape)
+    assert size is not None  # `held_as` chose the dtype
+    return Tensor(name, dtype, tuple(shape), 0, size)
+
+
+def _placed(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
+    """One behind the other. Holes are forbidden, so those with a size that keeps the next one aligned come first; what
+    the others leave is enough for their own elements.
+    """
+    end = 0
+    for tensor in sorted(tensors, key=lambda t: math.gcd(t.size, ALIGNMENT), reverse=True):
+        yield dataclasses.replace(tensor, start=end, end=end + tensor.size)
+        end += tensor.size
+
+
+def _name(name: str, number: int, count: int) -> str:
+    """The name of one of several files, in the form that other tools write."""
+    return name if count == 1 else f"{name.removesuffix(places.SUFFIX)}-{number:05}-of-{count:05}{places.SUFFIX}"

@@ -1,0 +1,92 @@
+"""Where files of tensors are. Names that stand in other files are hostile until they are checked here."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from pathlib import PurePosixPath, PureWindowsPath
+
+from jaxexp._errors import WeightsError
+
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+_LONGEST_NAME = 255  # bytes, in most file systems
+
+
+def open_named(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a file that the user named, wherever its links lead.
+
+    Raises:
+        WeightsError: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    return _open(os.fsdecode(path), 0)
+
+
+def open_beside(path: str | os.PathLike[str], name: str) -> int:
+    """A descriptor of a file whose name stands in another file: it has to be in the same folder.
+
+    Args:
+        path: the file in which the name stands, as the user named it.
+        name: the name.
+
+    Raises:
+        WeightsError: the name leads out of the folder, by itself or by a link, or it is no regular file's.
+        OSError: it cannot be opened.
+    """
+    check_name(name)
+    beside = os.fsdecode(path)
+    folders = {os.path.realpath(os.path.dirname(beside)), os.path.dirname(os.path.realpath(beside))}
+    # A cache of downloads often has all files in one folder, and links to them in another one. The file in which the
+    # name stands may itself be such a link, so the folder that it leads to is as good.
+    real = os.path.realpath(os.path.join(os.path.dirname(beside), name))
+    if os.path.dirname(real) not in folders:
+        raise WeightsError("", f"{name!r} in the folder {folders.pop()!r}", f"a link to {real!r}")
+    # What the name led to is no link any more, unless somebody put one there since.
+    return _open(real, getattr(os, "O_NOFOLLOW", 0))
+
+
+def check_name(name: str) -> None:
+    """Refuses what is not the name of a file of tensors in the same folder, on any system.
+
+    Raises:
+        WeightsError: it is not.
+    """
+    is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
+    if not is_plain or not name.endswith(SUFFIX) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        shown = repr(name) if len(name) <= 2 * _LONGEST_NAME else f"one of {len(name):,} characters"
+        raise WeightsError("", f"the name of a {SUFFIX} file in the same folder", shown)
+
+
+def mapped(descriptor: int) -> mmap.mmap:
+    """A file's bytes, read-only; the descriptor is closed.
+
+    Raises:
+        WeightsError: the file is empty.
+    """
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            raise WeightsError("", "a safetensors file", "an empty file")
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str, flags: int) -> int:
+    # Without waiting: a named pipe would wait for somebody who writes.
+    flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise WeightsError("", "a regular file", f"a link, {path!r}") from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise WeightsError("", "a regular file", "something else")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

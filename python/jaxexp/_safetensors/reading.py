@@ -1,0 +1,187 @@
+"""Tensors that are in files: one file, or several ones with an index. Files are mapped, and read when they are used."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._errors import WeightsError
+from jaxexp._io import files
+
+from . import header, places
+from .content import CONTENT
+from .header import LENGTH_SIZE, Header, Tensor
+
+# An index has a line for each tensor, and at most this many bytes.
+MAX_INDEX_SIZE = 32 << 20
+
+
+class TensorFile:
+    """One file, mapped.
+
+    Attributes:
+        name: what messages call it.
+        header: which tensors it has.
+    """
+
+    def __init__(self, name: str, mapping: mmap.mmap) -> None:
+        """Reads and checks the header.
+
+        Raises:
+            WeightsError: it is not a file of tensors.
+        """
+        self.name = name
+        self._mapping = mapping
+        with files.named_in_errors(name):
+            size = len(mapping)
+            end = header.size_of_header(mapping[:LENGTH_SIZE], size)
+            self.header: Header = header.read(mapping[LENGTH_SIZE:end], size)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return len(self._mapping)
+
+    @property
+    def content(self) -> str | None:
+        """What the header says of the content of the file (`content_of`); None if another program wrote it."""
+        return self.header.metadata.get(CONTENT)
+
+    def bytes_of(self, tensor: Tensor) -> memoryview:
+        """The bytes of a tensor: a read-only view into the mapped file."""
+        start = self.header.size
+        return memoryview(self._mapping)[start + tensor.start : start + tensor.end]
+
+    def array(self, tensor: Tensor) -> Any:
+        """A tensor as a NumPy array over the mapped file.
+
+        Raises:
+            WeightsError: NumPy has no such dtype.
+        """
+        import numpy as np
+
+        from .dtypes import in_numpy
+
+        dtype = in_numpy(tensor.dtype)
+        if dtype is None:
+            error = WeightsError(tensor.name, "a dtype that NumPy has", tensor.dtype)
+            error.file = self.name
+            raise error
+        return np.frombuffer(self.bytes_of(tensor), dtype).reshape(tensor.shape)
+
+    def check_digest(self, tensor: Tensor, expected: bytes) -> None:
+        """Compares the bytes of a tensor with their XXH3 digest.
+
+        Raises:
+            WeightsError: they are other bytes.
+        """
+        found = _native.digest(self.bytes_of(tensor))
+        if found != expected:
+            error = WeightsError(tensor.name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")
+            error.file = self.name
+            raise error
+
+
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of one or several files, by their names."""
+
+    def __init__(self, tensor_files: list[TensorFile]) -> None:
+        """Raises:
+        WeightsError: two files have a tensor of the same name.
+        """
+        self.files = tensor_files
+        self._file_of: dict[str, TensorFile] = {}
+        for file in tensor_files:
+            for name in file.header.tensors:
+                if name in self._file_of:
+                    error = WeightsError(
+                        name, "a tensor of this name in one file", f"one in {self._file_of[name].name!r}"
+                    )
+                    error.file = file.name
+                    raise error
+                self._file_of[name] = file
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._file_of[name].header.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
+
+    def __len__(self) -> int:
+        return len(self._file_of)
+
+    def file_of(self, name: str) -> TensorFile:
+        """The file that a tensor is in."""
+        return self._file_of[name]
+
+    def array(self, name: str) -> Any:
+        """A tensor as a read-only NumPy array over its mapped file."""
+        return self._file_of[name].array(self[name])
+
+
+def open_tensors(path: str | os.PathLike[str]) -> Tensors:
+    """Opens a safetensors file, or several of them by their index (``.safetensors.index.json``).
+
+    Only headers are read. If another program shortens a file while it is mapped, this process may end with SIGBUS.
+
+    Raises:
+        WeightsError: a file cannot be read; the error names it.
+        OSError: it cannot be opened.
+    """
+    name = os.fsdecode(path)
+    with files.named_in_errors(name):
+        if not name.endswith(places.INDEX_SUFFIX):
+            return Tensors([TensorFile(name, places.mapped(places.open_named(name)))])
+        weight_map = _weight_map(name)
+        tensor_files = [_shard(name, shard) for shard in dict.fromkeys(weight_map.values())]
+        found = Tensors(tensor_files)
+        _check_map(found, weight_map)
+        return found
+
+
+def open_beside(path: str | os.PathLike[str], name: str) -> TensorFile:
+    """Opens a safetensors file whose name stands in another file, which it has to be beside.
+
+    Raises:
+        WeightsError: it is not there, or it cannot be read; the error names it.
+        OSError: it cannot be opened.
+    """
+    return _shard(os.fsdecode(path), name)
+
+
+def _shard(path: str, name: str) -> TensorFile:
+    with files.named_in_errors(path):
+        places.check_name(name)
+    shown = os.path.join(os.path.dirname(path), name)
+    with files.named_in_errors(shown):
+        try:
+            return TensorFile(shown, places.mapped(places.open_beside(path, name)))
+        except FileNotFoundError:
+            raise WeightsError("", f"a file that {os.path.basename(path)!r} names", "none of this name") from None
+
+
+def _weight_map(path: str) -> dict[str, str]:
+    """Which file each tensor is in, as the index says."""
+    mapping = places.mapped(places.open_named(path))
+    if len(mapping) > MAX_INDEX_SIZE:
+        raise WeightsError("", f"an index of at most {MAX_INDEX_SIZE:,} bytes", f"one of {len(mapping):,} bytes")
+    entries = header.json_object(mapping[:], "an index", floats=True)
+    found = entries.get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise WeightsError("", "a weight_map that maps tensors to files", "none")
+    return found
+
+
+def _check_map(tensors: Tensors, weight_map: Mapping[str, str]) -> None:
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            raise WeightsError(name, f"this tensor in {shard!r}", "none of this name")
+        if os.path.basename(tensors.file_of(name).name) != shard:
+            raise WeightsError(name, f"this tensor in {shard!r}", f"it in {tensors.file_of(name).name!r}")
+    for name in tensors:
+        if name not in weight_map:
+            file = os.path.basename(tensors.file_of(name).name)
+            raise WeightsError(name, "every tensor of its files in the weight_map", f"it only in {file!r}")

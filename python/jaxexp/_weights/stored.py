@@ -1,0 +1,151 @@
+"""Weights in files beside an artifact, as its trailer describes them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from jaxexp._errors import WeightsError
+from jaxexp._safetensors import content, reading
+from jaxexp._safetensors.header import Tensor
+from jaxexp._safetensors.reading import TensorFile
+from jaxexp._safetensors.writing import WrittenFile
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of tensors, as a trailer describes it."""
+
+    name: str
+    size: int
+    content: bytes
+
+    def is_same(self, file: TensorFile) -> bool:
+        """Whether a file says that it has this content."""
+        return file.size == self.size and file.content == self.content.hex()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in one of the files."""
+
+    name: str
+    file: int
+    size: int
+    digest: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """What a trailer says about weights: files, and for each of the first arguments a tensor in one of them."""
+
+    files: tuple[StoredFile, ...]
+    tensors: tuple[StoredTensor, ...]
+
+    @classmethod
+    def of_trailer(
+        cls, files: Iterable[tuple[str, int, bytes]], tensors: Iterable[tuple[str, int, int, bytes]]
+    ) -> Table:
+        """From what `_native.Artifact.weights` returns."""
+        return cls(tuple(StoredFile(*file) for file in files), tuple(StoredTensor(*tensor) for tensor in tensors))
+
+    def for_trailer(self) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]]]:
+        """For `_native.Notes`."""
+        return (
+            [(file.name, file.size, file.content) for file in self.files],
+            [(tensor.name, tensor.file, tensor.size, tensor.digest) for tensor in self.tensors],
+        )
+
+    @classmethod
+    def of_written(cls, written: Sequence[WrittenFile], sizes: Mapping[str, int]) -> Table:
+        """For files that were just written.
+
+        Args:
+            written: the files.
+            sizes: how many bytes each tensor has, in the order of the arguments.
+        """
+        place = {name: number for number, file in enumerate(written) for name in file.digests}
+        files = (StoredFile(file.name, file.size, content.content_of(file.digests)) for file in written)
+        tensors = (StoredTensor(name, place[name], n, written[place[name]].digests[name]) for name, n in sizes.items())
+        return cls(tuple(files), tuple(tensors))
+
+
+class Stored:
+    """The files of a table, which are opened when a tensor in them is asked for."""
+
+    def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
+        """Args:
+        path: the artifact, beside which the files are.
+        table: what its trailer says.
+        """
+        self.path = os.fsdecode(path)
+        self.table = table
+        self._tensors = {tensor.name: tensor for tensor in table.tensors}
+        self._open: Callable[[int], TensorFile] = functools.cache(self._opened)
+
+    def __str__(self) -> str:
+        return f"beside {self.path!r}"
+
+    def find(self, name: str) -> tuple[TensorFile, Tensor]:
+        """A tensor, and the file that it is in.
+
+        Raises:
+            WeightsError: the file is missing, damaged, or another one than the artifact was saved with.
+        """
+        stored = self._tensors[name]
+        file = self._open(stored.file)
+        tensor = file.header.tensors.get(name)
+        if tensor is None or tensor.size != stored.size:
+            _refuse(file, name, f"a tensor of {stored.size:,} bytes", str(tensor) if tensor else "none of this name")
+        return file, tensor
+
+    def check_files(self) -> None:
+        """Looks whether all files are there, and have the tensors. No tensor is read.
+
+        Raises:
+            WeightsError: as in `find`.
+        """
+        for stored in self.table.tensors:
+            self.find(stored.name)
+
+    def check_digests(self) -> None:
+        """Compares every tensor with its digest.
+
+        Raises:
+            WeightsError: one is damaged.
+        """
+        for stored in self.table.tensors:
+            file, tensor = self.find(stored.name)
+            file.check_digest(tensor, stored.digest)
+
+    def _opened(self, number: int) -> TensorFile:
+        stored = self.table.files[number]
+        # Between two steps of saving, or after a process died there, the file has only its second name. It is tried
+        # again because it may have got it in the meantime.
+        second = content.second_name(stored.name, stored.content)
+        for name in (second, stored.name, second):
+            with contextlib.suppress(FileNotFoundError, WeightsError):
+                file = reading.open_beside(self.path, name)
+                if stored.is_same(file):
+                    return file
+        file = reading.open_beside(self.path, stored.name)
+        if not stored.is_same(file):
+            program = os.path.basename(self.path)
+            _refuse(
+                file,
+                "",
+                f"the file that {program!r} was saved with ({stored.size:,} bytes, content {stored.content.hex()})",
+                f"another one ({file.size:,} bytes, content {file.content}). To use other weights, pass them to "
+                "with_weights",
+            )
+        return file
+
+
+def _refuse(file: TensorFile, tensor: str, expected: str, found: str) -> NoReturn:
+    error = WeightsError(tensor, expected, found)
+    error.file = file.name
+    raise error

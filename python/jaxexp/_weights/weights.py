@@ -1,0 +1,210 @@
+"""`Weights`: the weights of a function by their names, as arrays on devices."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+
+from jaxexp._errors import ExportError, WeightsError
+from jaxexp._safetensors import reading
+from jaxexp._safetensors.header import Tensor
+from jaxexp._safetensors.reading import TensorFile
+from jaxexp._safetensors.writing import Source
+
+from . import placing
+from .names import named_leaves
+from .pieces import source
+from .stored import Stored
+
+
+class _Files(Protocol):
+    """Where tensors are found: `Stored`, or files that the user named."""
+
+    def find(self, name: str) -> tuple[TensorFile, Tensor]: ...
+
+
+class _Named:
+    """The tensors of files that the user named."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._tensors = reading.open_tensors(path)
+        self._path = os.fsdecode(path)
+
+    def __str__(self) -> str:
+        return repr(self._path)
+
+    def find(self, name: str) -> tuple[TensorFile, Tensor]:
+        if name not in self._tensors:
+            error = WeightsError(name, "this tensor", f"none of this name among {len(self._tensors):,}")
+            error.file = self._path
+            raise error
+        return self._tensors.file_of(name), self._tensors[name]
+
+
+class Weights(Mapping[str, Any]):
+    """The weights of a bound function by their names.
+
+    Weights in files are read when they are first asked for, and stay. On one CPU device, they are the mapped file.
+    """
+
+    def __init__(
+        self, types: Mapping[str, Any], found: Mapping[str, Any] | _Files, shardings: Sequence[Any] = ()
+    ) -> None:
+        """Args:
+        types: the abstract value of each weight, in the order of the arguments.
+        found: the arrays, or the files that they are in.
+        shardings: where each weight goes; None for the default device, as is an empty sequence for all of them.
+        """
+        self._types = dict(types)
+        self._shardings = dict(zip(types, shardings or [None] * len(types), strict=True))
+        self._files = None if isinstance(found, Mapping) else found
+        self._arrays: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
+        self._on_devices: dict[str, Any] = {}
+        self._all: tuple[Any, ...] | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_leaves(cls, types: Mapping[str, Any], leaves: Mapping[str, Any]) -> Weights:
+        """Weights that are leaves of a pytree: whatever a transformation of JAX puts in the place of the arrays."""
+        weights = cls(types, leaves)
+        weights._on_devices = dict(leaves)
+        return weights
+
+    def __getitem__(self, name: str) -> Any:
+        on_device = self._on_devices.get(name)
+        if on_device is None:
+            type_ = self._types[name]  # a KeyError is what a mapping raises
+            with self._lock:  # a second thread waits for the array, it does not read it again
+                on_device = self._on_devices.get(name)
+                if on_device is None:
+                    on_device = self._on_devices[name] = self._placed(name, type_)
+        return on_device
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def __eq__(self, other: object) -> bool:
+        return self.is_same(other) if isinstance(other, Weights) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._types))
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._files is None else f"in files: {self._files}"
+        return f"Weights({len(self)} arrays {where})"
+
+    @property
+    def types(self) -> Mapping[str, Any]:
+        """The abstract value of each weight."""
+        return self._types
+
+    @property
+    def stored(self) -> Stored | None:
+        """The files beside the artifact that these weights were loaded with; None for others."""
+        return self._files if isinstance(self._files, Stored) else None
+
+    def arrays(self) -> tuple[Any, ...]:
+        """All weights on their devices, in the order of the arguments."""
+        if self._all is None:
+            self._all = tuple(self[name] for name in self)
+        return self._all
+
+    def specs(self) -> tuple[Any, ...]:
+        """The weights that are on devices, and specs of the others."""
+        return tuple(self._on_devices[name] if name in self._on_devices else self._spec(name) for name in self)
+
+    def is_same(self, other: Weights) -> bool:
+        """Whether others are the same arrays, or were loaded with equal digests. Nothing is read."""
+        if self is other:
+            return True
+        if list(self) != list(other) or self._shardings != other._shardings:
+            return False
+        if self.stored is not None and other.stored is not None:
+            return self.stored.table == other.stored.table
+        if self._files is not None or other._files is not None:
+            return self._files is other._files
+        return all(self._arrays[name] is other._arrays[name] for name in self)
+
+    def on(self, shardings: Sequence[Any]) -> Weights:
+        """The same weights on other devices; nothing is read yet.
+
+        Args:
+            shardings: one for each weight; None for the default device.
+        """
+        return Weights(self._types, self._arrays if self._files is None else self._files, shardings)
+
+    def with_values(self, values: Any) -> Weights:
+        """Other weights of the same names, shapes and dtypes.
+
+        Args:
+            values: the path of a safetensors file or of its index, a mapping of arrays by their names, or a pytree in
+                which they are at the paths that are their names. What has another name is not used.
+
+        Raises:
+            WeightsError: a weight is missing, or has another shape or dtype.
+        """
+        if isinstance(values, Weights) and values._files is not None and values._types == self._types:
+            return Weights(self._types, values._files, list(self._shardings.values()))
+        if isinstance(values, (str, os.PathLike)):
+            files = _Named(values)
+            for name, type_ in self._types.items():
+                placing.check(*files.find(name), type_)
+            return Weights(self._types, files, list(self._shardings.values()))
+        given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
+        for name, type_ in self._types.items():
+            if name not in given:
+                raise WeightsError(name, "an array of this name", f"none among {len(given):,}")
+            array = given[name]
+            if tuple(array.shape) != tuple(type_.shape) or array.dtype != type_.dtype:
+                raise WeightsError(name, _shown(type_), _shown(array))
+        return Weights(self._types, {name: given[name] for name in self._types}, list(self._shardings.values()))
+
+    def sources(self) -> list[Source]:
+        """The weights as they are written to files; those in files without a way over devices."""
+        return [source(name, self._arrays[name] if self._files is None else self._view(name)) for name in self]
+
+    def check_digests(self) -> None:
+        """Compares the files beside an artifact with the digests in its trailer.
+
+        Raises:
+            WeightsError: a tensor is damaged.
+            ExportError: the weights come from somewhere else, so there is nothing to compare with.
+        """
+        if not isinstance(self._files, Stored):
+            raise ExportError("these weights were not loaded with an artifact, so there are no digests to compare with")
+        self._files.check_digests()
+
+    def _spec(self, name: str) -> Any:
+        type_, sharding = self._types[name], self._shardings[name]
+        array = self._arrays.get(name)
+        if sharding is None and isinstance(array, jax.Array):
+            return array
+        return jax.ShapeDtypeStruct(type_.shape, type_.dtype, sharding=sharding)
+
+    def _view(self, name: str) -> Any:
+        assert self._files is not None
+        file, tensor = self._files.find(name)
+        placing.check(file, tensor, self._types[name])
+        return placing.view(file, tensor, self._types[name])
+
+    def _placed(self, name: str, type_: Any) -> Any:
+        sharding = self._shardings[name]
+        if self._files is not None:
+            file, tensor = self._files.find(name)
+            placing.check(file, tensor, type_)
+            return placing.placed(file, tensor, type_, sharding)
+        array = self._arrays[name]
+        if sharding is None and isinstance(array, jax.Array):
+            return array
+        return jax.device_put(array, sharding)
+
+
+def _shown(array: Any) -> str:
+    return f"{array.dtype}{list(array.shape)}"
