@@ -29,6 +29,8 @@ MOST_OF_A_GROUP = 55
 
 # JAX gives a batch of states other bits than each state by itself; what is raised gives each element those of its call.
 OTHER_BATCHES = "rng_bit_generator"
+# In its loop, the compiler adds and multiplies in one step or in two.
+ROUNDED_OTHERWISE = "random_gamma"
 
 
 @functools.cache
@@ -78,7 +80,11 @@ def compare(harness: Any) -> None:
             live: Any = jax.tree.map(lambda *xs: jnp.stack(xs), *rows)
         else:
             live = jax.jit(jax.vmap(lambda *xs: harness.dyn_fun(*jax.tree.unflatten(tree, xs))))(*batches)
-        assert_same_bits(numbers(jax.jit(jax.vmap(lambda *xs: function(*xs)))(*batches)), numbers(live))
+        found, expected = numbers(jax.jit(jax.vmap(lambda *xs: function(*xs)))(*batches)), numbers(live)
+        if ROUNDED_OTHERWISE in harness.fullname:
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        else:
+            assert_same_bits(found, expected)
 
 
 def raised_for(exported: jaxexp.Exported, leaves: Sequence[Any]) -> Raised:
