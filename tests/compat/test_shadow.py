@@ -30,6 +30,9 @@ def shadow() -> Any:
         sys.path.remove(str(TESTS / "shadow"))
 
 
+NOTHING: dict[str, dict[str, str]] = {"tests": {}, "functions": {}}
+
+
 def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
     jax = [{"test": f"t::{name}", "outcome": "passed"} for name in "abc"] + [{"test": "t::d", "outcome": "failed"}]
     jaxexp = [
@@ -39,7 +42,7 @@ def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
         {"test": "t::c", "outcome": "crashed"},
         {"test": "t::d", "outcome": "failed"},
     ]
-    row, found = shadow.summary({"jax": jax, "jaxexp": jaxexp}, {"c": "can do more"})
+    row, found = shadow.summary({"jax": jax, "jaxexp": jaxexp}, {"tests": {"c": "can do more"}, "functions": {}})
     assert row == [4, 3, 1, 1, 1, 1, 0, 0, 0]
     assert found == ["t::b\nbecause"]
 
@@ -54,10 +57,10 @@ def test_a_file_that_only_jaxexp_cannot_import_counts(shadow: ModuleType) -> Non
 
 def test_a_crash_of_exported_functions_counts(shadow: ModuleType) -> None:
     crash = {"test": "t::a", "outcome": "crashed"}
-    row, found = shadow.summary({"functions": [crash, {"test": "t::b", "outcome": "passed"}]}, {})
+    row, found = shadow.summary({"functions": [crash, {"test": "t::b", "outcome": "passed"}]}, NOTHING)
     assert row == [2, 0, 0, 0, 0, 0, 0, 0, 1]
     assert found == ["t::a: crashed"]
-    assert shadow.summary({"jax": [crash], "functions": [crash]}, {})[1] == []
+    assert shadow.summary({"jax": [crash], "functions": [crash]}, NOTHING)[1] == []
 
 
 def test_a_test_that_was_stopped_has_not_crashed(shadow: ModuleType, tmp_path: Path) -> None:
@@ -78,6 +81,7 @@ def test_functions_are_compared_stage_by_stage(shadow: ModuleType) -> None:
     assert shadow.functions_alone([line, {**line, "jax": failed, "jaxexp": failed}]) == []
     assert shadow.functions_alone([{**line, "jax": failed}]) == [], "jaxexp can do more"
     assert len(shadow.functions_alone([{**line, "jaxexp": {**both, "export": "ValueError: no"}}])) == 1
+    assert shadow.functions_alone([{**line, "jaxexp": {**both, "export": "ValueError: no"}}], ["Error: no"]) == []
     assert len(shadow.functions_alone([{**line, "jax": {**both, "read jaxexp's": "ValueError: no"}}])) == 1
     assert len(shadow.functions_alone([{**line, "jaxexp": {**both, "call jax's": "ValueError: no"}}])) == 1
     assert shadow.functions_alone([{**line, "differ": ["jaxexp call jax's: other values"]}]) == [
