@@ -1,0 +1,25 @@
+// What of an artifact is compiled, and whether a plugin can run it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "jaxexp/artifact.h"
+#include "runtime/plugin/client.h"
+
+namespace jaxexp::runtime {
+
+struct Program {
+  /// Compares what an artifact asks for with what there is. Throws RunError: for another platform, more devices than
+  /// there are, ordered effects, a newer StableHLO, or custom calls that the plugin lacks. Throws DeserializationError
+  /// where the module is damaged.
+  Program(const Artifact& artifact, const std::shared_ptr<const Client>& client);
+
+  std::span<const std::uint8_t> module;
+  /// The first argument of the main function, where it is for several platforms.
+  std::optional<std::int32_t> platform_index;
+  bool uses_shardy;
+};
+
+}  // namespace jaxexp::runtime
