@@ -164,6 +164,7 @@ def test_inspect_needs_no_plugin(artifact: Path) -> None:
     for value in (*inspection.arguments, *inspection.results):
         assert f"  {value.path}: {value.dtype}[{', '.join(map(str, value.shape))}]\n" in done.stdout
     assert "VJPs: 1\n" in done.stdout
+    assert "custom calls" not in done.stdout
 
 
 def test_a_module_that_lies_about_itself_is_refused(artifact: Path, files: tuple[Path, Path]) -> None:

@@ -46,7 +46,8 @@ std::size_t Runtime::nr_devices() const { return client_->devices().size(); }
 
 Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
   try {
-    auto bytes = std::make_shared<const wire::FileBytes>(file, true, std::numeric_limits<std::uint64_t>::max());
+    auto bytes = std::make_shared<const wire::FileBytes>(file, wire::FileBytes::Reading::at_once,
+                                                         std::numeric_limits<std::uint64_t>::max());
     auto callable = std::make_unique<runtime::Callable>(client_, Artifact(bytes->bytes()), std::move(devices));
     // The file goes after the function.
     auto both = std::make_shared<std::pair<decltype(bytes), decltype(callable)>>(std::move(bytes), std::move(callable));

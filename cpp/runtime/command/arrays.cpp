@@ -1,4 +1,4 @@
-// Files stay mapped while arrays are views of them.
+// Files stay in memory while arrays are views of them.
 #include "runtime/command/arrays.h"
 
 #include <cerrno>
@@ -27,7 +27,8 @@ struct Input {
 
 File open(const std::string& name) {
   try {
-    return std::make_shared<const wire::FileBytes>(name, true, std::numeric_limits<std::uint64_t>::max());
+    return std::make_shared<const wire::FileBytes>(name, wire::FileBytes::Reading::at_once,
+                                                   std::numeric_limits<std::uint64_t>::max());
   } catch (const std::system_error& error) {
     throw std::system_error(error.code(), name);
   }

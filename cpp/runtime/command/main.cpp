@@ -13,7 +13,9 @@
 #include "jaxexp/runtime.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
+#include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
+#include "wire/bytecode/bytecode.h"
 
 namespace {
 
@@ -49,12 +51,26 @@ void print(const char* title, const std::vector<jaxexp::Value>& values) {
   }
 }
 
+void print_custom_calls(const Artifact& artifact) {
+  const jaxexp::wire::Path where{nullptr, "mlir_module_serialized"};
+  try {
+    const auto contents = jaxexp::wire::read_contents(artifact.module(), where);
+    if (!contents || !contents->custom_calls || contents->custom_calls->empty()) return;
+    std::cout << "custom calls:";
+    for (const auto& [target, count] : *contents->custom_calls) std::cout << ' ' << jaxexp::wire::escaped(target);
+    std::cout << '\n';
+  } catch (const jaxexp::wire::Error& error) {
+    throw jaxexp::DeserializationError(error.path, error.expected, error.found);
+  }
+}
+
 void inspect(const Artifact& artifact) {
   std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\nplatforms:";
   for (const std::string_view platform : artifact.platforms()) std::cout << ' ' << platform;
   std::cout << '\n';
   print("arguments", artifact.arguments());
   print("results", artifact.results());
+  print_custom_calls(artifact);
   int order = 0;
   for (auto vjp = artifact.vjp(); vjp; vjp = vjp->vjp()) ++order;
   std::cout << "VJPs: " << order << '\n';
@@ -82,7 +98,8 @@ void repeat(const jaxexp::Function& function, const std::vector<Array>& argument
 }
 
 void run(const jaxexp::command::Arguments& arguments) {
-  const jaxexp::wire::FileBytes file(arguments.artifact, true, std::numeric_limits<std::uint64_t>::max());
+  const jaxexp::wire::FileBytes file(arguments.artifact, jaxexp::wire::FileBytes::Reading::at_once,
+                                     std::numeric_limits<std::uint64_t>::max());
   const Artifact artifact = open(arguments, file.bytes());
   if (arguments.inspect) return inspect(artifact);
 

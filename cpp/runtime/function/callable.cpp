@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "runtime/program/compile_options.h"
+#include "runtime/program/custom_calls.h"
+#include "wire/base/error.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -56,7 +58,7 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       arguments_(parameters(artifact_.arguments(), artifact_.nr_devices())),
       results_(parameters(artifact_.results(), artifact_.nr_devices())),
       kept_(artifact_.kept_arguments()),
-      program_(artifact_, client_) {}
+      program_(artifact_, *client_) {}
 
 void Callable::compile() const { static_cast<void>(compiled()); }
 
@@ -77,17 +79,29 @@ Executable Callable::make_executable() const {
   try {
     return Executable(client_, program_.module, compile_options(ids, program_.uses_shardy));
   } catch (const RunError& error) {
-    if (!artifact_.has_dynamic_shapes()) throw;
-    const bool is_symbolic = std::ranges::any_of(arguments_, &Parameter::is_symbolic);
-    const std::string why = error.what();
-    throw RunError(Reason::unsupported,
-                   std::string(artifact_.function_name()) +
-                       (is_symbolic ? " has symbolic dimensions, which the plugin does not compile: fix them in Python "
-                                      "with jaxexp.load(...).specialize(...).save(...), and run that file ("
-                                    : " calls a function with symbolic dimensions, which the plugin does not compile: "
-                                      "specialize that one before this one is exported (") +
-                       why.substr(0, why.find('\n')) + ")");
+    explain(error.what());
+    throw;
   }
+}
+
+/// Throws what is known about why the plugin does not compile the module, which it says in `error`.
+void Callable::explain(std::string_view error) const {
+  const std::string name(artifact_.function_name());
+  const std::string words = " (" + wire::shortened(error.substr(0, error.find('\n')), 300) + ")";
+  if (const std::string calls = refused_custom_calls(program_.custom_calls, error); !calls.empty())
+    throw RunError(Reason::unsupported, name + " has custom calls that the plugin does not compile: " + calls + words);
+  if (!artifact_.has_dynamic_shapes()) return;
+  if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
+    throw RunError(Reason::unsupported,
+                   name +
+                       " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
+                       "jaxexp.load(...).specialize(...).save(...), and run that file" +
+                       words);
+  throw RunError(Reason::unsupported,
+                 name +
+                     " calls a function with symbolic dimensions, which the plugin does not compile: specialize "
+                     "that one before this one is exported" +
+                     words);
 }
 
 Callable::Buffers Callable::make_platform_index() const {

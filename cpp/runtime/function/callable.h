@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "jaxexp/artifact.h"
@@ -46,6 +47,7 @@ class Callable {
   Variables check(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
   const Compiled& compiled() const;
   Executable make_executable() const;
+  void explain(std::string_view error) const;
   Buffers make_platform_index() const;
   void ask_for_shardings(Compiled& compiled) const;
   Buffers place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;

@@ -1,95 +1,50 @@
-// No function of the C API tells which custom calls a plugin has. So a module of one call is compiled, and what the
-// compiler says about it is read.
+// No function of the C API tells which custom calls a plugin has. Asking its compiler about one of them, by a module
+// made for that, is no way: compilers crash on calls of their own whose operands are not those that they expect. So the
+// module itself is compiled, and the plugin's error is searched for names.
 #include "runtime/program/custom_calls.h"
 
 #include <algorithm>
-#include <string>
+#include <iterator>
 
-#include "runtime/plugin/executable.h"
-#include "runtime/program/compile_options.h"
+#include "wire/base/error.h"
 
 namespace jaxexp::runtime {
 namespace {
 
-/// What compilers replace by code of their own, and cannot be asked about: some crash when the operands are others.
-constexpr std::string_view own[] = {
-    "AllocateBuffer",
-    "ApproxTopK",
-    "AssumeGatherIndicesInBound",
-    "Cholesky",
-    "CreateBuffer",
-    "Eigh",
-    "LuDecomposition",
-    "MoveToDevice",
-    "MoveToHost",
-    "PadToStatic",
-    "PartialReduce",
-    "Pin",
-    "ProductOfElementaryHouseholderReflectors",
-    "Qr",
-    "SPMDFullToShardShape",
-    "SPMDShardToFullShape",
-    "Sharding",
-    "SliceToDynamic",
-    "TopK",
-    "Unpin",
-    "X64Combine",
-    "X64SplitHigh",
-    "X64SplitLow",
-    "annotate_device_placement",
-    "shape_assertion",
-    "tpu_custom_call",
-};
-constexpr std::string_view own_prefixes[] = {"__", "chlo.", "mhlo.", "mosaic_gpu", "stablehlo.", "xla.", "local_xla."};
+constexpr std::size_t searched = 4096, shown = 8;  // characters of an error, names
 
-bool is_own(std::string_view target) {
-  return std::ranges::find(own, target) != std::end(own) ||
-         std::ranges::any_of(own_prefixes, [&](std::string_view prefix) { return target.starts_with(prefix); });
+bool is_part_of_name(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' || c == '$';
 }
 
-/// A name as MLIR writes it.
-std::string symbol(std::string_view name) {
-  std::string text = "@\"";
-  for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' || c == '.')
-      text += c;
-    else
-      (text += '\\') += {"0123456789ABCDEF"[byte >> 4], "0123456789ABCDEF"[byte & 15]};
+/// Whether a text has a name that does not go on before or behind it.
+bool names(std::string_view text, std::string_view name) {
+  if (name.empty()) return false;
+  for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    if ((at == 0 || !is_part_of_name(text[at - 1])) && (end == text.size() || !is_part_of_name(text[end]))) return true;
   }
-  return text + '"';
+  return false;
 }
 
-/// Whether the compiler says that there is no such target, of one of the two kinds that there are.
-bool is_missing(std::string_view target, std::string_view kind, const std::shared_ptr<const Client>& client) {
-  const std::string text = "module { func.func @main() -> tensor<f32> { %0 = stablehlo.custom_call " + symbol(target) +
-                           "() {" + std::string(kind) +
-                           ", has_side_effect = true} : () -> tensor<f32> return %0 : tensor<f32> } }";
-  try {
-    const int device = client->devices().front().id;
-    const Executable executable(client, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()},
-                                compile_options({&device, 1}, false));
-    return false;
-  } catch (const RunError& error) {
-    const std::string_view said = error.what();
-    return said.find("No FFI handler registered") != said.npos ||
-           said.find("No registered implementation") != said.npos;
-  }
+std::string list(const std::vector<std::string_view>& targets) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(targets.size(), shown); ++i)
+    (text += i > 0 ? ", " : "") += wire::escaped(wire::shortened(targets[i]));
+  if (targets.size() > shown) text += " and " + std::to_string(targets.size() - shown) + " more";
+  return text;
 }
 
 }  // namespace
 
-std::vector<std::string_view> missing_custom_calls(const std::vector<std::string_view>& targets,
-                                                   const std::shared_ptr<const Client>& client) {
-  constexpr std::size_t enough = 8;  // each takes a compilation or two
-  std::vector<std::string_view> missing;
-  for (const std::string_view target : targets) {
-    if (missing.size() == enough) break;
-    if (!is_own(target) && is_missing(target, "api_version = 4 : i32, backend_config = {}", client) &&
-        is_missing(target, "api_version = 2 : i32", client))
-      missing.push_back(target);
-  }
-  return missing;
+std::string refused_custom_calls(const std::vector<std::string_view>& targets, std::string_view error) {
+  error = error.substr(0, searched);
+  std::vector<std::string_view> refused;
+  std::ranges::copy_if(targets, std::back_inserter(refused), [&](auto target) { return names(error, target); });
+  if (refused.empty()) return {};
+  std::string text = list(refused);
+  if (targets.size() > refused.size()) text += "; all its custom calls are " + list(targets);
+  return text;
 }
 
 }  // namespace jaxexp::runtime

@@ -1,17 +1,13 @@
-// The custom calls of a module that a plugin does not have.
+// Custom calls that a plugin lacks.
 #pragma once
 
-#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/plugin/client.h"
-
 namespace jaxexp::runtime {
 
-/// Which of these targets the plugin lacks, or the first eight of them. It is asked about those that are not the
-/// compiler's own.
-std::vector<std::string_view> missing_custom_calls(const std::vector<std::string_view>& targets,
-                                                   const std::shared_ptr<const Client>& client);
+/// What a failed compilation says about a module's custom calls, by their targets: empty where it names none of them.
+std::string refused_custom_calls(const std::vector<std::string_view>& targets, std::string_view error);
 
 }  // namespace jaxexp::runtime

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "jaxexp/deserialization_error.h"
-#include "runtime/program/custom_calls.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
@@ -75,8 +74,8 @@ void check_stablehlo(std::string_view producer, const Client& client) {
 
 }  // namespace
 
-Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& client) {
-  platform_index = runtime::platform_index(artifact, *client);
+Program::Program(const Artifact& artifact, const Client& client) {
+  platform_index = runtime::platform_index(artifact, client);
   if (const auto effects = artifact.ordered_effects(); !effects.empty())
     refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) +
            "), which need the process of Python that exported it");
@@ -85,14 +84,10 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
   try {
     const wire::Head head = wire::read_head(module, where);
     uses_shardy = std::ranges::find(head.dialects, "sdy") != head.dialects.end();
-    check_stablehlo(head.producer, *client);
+    check_stablehlo(head.producer, client);
     const auto contents = wire::read_contents(module, where);
-    if (contents && contents->custom_calls) {
-      std::vector<std::string_view> targets;
-      for (const auto& [target, count] : *contents->custom_calls) targets.push_back(target);
-      if (const auto missing = missing_custom_calls(targets, client); !missing.empty())
-        refuse(std::string(artifact.function_name()) + " has custom calls that the plugin lacks: " + joined(missing));
-    }
+    if (contents && contents->custom_calls)
+      for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
   } catch (const wire::Error& error) {
     throw DeserializationError(error.path, error.expected, error.found);
   }
