@@ -65,6 +65,7 @@ def test_several_platforms(name: str, platforms: tuple[str, ...], tmp_path: Path
     done = runtime.run(artifact, tmp_path / "x.npy")
     assert done.returncode == 1
     assert "has custom calls that the plugin does not compile: " in done.stderr
+    assert "so export it for cpu only, if these are for others" in done.stderr
 
 
 @pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "tpu"), ("tpu", "cpu")], ids="-".join)

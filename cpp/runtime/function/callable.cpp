@@ -89,7 +89,11 @@ void Callable::explain(std::string_view error) const {
   const std::string name(artifact_.function_name());
   const std::string words = " (" + wire::shortened(error.substr(0, error.find('\n')), 300) + ")";
   if (const std::string calls = refused_custom_calls(program_.custom_calls, error); !calls.empty())
-    throw RunError(Reason::unsupported, name + " has custom calls that the plugin does not compile: " + calls + words);
+    throw RunError(Reason::unsupported,
+                   name + " has custom calls that the plugin does not compile: " + calls + words +
+                       (program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
+                                                      client_->platform() + " only, if these are for others"
+                                                : ""));
   if (!artifact_.has_dynamic_shapes()) return;
   if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
     throw RunError(Reason::unsupported,
