@@ -21,7 +21,7 @@ INSTALLED := $(VENV)/.installed-$(PYTAG)
 NOX := $(VENV)/.nox-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
-CHECKED := python tests bench demo noxfile.py
+CHECKED := python tests bench demo cpp/example noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 # Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
