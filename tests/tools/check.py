@@ -21,6 +21,7 @@ FEW = 2
 
 # Where the tests of code are that has no folder of its own name.
 ELSEWHERE = {
+    "cpp/runtime": "runtime",
     "cpp/wire/api": "wire",
     "cpp/wire/archive": "archive",
     "cpp/wire/artifact": "artifact",

@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -55,6 +57,7 @@ def make_seeds(programs: Path, folder: Path) -> int:
     command = [str(programs / "make_seeds"), *parts, *map(str, seed_files())]
     made = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
     write_hostile(folder)
+    write_arrays(folder)
     return made
 
 
@@ -71,12 +74,25 @@ def write_hostile(folder: Path) -> None:
             (folder / kind / name).write_bytes(content)
 
 
+def write_arrays(folder: Path) -> None:
+    """NumPy's files, from the arguments of golden artifacts."""
+    arrays = folder / "arrays"
+    arrays.mkdir(parents=True, exist_ok=True)
+    for file in sorted(GOLDEN.rglob("*.npz")):
+        if file.stat().st_size <= LONGEST:
+            name = f"{file.parent.name}-{file.stem}"
+            shutil.copy(file, arrays / f"{name}.npz")
+            with zipfile.ZipFile(file) as archive:
+                (arrays / f"{name}.npy").write_bytes(archive.read(archive.namelist()[0]))
+
+
 def seeds_of(target: str, folder: Path) -> Path:
     others = {
         "fuzz_bytecode": "modules",
         "fuzz_dimension": "dimensions",
         "fuzz_archive": "archives",
         "fuzz_constraint": "constraints",
+        "fuzz_npy": "arrays",
         "fuzz_op_sharding": "op_shardings",
     }
     return folder / others.get(target, "artifacts")

@@ -9,12 +9,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kit import native
+from kit import native, runtime
 from kit.places import GOLDEN, ROOT, TESTS
 
 FOLDER = ROOT / "build" / "sanitize"
@@ -69,6 +70,8 @@ del loaded
 gc.collect()
 sys.exit(1 if ctypes.CDLL(None).__lsan_do_recoverable_leak_check() else 0)
 """
+
+SUPPRESSIONS = {"LSAN_OPTIONS": "lsan.supp", "TSAN_OPTIONS": "tsan.supp"}
 
 
 def build(compiler: str) -> None:
@@ -128,7 +131,41 @@ def leaks(compiler: str) -> int:
 def threads() -> int:
     programs = native.build("thread")
     files = sorted(str(path) for folder in GOLDEN.glob("*_jaxexp-*") for path in folder.glob("*.bin"))
-    return subprocess.run([str(programs / "threads"), *files]).returncode
+    failed = subprocess.run([str(programs / "threads"), *files]).returncode
+    try:
+        plugin = runtime.plugin()
+    except native.UnavailableError as missing:
+        print(f"the runtime is left out: {missing}")
+        return failed
+    with tempfile.TemporaryDirectory() as folder:
+        return call_functions(programs, plugin, Path(folder)) or failed
+
+
+# What JAX exports for the program of tests/cpp/functions.cpp, written to the folder that it is given.
+FUNCTIONS = """
+import sys, jax, jaxexp, numpy as np
+from kit import runtime
+
+devices = jax.sharding.NamedSharding(jax.make_mesh((4,), ("a",)), jax.sharding.PartitionSpec("a"))
+add = jax.jit(lambda x: x + 1, donate_argnums=0)
+twice = jax.jit(lambda x: 2 * x, in_shardings=devices, out_shardings=devices)
+for name, function, size in (("add", add, 3), ("twice", twice, 8)):
+    exported = jaxexp.export(function)(jax.ShapeDtypeStruct((size,), np.float32))
+    with open(f"{sys.argv[1]}/{name}.jaxexp", "wb") as file:
+        file.write(exported.serialize(compatibility=runtime.READER))
+"""
+
+
+def call_functions(programs: Path, plugin: Path, folder: Path) -> int:
+    """Runs the program `functions`, whose threads call the C++ runtime; the plugin's own code has no sanitizers."""
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(TESTS)])
+    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", FUNCTIONS, str(folder)], check=True, env={**os.environ, **devices})
+    files = [str(folder / f"{name}.jaxexp") for name in ("add", "twice")]
+    suppressions = {kind: f"suppressions={TESTS / 'cpp' / name}" for kind, name in SUPPRESSIONS.items()}
+    return subprocess.run(
+        [str(programs / "functions"), str(plugin), *files], env={**os.environ, **suppressions}
+    ).returncode
 
 
 def main() -> int:

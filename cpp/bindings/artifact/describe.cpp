@@ -8,6 +8,7 @@
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/dtype_name.h"
+#include "wire/exported/leaf_paths.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
@@ -18,7 +19,6 @@ using Texts = flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>;
 
 /// Trees share subtrees, so that the text of a small one could fill the memory.
 constexpr std::size_t longest_tree = 1 << 16;
-constexpr std::size_t longest_path = 256;
 
 template <class Vector, class Describe>
 nb::tuple each(const Vector* vector, const Describe& describe) {
@@ -76,55 +76,19 @@ nb::object tree(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
   return text(wire::shortened(out, longest_tree));
 }
 
-/// Where the leaves of a tree are, as in "[0]['weights'][1]"; a child of a custom node is "<0>" if it has no name.
-class Leaves {
- public:
-  static nb::tuple of(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
-    Leaves leaves(library_nodes);
-    leaves.add(root);
-    return nb::tuple(leaves.found_);
-  }
-
- private:
-  explicit Leaves(LibraryNodes& library_nodes) : library_nodes_(library_nodes) {}
-
-  void add(const schema::PyTreeDef& node) {
-    if (node.kind() == schema::PyTreeDefKind::leaf) {
-      found_.append(text(wire::shortened(path_, longest_path)));
-      return;
-    }
-    if (is_empty(node)) return;
-    const std::size_t above = path_.size();
-    for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i) {
-      if (above <= longest_path) path_ += step(node, i);  // otherwise the path is cut before this
-      add(*node.children()->Get(i));
-      path_.resize(above);
-    }
-  }
-
-  std::string step(const schema::PyTreeDef& node, std::uint32_t i) {
+/// Where the leaves of a tree are. A child of a custom node has its name, where one is known.
+nb::tuple leaves(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
+  nb::list found;
+  const auto step = [&](const schema::PyTreeDef& node, std::uint32_t i) {
     if (node.kind() == schema::PyTreeDefKind::dict)
-      return '[' + repr(node.children_names()->Get(i)->string_view(), longest_path) + ']';
-    if (node.kind() != schema::PyTreeDefKind::custom) return '[' + std::to_string(i) + ']';
-    const nb::object known = library_nodes_[node];
-    return known.is_none() ? '<' + std::to_string(i) + '>' : nb::cast<std::string>(known[1][i]);
-  }
-
-  /// Whether a subtree has no leaves. Trees share subtrees, so each is looked at once.
-  bool is_empty(const schema::PyTreeDef& node) {
-    if (node.kind() == schema::PyTreeDefKind::leaf) return false;
-    if (const auto [known, is_new] = empty_.insert(reinterpret_cast<std::uintptr_t>(&node)); !is_new) return known;
-    bool empty = true;
-    for (std::uint32_t i = 0; empty && i < wire::Values::length(node.children()); ++i)
-      empty = is_empty(*node.children()->Get(i));
-    return empty_.insert(reinterpret_cast<std::uintptr_t>(&node)).first = empty;
-  }
-
-  LibraryNodes& library_nodes_;
-  std::string path_;
-  nb::list found_;
-  wire::FlatMap<bool> empty_;
-};
+      return '[' + repr(node.children_names()->Get(i)->string_view(), wire::longest_path) + ']';
+    if (node.kind() != schema::PyTreeDefKind::custom) return wire::index_step(i);
+    const nb::object known = library_nodes[node];
+    return known.is_none() ? wire::child_step(i) : nb::cast<std::string>(known[1][i]);
+  };
+  wire::for_each_leaf(root, step, [&](const std::string& path) { found.append(text(path)); });
+  return nb::tuple(found);
+}
 
 /// The arguments and the results of a function. Values share avals, shardings and texts, and so do their descriptions.
 class ValueDescriber {
@@ -223,8 +187,8 @@ nb::dict Artifact::describe(const nb::object& library_node) const {
   facts["kept"] = nb::tuple(kept);
   facts["in_tree"] = tree(*e.in_tree(), library_nodes);
   facts["out_tree"] = tree(*e.out_tree(), library_nodes);
-  facts["in_leaves"] = Leaves::of(*e.in_tree(), library_nodes);
-  facts["out_leaves"] = Leaves::of(*e.out_tree(), library_nodes);
+  facts["in_leaves"] = leaves(*e.in_tree(), library_nodes);
+  facts["out_leaves"] = leaves(*e.out_tree(), library_nodes);
   facts["ordered_effects"] = each(e.ordered_effects(), effect);
   facts["unordered_effects"] = each(e.unordered_effects(), effect);
   facts["disabled_checks"] = each(e.disabled_checks(), [](const schema::DisabledSafetyCheck& check) {

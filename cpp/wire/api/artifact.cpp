@@ -9,6 +9,7 @@
 #include "wire/exported/chain.h"
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/generation.h"
+#include "wire/exported/leaf_paths.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp {
@@ -39,11 +40,52 @@ Sharding sharding(const wire::schema::Exported& e, const wire::schema::NamedShar
   for (std::uint32_t i = 0; i < Values::length(mesh.axis_names()); ++i)
     result.mesh.push_back({mesh.axis_names()->Get(i)->string_view(), mesh.axis_sizes()->Get(i)});
   result.partitions = each(named.spec()->partitions(), [](const auto* one) { return strings(one->axes()); });
+  result.unreduced = strings(named.spec()->unreduced());
   if (named.memory_kind()) result.memory_kind = named.memory_kind()->string_view();
   return result;
 }
 
-std::vector<Value> values(const wire::schema::Exported& e, const Values& v) {
+/// A key of a dict as Python writes it, but for the choice of characters that are shown as they are.
+std::string quoted(std::string_view whole) {
+  const std::string key = wire::shortened(whole, wire::longest_path);
+  const char quote = key.find('\'') != key.npos && key.find('"') == key.npos ? '"' : '\'';
+  std::string text(1, quote);
+  for (const char c : key) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\')
+      (text += '\\') += c;
+    else if (c == '\n' || c == '\r' || c == '\t')
+      (text += '\\') += c == '\n' ? 'n' : c == '\r' ? 'r' : 't';
+    else if (byte < ' ' || byte == 0x7F)
+      text += wire::escaped({&c, 1});
+    else
+      text += c;
+  }
+  return text + quote;
+}
+
+/// The paths of the leaves of an `in_tree`, which is the pair (args, kwargs), or of an `out_tree`.
+std::vector<std::string> paths(const wire::schema::PyTreeDef& tree, bool is_in_tree) {
+  std::vector<std::string> found;
+  const auto step = [](const wire::schema::PyTreeDef& node, std::uint32_t i) {
+    using Kind = wire::schema::PyTreeDefKind;
+    if (node.kind() == Kind::dict) return '[' + quoted(node.children_names()->Get(i)->string_view()) + ']';
+    return node.kind() == Kind::custom ? wire::child_step(i) : wire::index_step(i);
+  };
+  wire::for_each_leaf(tree, step, [&](std::string inside) {
+    if (!is_in_tree)
+      inside.insert(0, "result");
+    else if (inside.starts_with("[0]"))
+      inside.replace(0, 3, "args");
+    else if (inside.starts_with("[1]"))
+      inside.replace(0, 3, "kwargs");
+    found.push_back(std::move(inside));
+  });
+  return found;
+}
+
+std::vector<Value> values(const wire::schema::Exported& e, const Values& v, bool are_arguments) {
+  std::vector<std::string> path = paths(are_arguments ? *e.in_tree() : *e.out_tree(), are_arguments);
   std::vector<Value> result(v.size());
   for (std::uint32_t i = 0; i < v.size(); ++i) {
     result[i].dtype = wire::dtype_name(static_cast<int>(v.aval(i).dtype()));
@@ -51,6 +93,7 @@ std::vector<Value> values(const wire::schema::Exported& e, const Values& v) {
     if (const auto* named = v.named_sharding(i)) result[i].sharding = sharding(e, *named);
     if (const auto* proto = v.hlo_sharding(i))
       result[i].op_sharding = {reinterpret_cast<const std::uint8_t*>(proto->data()), proto->size()};
+    result[i].path = std::move(path[i]);
   }
   return result;
 }
@@ -110,12 +153,12 @@ std::uint32_t Artifact::nr_devices() const { return wire::device_count(state_->f
 
 std::vector<Value> Artifact::arguments() const {
   const auto& e = state_->function(order_);
-  return values(e, Values::arguments(e));
+  return values(e, Values::arguments(e), true);
 }
 
 std::vector<Value> Artifact::results() const {
   const auto& e = state_->function(order_);
-  return values(e, Values::results(e));
+  return values(e, Values::results(e), false);
 }
 
 std::vector<std::uint32_t> Artifact::kept_arguments() const {
@@ -130,6 +173,16 @@ std::vector<std::string_view> Artifact::unordered_effects() const {
   return each(state_->function(order_).unordered_effects(),
               [](const auto* e) { return e->type_name()->string_view(); });
 }
+
+std::vector<std::string> Artifact::disabled_checks() const {
+  return each(state_->function(order_).disabled_checks(), [](const auto* check) {
+    using Kind = wire::schema::DisabledSafetyCheckKind;
+    if (check->kind() == Kind::custom_call) return "custom_call " + check->custom_call_target()->str();
+    return std::string(check->kind() == Kind::platform ? "platform" : "shape_assertions");
+  });
+}
+
+bool Artifact::has_dynamic_shapes() const { return state_->function(order_).uses_global_constants(); }
 
 unsigned Artifact::calling_convention_version() const { return state_->function(order_).calling_convention_version(); }
 

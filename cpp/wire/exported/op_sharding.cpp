@@ -20,15 +20,7 @@ enum Field : std::uint64_t {
   iota_transpose_perm = 10,
 };
 
-enum Type : std::uint64_t { replicated = 0, maximal = 1, other = 3, last_type = 6 };
-
-using Numbers = std::vector<std::uint64_t>;
-
-struct OpSharding {
-  std::uint64_t type = replicated;
-  bool replicate_on_last = false;
-  Numbers dimensions, devices, last_dims, reshape, permutation;
-};
+using Numbers = OpSharding::Numbers;
 
 class Reader {
  public:
@@ -115,25 +107,25 @@ bool multiply_to(const Numbers& factors, std::uint64_t product) {
 
 }  // namespace
 
-void check_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device_count, const Path& path) {
-  const OpSharding s = Reader(proto, path).message();
+OpSharding read_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device_count, const Path& path) {
+  OpSharding s = Reader(proto, path).message();
   const auto expect = [&](bool holds, const std::string& expected, const std::string& found) {
     if (!holds) throw Error(path, "an xla.OpSharding " + expected, found);
   };
-  if (s.type == replicated || s.type == maximal) {
-    const bool on_one = s.type == maximal;
+  if (s.type == OpSharding::replicated || s.type == OpSharding::maximal) {
+    const bool on_one = s.type == OpSharding::maximal;
     expect(s.devices.size() == on_one && multiply_to(s.dimensions, 1) && s.reshape.empty() && s.permutation.empty() &&
                s.last_dims.empty() && !s.replicate_on_last,
            on_one ? "on one device" : "that is replicated", "tiles");
     expect(!on_one || s.devices.front() < device_count, "on a device below " + std::to_string(device_count),
            on_one ? std::to_string(s.devices.front()) : "");
-    return;
+    return s;
   }
-  expect(s.type == other, "that is replicated, on one device or tiled", "type " + std::to_string(s.type));
+  expect(s.type == OpSharding::other, "that is replicated, on one device or tiled", "type " + std::to_string(s.type));
   expect(!s.dimensions.empty() && multiply_to(s.dimensions, device_count),
          "whose tiles are " + std::to_string(device_count) + ", one for each device", "others");
   expect(s.last_dims.size() + s.replicate_on_last <= s.dimensions.size() &&
-             std::ranges::all_of(s.last_dims, [](std::uint64_t t) { return t <= last_type; }),
+             std::ranges::all_of(s.last_dims, [](std::uint64_t t) { return t <= OpSharding::last_type; }),
          "whose last tile dimensions are tile dimensions", "others");
   if (s.devices.empty())
     expect(multiply_to(s.reshape, device_count) && !s.reshape.empty() && s.permutation.size() == s.reshape.size() &&
@@ -142,6 +134,11 @@ void check_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device
   else
     expect(s.devices.size() == device_count && is_permutation(s.devices) && s.reshape.empty() && s.permutation.empty(),
            "that names each device once", "other numbers");
+  return s;
+}
+
+void check_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device_count, const Path& path) {
+  static_cast<void>(read_op_sharding(proto, device_count, path));
 }
 
 }  // namespace jaxexp::wire

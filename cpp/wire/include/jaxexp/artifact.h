@@ -24,6 +24,7 @@ struct Sharding {
   std::vector<MeshAxis> mesh;
   std::vector<std::vector<std::string_view>> partitions;  // for each dimension the mesh axes that divide it
   std::optional<std::string_view> memory_kind;
+  std::vector<std::string_view> unreduced;  // mesh axes along which the devices' numbers still have to be added
 
   /// As in "{data: 4, model: 2} (data, None)".
   std::string str() const;
@@ -37,6 +38,9 @@ struct Value {
   std::optional<Sharding> sharding;
   /// The xla.OpSharding that artifacts from before JAX 0.9 have instead.
   std::span<const std::uint8_t> op_sharding;
+  /// Where it is in the tree, as in "args[0]['weights']", "kwargs['x']" or "result[1]". Children of custom nodes have
+  /// numbers, as in "args[0]<2>"; a long path is cut.
+  std::string path;
 
   /// As in "float32[b, 4]".
   std::string str() const;
@@ -58,6 +62,10 @@ class Artifact {
   std::vector<std::uint32_t> kept_arguments() const;  // indices of those that the module's main function takes
   std::vector<std::string_view> ordered_effects() const;
   std::vector<std::string_view> unordered_effects() const;
+  /// "platform", "shape_assertions", or "custom_call " and a target.
+  std::vector<std::string> disabled_checks() const;
+  /// Whether the module is to be refined for the shapes of the arguments before it is compiled.
+  bool has_dynamic_shapes() const;
   unsigned calling_convention_version() const;
 
   std::string_view writer() const;                      // releases of JAX, such as "0.8.2 to 0.9.0.1"

@@ -1,0 +1,2 @@
+# For find_package(jaxexp): the targets jaxexp::wire, jaxexp::runtime, and jaxexp::c for C.
+include("${CMAKE_CURRENT_LIST_DIR}/jaxexp-targets.cmake")

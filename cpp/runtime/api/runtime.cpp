@@ -1,0 +1,131 @@
+// The public view of clients and callables.
+#include "jaxexp/runtime.h"
+
+#include <charconv>
+#include <limits>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "runtime/api/option.h"
+#include "runtime/function/callable.h"
+#include "wire/base/file_bytes.h"
+
+namespace jaxexp {
+namespace {
+
+using Reason = RunError::Reason;
+
+std::vector<std::shared_ptr<const runtime::Numbers>> none(std::size_t size) {
+  std::vector<std::shared_ptr<const runtime::Numbers>> numbers;
+  numbers.reserve(size);
+  return numbers;
+}
+
+}  // namespace
+
+Runtime::Options::mapped_type runtime::option_value(std::string_view text) {
+  if (text == "true" || text == "false") return text == "true";
+  std::int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc{} && rest == end && !text.empty()) return number;
+  return std::string(text);
+}
+
+Runtime::Runtime(const std::filesystem::path& plugin, const Options& options)
+    : client_(std::make_shared<const runtime::Client>(runtime::Api(plugin), options)) {}
+
+Runtime::Runtime(const PJRT_Api* plugin, const Options& options)
+    : client_(std::make_shared<const runtime::Client>(runtime::Api(plugin), options)) {}
+
+std::string_view Runtime::platform() const { return client_->platform(); }
+std::string_view Runtime::platform_version() const { return client_->platform_version(); }
+std::string Runtime::api_version() const { return client_->api().version(); }
+std::size_t Runtime::nr_devices() const { return client_->devices().size(); }
+
+Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
+  try {
+    auto bytes = std::make_shared<const wire::FileBytes>(file, wire::FileBytes::Reading::at_once,
+                                                         std::numeric_limits<std::uint64_t>::max());
+    auto callable = std::make_unique<runtime::Callable>(client_, Artifact(bytes->bytes()), std::move(devices));
+    // The file goes after the function.
+    auto both = std::make_shared<std::pair<decltype(bytes), decltype(callable)>>(std::move(bytes), std::move(callable));
+    const runtime::Callable* const inner = both->second.get();
+    return Function(std::shared_ptr<const runtime::Callable>(std::move(both), inner));
+  } catch (const std::system_error& error) {
+    throw std::system_error(error.code(), file.string());
+  }
+}
+
+Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) const {
+  return Function(std::make_shared<const runtime::Callable>(client_, std::move(artifact), std::move(devices)));
+}
+
+Array Runtime::put(const Array& array, std::size_t device) const {
+  if (device >= nr_devices())
+    throw RunError(Reason::argument,
+                   "there is no device " + std::to_string(device) + ": the plugin has " + std::to_string(nr_devices()));
+  const runtime::Numbers& numbers = *array.numbers_;
+  std::shared_ptr<const void> data = numbers.owner;
+  const void* from = numbers.data;
+  if (!numbers.parts.empty()) {
+    auto bytes = std::shared_ptr<std::byte[]>(new std::byte[array.size_bytes()]);
+    array.copy_to(bytes.get());
+    from = bytes.get();
+    data = std::move(bytes);
+  }
+  const runtime::Buffer::Source source{numbers.type, numbers.shape, from, {}, data};
+  auto buffer = runtime::Buffer::from_host(client_, source, client_->devices()[device], nullptr);
+  runtime::Numbers result{numbers.type, numbers.shape, nullptr, nullptr, {}};
+  result.parts.push_back({runtime::Shape(numbers.shape.size(), 0), numbers.shape, std::move(buffer)});
+  return Array(std::make_shared<const runtime::Numbers>(std::move(result)));
+}
+
+const Artifact& Function::artifact() const { return callable_->artifact(); }
+
+void Function::compile() const { callable_->compile(); }
+
+std::vector<Array> Function::call(std::span<const Array> arguments) const {
+  auto numbers = none(arguments.size());
+  for (const Array& argument : arguments) numbers.push_back(argument.numbers_);
+  std::vector<Array> results;
+  for (auto& result : callable_->call(numbers)) results.push_back(Array(std::move(result)));
+  return results;
+}
+
+std::vector<Array> Function::call(const std::map<std::string, Array>& arguments) const {
+  auto numbers = none(arguments.size());
+  std::size_t used = 0;
+  for (const runtime::Parameter& parameter : callable_->arguments()) {
+    const auto found = arguments.find(parameter.path);
+    if (found == arguments.end())
+      throw RunError(Reason::argument, "the argument " + parameter.path + ", " + parameter.str() + ", is missing");
+    numbers.push_back(found->second.numbers_);
+    ++used;
+  }
+  if (used != arguments.size()) {
+    for (const auto& [path, array] : arguments) {
+      bool is_known = false;
+      for (const runtime::Parameter& parameter : callable_->arguments()) is_known |= parameter.path == path;
+      if (!is_known)
+        throw RunError(Reason::argument, std::string(artifact().function_name()) + " has no argument " + path);
+    }
+  }
+  std::vector<Array> results;
+  for (auto& result : callable_->call(numbers)) results.push_back(Array(std::move(result)));
+  return results;
+}
+
+std::optional<Function> Function::vjp() const {
+  auto artifact = callable_->artifact().vjp();
+  if (!artifact) return std::nullopt;
+  // The memory of the artifact goes after both.
+  auto callable = std::make_unique<runtime::Callable>(callable_->client(), std::move(*artifact), callable_->devices());
+  auto both = std::make_shared<std::pair<std::shared_ptr<const runtime::Callable>, decltype(callable)>>(
+      callable_, std::move(callable));
+  const runtime::Callable* const inner = both->second.get();
+  return Function(std::shared_ptr<const runtime::Callable>(std::move(both), inner));
+}
+
+}  // namespace jaxexp

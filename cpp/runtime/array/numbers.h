@@ -1,0 +1,48 @@
+// What an Array stands for: numbers in host memory, or parts of them in the memories of devices.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plugin/buffer.h"
+
+namespace jaxexp::runtime {
+
+using Shape = std::vector<std::int64_t>;
+
+struct Part {
+  Shape start;  // of its first number
+  Shape shape;
+  std::shared_ptr<const Buffer> buffer;
+};
+
+struct Numbers {
+  const ElementType* type;
+  Shape shape;
+  /// Row-major without gaps; null where the numbers are on devices. Without an owner it is the caller's.
+  const void* data = nullptr;
+  std::shared_ptr<const void> owner;
+  /// One for each device; devices may have the same part.
+  std::vector<Part> parts;
+};
+
+/// How many numbers there are; throws RunError where that, times `bytes`, is more than memory can be.
+std::size_t count(const Shape& shape, std::size_t bytes = 1);
+
+/// The number of bytes in host memory.
+std::size_t size_bytes(const Numbers& numbers);
+
+/// In bytes, of numbers that are row-major without gaps.
+Shape row_major_strides(const Shape& shape, std::size_t bytes);
+
+/// As in "float32[2, 3]".
+std::string description(const Numbers& numbers);
+std::string description(const Shape& shape);
+
+/// Writes all numbers to host memory of `size_bytes`. Waits for them. Throws RunError.
+void copy_to_host(const Numbers& numbers, void* target);
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,36 @@
+// The command line of jaxexp-run.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "jaxexp/runtime.h"
+
+namespace jaxexp::command {
+
+/// What is wrong with the command line.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Arguments {
+  /// Throws UsageError.
+  Arguments(int count, char** texts);
+
+  std::string plugin, artifact, member, out;
+  std::vector<std::string> inputs;                                // in their order
+  std::vector<std::pair<std::string, std::string>> named_inputs;  // paths in the tree, and files
+  std::vector<std::size_t> devices;
+  Runtime::Options options;
+  std::size_t repeat = 0;
+  std::size_t vjp_order = 0;
+  bool inspect = false, help = false;
+};
+
+extern const char* const usage;
+
+}  // namespace jaxexp::command

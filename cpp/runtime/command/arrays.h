@@ -1,0 +1,18 @@
+// Arguments from files of NumPy, and results to them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "jaxexp/runtime.h"
+#include "runtime/command/arguments.h"
+
+namespace jaxexp::command {
+
+/// The arguments of a function. Throws RunError or std::system_error, with the name of the file.
+std::vector<Array> read_arguments(const Arguments& arguments, const Artifact& function);
+
+/// Throws RunError or std::system_error, with the name of the file.
+void write_results(const std::string& file, const std::vector<Array>& results, const Artifact& function);
+
+}  // namespace jaxexp::command

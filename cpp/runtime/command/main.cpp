@@ -1,0 +1,145 @@
+// jaxexp-run: runs a serialized function from the command line.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "jaxexp/archive.h"
+#include "jaxexp/runtime.h"
+#include "runtime/command/arguments.h"
+#include "runtime/command/arrays.h"
+#include "wire/base/error.h"
+#include "wire/base/file_bytes.h"
+#include "wire/bytecode/bytecode.h"
+
+namespace {
+
+using jaxexp::Array;
+using jaxexp::Artifact;
+using jaxexp::RunError;
+
+[[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
+
+Artifact open(const jaxexp::command::Arguments& arguments, std::span<const std::uint8_t> bytes) {
+  std::optional<Artifact> artifact;
+  if (arguments.member.empty()) {
+    artifact.emplace(bytes);
+  } else {
+    const jaxexp::Archive archive(bytes);
+    if (!archive.contains(arguments.member)) refuse("there is no member '" + arguments.member + "' in the archive");
+    artifact.emplace(archive.artifact(arguments.member));
+  }
+  for (std::size_t order = 0; order < arguments.vjp_order; ++order) {
+    auto vjp = artifact->vjp();
+    if (!vjp) refuse("it has " + std::to_string(order) + " VJPs, and not " + std::to_string(arguments.vjp_order));
+    artifact.emplace(std::move(*vjp));
+  }
+  return std::move(*artifact);
+}
+
+void print(const char* title, const std::vector<jaxexp::Value>& values) {
+  std::cout << title << ":\n";
+  for (const jaxexp::Value& value : values) {
+    std::cout << "  " << value.path << ": " << value.str();
+    if (value.sharding) std::cout << " over " << value.sharding->str();
+    std::cout << '\n';
+  }
+}
+
+void print_custom_calls(const Artifact& artifact) {
+  const jaxexp::wire::Path where{nullptr, "mlir_module_serialized"};
+  try {
+    const auto contents = jaxexp::wire::read_contents(artifact.module(), where);
+    if (!contents || !contents->custom_calls || contents->custom_calls->empty()) return;
+    std::cout << "custom calls:";
+    for (const auto& [target, count] : *contents->custom_calls) std::cout << ' ' << jaxexp::wire::escaped(target);
+    std::cout << '\n';
+  } catch (const jaxexp::wire::Error& error) {
+    throw jaxexp::DeserializationError(error.path, error.expected, error.found);
+  }
+}
+
+void inspect(const Artifact& artifact) {
+  std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\nplatforms:";
+  for (const std::string_view platform : artifact.platforms()) std::cout << ' ' << platform;
+  std::cout << '\n';
+  print("arguments", artifact.arguments());
+  print("results", artifact.results());
+  print_custom_calls(artifact);
+  int order = 0;
+  for (auto vjp = artifact.vjp(); vjp; vjp = vjp->vjp()) ++order;
+  std::cout << "VJPs: " << order << '\n';
+}
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+std::vector<Array> timed_call(const jaxexp::Function& function, const std::vector<Array>& arguments, double& took) {
+  const auto start = Clock::now();
+  auto results = function.call(arguments);
+  for (const Array& result : results) result.wait();
+  took = milliseconds_since(start);
+  return results;
+}
+
+void repeat(const jaxexp::Function& function, const std::vector<Array>& arguments, std::size_t times) {
+  std::vector<double> took(times);
+  for (double& one : took) static_cast<void>(timed_call(function, arguments, one));
+  std::ranges::sort(took);
+  std::printf("%zu calls: median %.3f ms, fastest %.3f ms\n", times, took[times / 2], took.front());
+}
+
+void run(const jaxexp::command::Arguments& arguments) {
+  const jaxexp::wire::FileBytes file(arguments.artifact, jaxexp::wire::FileBytes::Reading::at_once,
+                                     std::numeric_limits<std::uint64_t>::max());
+  const Artifact artifact = open(arguments, file.bytes());
+  if (arguments.inspect) return inspect(artifact);
+
+  const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
+  const jaxexp::Function function = runtime.load(artifact, arguments.devices);
+  const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, artifact);
+  if (arguments.repeat > 0) {
+    const auto start = Clock::now();
+    function.compile();
+    std::printf("compiled in %.1f ms\n", milliseconds_since(start));
+  }
+  double first = 0;
+  const std::vector<Array> results = timed_call(function, inputs, first);
+  if (arguments.out.empty()) {
+    const auto values = artifact.results();
+    for (std::size_t i = 0; i < results.size(); ++i) std::cout << values[i].path << ": " << results[i].str() << '\n';
+  } else {
+    jaxexp::command::write_results(arguments.out, results, artifact);
+  }
+  if (arguments.repeat > 0) {
+    std::printf("first call: %.3f ms\n", first);
+    repeat(function, inputs, arguments.repeat);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** texts) {
+  constexpr int failed = 1, misused = 2;
+  try {
+    const jaxexp::command::Arguments arguments(count, texts);
+    if (arguments.help)
+      std::cout << jaxexp::command::usage;
+    else
+      run(arguments);
+  } catch (const jaxexp::command::UsageError& error) {
+    std::cerr << "jaxexp-run: " << error.what() << "\n" << jaxexp::command::usage;
+    return misused;
+  } catch (const std::exception& error) {
+    std::cerr << "jaxexp-run: " << error.what() << '\n';
+    return failed;
+  }
+}

@@ -1,0 +1,228 @@
+// The module's main function takes the platform's index where there are several platforms, and then the arguments that
+// it uses.
+#include "runtime/function/callable.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "runtime/program/compile_options.h"
+#include "runtime/program/custom_calls.h"
+#include "wire/base/error.h"
+
+namespace jaxexp::runtime {
+namespace {
+
+using Reason = RunError::Reason;
+
+std::vector<std::size_t> chosen(const Client& client, const Artifact& artifact, std::vector<std::size_t> devices) {
+  const std::size_t present = client.devices().size();
+  const std::string name(artifact.function_name());
+  const std::size_t needed = artifact.nr_devices();
+  if (needed > present)
+    throw RunError(Reason::unsupported, name + " was exported for " + std::to_string(needed) +
+                                            " devices, and the plugin has " + std::to_string(present));
+  if (devices.empty()) {
+    devices.resize(needed);
+    std::iota(devices.begin(), devices.end(), std::size_t{0});
+  }
+  if (devices.size() != needed)
+    throw RunError(Reason::argument, name + " was exported for " + std::to_string(needed) + " devices, and " +
+                                         std::to_string(devices.size()) + " were chosen");
+  auto sorted = devices;
+  std::ranges::sort(sorted);
+  if (sorted.back() >= present || std::ranges::adjacent_find(sorted) != sorted.end())
+    throw RunError(Reason::argument, "devices are chosen by different numbers below " + std::to_string(present) +
+                                         ", and not " + description(Shape(devices.begin(), devices.end())));
+  return devices;
+}
+
+PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
+  if (!parameter.memory_kind) return nullptr;
+  const auto found =
+      std::ranges::find(device.memories, *parameter.memory_kind, &decltype(device.memories)::value_type::first);
+  if (found != device.memories.end()) return found->second;
+  if (*parameter.memory_kind == "device") return nullptr;  // a plugin with one memory may call it something else
+  std::string kinds;
+  for (const auto& [kind, memory] : device.memories) (kinds += kinds.empty() ? "" : ", ") += kind;
+  throw RunError(Reason::unsupported, parameter.path + " is in memory of the kind " + *parameter.memory_kind +
+                                          ", and the device has " + (kinds.empty() ? "one memory only" : kinds));
+}
+
+}  // namespace
+
+Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::vector<std::size_t> devices)
+    : client_(std::move(client)),
+      artifact_(std::move(artifact)),
+      devices_(chosen(*client_, artifact_, std::move(devices))),
+      arguments_(parameters(artifact_.arguments(), artifact_.nr_devices())),
+      results_(parameters(artifact_.results(), artifact_.nr_devices())),
+      kept_(artifact_.kept_arguments()),
+      program_(artifact_, *client_) {}
+
+void Callable::compile() const { static_cast<void>(compiled()); }
+
+const Callable::Compiled& Callable::compiled() const {
+  const std::lock_guard lock(mutex_);
+  if (compiled_) return *compiled_;
+  auto compiled = std::make_unique<Compiled>(Compiled{make_executable(), {}, {}, make_platform_index()});
+  for (const Parameter& argument : arguments_) compiled->arguments.push_back(argument.tiling);
+  for (const Parameter& result : results_) compiled->results.push_back(result.tiling);
+  if (devices_.size() > 1) ask_for_shardings(*compiled);
+  compiled_ = std::move(compiled);
+  return *compiled_;
+}
+
+Executable Callable::make_executable() const {
+  std::vector<int> ids;
+  for (std::size_t d = 0; d < devices_.size(); ++d) ids.push_back(device(d).id);
+  try {
+    return Executable(client_, program_.module, compile_options(ids, program_.uses_shardy));
+  } catch (const RunError& error) {
+    explain(error.what());
+    throw;
+  }
+}
+
+/// Throws what is known about why the plugin does not compile the module, which it says in `error`.
+void Callable::explain(std::string_view error) const {
+  const std::string name(artifact_.function_name());
+  const std::string words = " (" + wire::shortened(error.substr(0, error.find('\n')), 300) + ")";
+  if (const std::string calls = refused_custom_calls(program_.custom_calls, error); !calls.empty())
+    throw RunError(Reason::unsupported,
+                   name + " has custom calls that the plugin does not compile: " + calls + words +
+                       (program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
+                                                      client_->platform() + " only, if these are for others"
+                                                : ""));
+  if (!artifact_.has_dynamic_shapes()) return;
+  if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
+    throw RunError(Reason::unsupported,
+                   name +
+                       " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
+                       "jaxexp.load(...).specialize(...).save(...), and run that file" +
+                       words);
+  throw RunError(Reason::unsupported,
+                 name +
+                     " calls a function with symbolic dimensions, which the plugin does not compile: specialize "
+                     "that one before this one is exported" +
+                     words);
+}
+
+Callable::Buffers Callable::make_platform_index() const {
+  if (!program_.platform_index) return {};
+  const Buffer::Source source{element_type("int32"), {}, &*program_.platform_index, {}, nullptr};
+  Buffers indices;
+  for (std::size_t d = 0; d < devices_.size(); ++d)
+    indices.push_back(Buffer::from_host(client_, source, device(d), nullptr));
+  return indices;
+}
+
+/// Where the artifact does not say how a value is divided, the compiler has decided it.
+void Callable::ask_for_shardings(Compiled& compiled) const {
+  const auto is_open = [](const Tiling& tiling) { return !tiling.is_specified(); };
+  if (std::ranges::none_of(compiled.arguments, is_open) && std::ranges::none_of(compiled.results, is_open)) return;
+  const HloShardings found = compiled.executable.shardings();
+  const auto fill = [&](Tiling& tiling, const std::vector<std::string>& protos, std::size_t index,
+                        const std::string& path) {
+    if (tiling.is_specified() || index >= protos.size()) return;
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(protos[index].data());
+    tiling = Tiling({bytes, protos[index].size()}, artifact_.nr_devices(), path);
+  };
+  for (std::size_t i = 0; i < kept_.size(); ++i)
+    fill(compiled.arguments[kept_[i]], found.parameters, i + program_.platform_index.has_value(),
+         arguments_[kept_[i]].path);
+  for (std::size_t i = 0; i < results_.size(); ++i) fill(compiled.results[i], found.results, i, results_[i].path);
+}
+
+Variables Callable::check(const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
+  if (arguments.size() != arguments_.size())
+    throw RunError(Reason::argument, std::string(artifact_.function_name()) + " takes " +
+                                         std::to_string(arguments_.size()) + " arguments, and not " +
+                                         std::to_string(arguments.size()));
+  std::vector<Equation> equations;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const Parameter& expected = arguments_[i];
+    const Numbers& found = *arguments[i];
+    if (found.type != expected.type || found.shape.size() != expected.dimensions.size())
+      throw RunError(Reason::argument, expected.path + " is " + expected.str() + ", and not " + description(found));
+    for (std::size_t d = 0; d < found.shape.size(); ++d) {
+      const Dimension& dimension = expected.dimensions[d];
+      if (!dimension.is_constant())
+        equations.push_back({&dimension, found.shape[d], expected.path + ".shape[" + std::to_string(d) + "]"});
+      else if (dimension.constant() != found.shape[d])
+        throw RunError(Reason::argument, expected.path + " is " + expected.str() + ", and not " + description(found));
+    }
+  }
+  return solve(equations);
+}
+
+Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const {
+  Buffers buffers;
+  if (!numbers.parts.empty()) {
+    bool is_placed = numbers.parts.size() == devices_.size();
+    for (std::size_t d = 0; is_placed && d < devices_.size(); ++d) {
+      const Part& part = numbers.parts[d];
+      const auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
+      is_placed = part.start == start && part.shape == shape && part.buffer->client() == client_ &&
+                  part.buffer->device() == device(d).device;
+      if (is_placed && part.buffer->is_deleted())
+        throw RunError(Reason::argument,
+                       parameter.path + " is gone: an earlier call donated its memory to its own results");
+      buffers.push_back(part.buffer);
+    }
+    if (is_placed) return buffers;
+    // Elsewhere, or divided in another way: by way of the host.
+    const auto bytes = std::shared_ptr<std::byte[]>(new std::byte[size_bytes(numbers)]);
+    copy_to_host(numbers, bytes.get());
+    return place({numbers.type, numbers.shape, bytes.get(), bytes, {}}, parameter, tiling);
+  }
+  const Shape strides = row_major_strides(numbers.shape, numbers.type->bytes);
+  for (std::size_t d = 0; d < devices_.size(); ++d) {
+    const auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
+    const auto* data = static_cast<const std::byte*>(numbers.data);
+    for (std::size_t i = 0; i < start.size(); ++i) data += start[i] * strides[i];
+    const bool is_whole = shape == numbers.shape;
+    const Buffer::Source source{numbers.type, shape, data, is_whole ? std::span<const std::int64_t>() : strides,
+                                numbers.owner};
+    buffers.push_back(Buffer::from_host(client_, source, device(d), memory(device(d), parameter)));
+  }
+  return buffers;
+}
+
+std::vector<std::shared_ptr<const Numbers>> Callable::call(
+    const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
+  const Variables variables = check(arguments);
+  const Compiled& compiled = this->compiled();
+  Executable::Inputs inputs(devices_.size());
+  std::vector<Buffers> placed;  // until the plugin has them
+  if (program_.platform_index) placed.push_back(compiled.platform_index);
+  for (const std::uint32_t i : kept_) placed.push_back(place(*arguments[i], arguments_[i], compiled.arguments[i]));
+  for (const Buffers& buffers : placed)
+    for (std::size_t d = 0; d < devices_.size(); ++d) inputs[d].push_back(buffers[d]->get());
+  const Executable::Outputs outputs = compiled.executable.run(inputs, {});
+  if (outputs.front().size() != results_.size())
+    throw RunError(Reason::plugin, "the plugin computed " + std::to_string(outputs.front().size()) +
+                                       " results, where the artifact has " + std::to_string(results_.size()));
+  std::vector<std::shared_ptr<const Numbers>> results;
+  for (std::size_t i = 0; i < results_.size(); ++i)
+    results.push_back(result(outputs, i, compiled.results[i], variables));
+  return results;
+}
+
+std::shared_ptr<const Numbers> Callable::result(const Executable::Outputs& outputs, std::size_t index,
+                                                const Tiling& tiling, const Variables& variables) const {
+  const Parameter& parameter = results_[index];
+  Numbers numbers{parameter.type, parameter.shape(variables), nullptr, nullptr, {}};
+  for (std::size_t d = 0; d < devices_.size(); ++d) {
+    const auto& buffer = outputs[d][index];
+    auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
+    if (buffer->shape() != shape || buffer->type() != parameter.type->type)
+      throw RunError(Reason::plugin, parameter.path + " came as " + description(buffer->shape()) + " on device " +
+                                         std::to_string(d) + ", where the artifact says " + parameter.str() +
+                                         ", of which a device has " + description(shape));
+    numbers.parts.push_back({std::move(start), std::move(shape), buffer});
+  }
+  return std::make_shared<const Numbers>(std::move(numbers));
+}
+
+}  // namespace jaxexp::runtime

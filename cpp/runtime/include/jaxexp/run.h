@@ -1,0 +1,102 @@
+/* Serialized functions of jax.export and jaxexp, run on any PJRT plugin: the interface for C, and for languages that
+ * bind C. Everything that jaxexp/runtime.h says holds here too.
+ *
+ * What returns a pointer returns NULL on failure, what returns an int returns 0 on success. Then, unless `error` is
+ * NULL, *error is an error that the caller frees. On success *error is left as it was. Handles are freed with the
+ * function of their kind, which also takes NULL; one may be freed while others that were made from it are in use. Texts
+ * live as long as the handle that they were asked from. A handle may be used by several threads. */
+#ifndef JAXEXP_RUN_H_
+#define JAXEXP_RUN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#if defined(JAXEXP_RUN_BUILDING)
+#define JAXEXP_RUN_API __declspec(dllexport)
+#elif defined(JAXEXP_RUN_SHARED)
+#define JAXEXP_RUN_API __declspec(dllimport)
+#else
+#define JAXEXP_RUN_API
+#endif
+#else
+#define JAXEXP_RUN_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct jaxexp_runtime jaxexp_runtime;
+typedef struct jaxexp_function jaxexp_function;
+typedef struct jaxexp_array jaxexp_array;
+typedef struct jaxexp_error jaxexp_error;
+
+typedef enum {
+  JAXEXP_ARGUMENT = 1,    /* what the caller gave does not fit */
+  JAXEXP_UNSUPPORTED = 2, /* what the artifact asks for is not there */
+  JAXEXP_PLUGIN = 3,      /* the plugin failed */
+  JAXEXP_DAMAGED = 4,     /* the file is no artifact, or a damaged one */
+  JAXEXP_SYSTEM = 5       /* a file cannot be read, or memory is used up */
+} jaxexp_reason;
+
+/* Grows with every release that changes this interface in a way that programs notice. */
+#define JAXEXP_RUN_VERSION 1
+JAXEXP_RUN_API int jaxexp_run_version(void);
+
+JAXEXP_RUN_API jaxexp_reason jaxexp_error_reason(const jaxexp_error* error);
+JAXEXP_RUN_API const char* jaxexp_error_message(const jaxexp_error* error);
+JAXEXP_RUN_API void jaxexp_error_free(jaxexp_error* error);
+
+/* What a plugin is told when it starts: names and values as texts. "true", "false" and whole numbers become such. */
+typedef struct {
+  const char* name;
+  const char* value;
+} jaxexp_option;
+
+JAXEXP_RUN_API jaxexp_runtime* jaxexp_runtime_new(const char* plugin, const jaxexp_option* options, size_t option_count,
+                                                  jaxexp_error** error);
+JAXEXP_RUN_API void jaxexp_runtime_free(jaxexp_runtime* runtime);
+JAXEXP_RUN_API const char* jaxexp_runtime_platform(const jaxexp_runtime* runtime);
+JAXEXP_RUN_API size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime);
+
+/* `devices` are numbers below the device count; without any, the function gets the first ones. */
+JAXEXP_RUN_API jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, const size_t* devices,
+                                            size_t device_count, jaxexp_error** error);
+JAXEXP_RUN_API void jaxexp_function_free(jaxexp_function* function);
+JAXEXP_RUN_API const char* jaxexp_function_name(const jaxexp_function* function);
+JAXEXP_RUN_API size_t jaxexp_argument_count(const jaxexp_function* function);
+JAXEXP_RUN_API size_t jaxexp_result_count(const jaxexp_function* function);
+/* As in "args[0]['w']: float32[b, 4]". NULL for an index that is too large. */
+JAXEXP_RUN_API const char* jaxexp_argument(const jaxexp_function* function, size_t index);
+JAXEXP_RUN_API const char* jaxexp_result(const jaxexp_function* function, size_t index);
+JAXEXP_RUN_API int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error);
+/* Without an error, NULL says that the artifact has no VJP. */
+JAXEXP_RUN_API jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** error);
+
+/* `results` has room for jaxexp_result_count() arrays, which the caller frees. On failure none is set. */
+JAXEXP_RUN_API int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* arguments,
+                               size_t argument_count, jaxexp_array** results, jaxexp_error** error);
+
+/* Numbers of the caller's, row-major without gaps; they stay where and what they are until the array is freed. */
+JAXEXP_RUN_API jaxexp_array* jaxexp_array_view(const char* dtype, const int64_t* shape, size_t rank, const void* data,
+                                               jaxexp_error** error);
+/* The same, but the numbers are copied. */
+JAXEXP_RUN_API jaxexp_array* jaxexp_array_copy(const char* dtype, const int64_t* shape, size_t rank, const void* data,
+                                               jaxexp_error** error);
+JAXEXP_RUN_API jaxexp_array* jaxexp_put(const jaxexp_runtime* runtime, const jaxexp_array* array, size_t device,
+                                        jaxexp_error** error);
+JAXEXP_RUN_API void jaxexp_array_free(jaxexp_array* array);
+JAXEXP_RUN_API const char* jaxexp_array_dtype(const jaxexp_array* array);
+JAXEXP_RUN_API size_t jaxexp_array_rank(const jaxexp_array* array);
+JAXEXP_RUN_API const int64_t* jaxexp_array_shape(const jaxexp_array* array);
+JAXEXP_RUN_API size_t jaxexp_array_size_bytes(const jaxexp_array* array);
+JAXEXP_RUN_API int jaxexp_array_wait(const jaxexp_array* array, jaxexp_error** error);
+/* `size` is what jaxexp_array_size_bytes() says. */
+JAXEXP_RUN_API int jaxexp_array_read(const jaxexp_array* array, void* target, size_t size, jaxexp_error** error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

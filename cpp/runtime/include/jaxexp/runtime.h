@@ -1,0 +1,100 @@
+// Serialized functions, run on any PJRT plugin without Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "jaxexp/array.h"
+#include "jaxexp/artifact.h"
+#include "jaxexp/run_error.h"
+
+struct PJRT_Api;  // of the PJRT C API
+
+namespace jaxexp {
+
+namespace runtime {
+class Callable;
+class Client;
+}  // namespace runtime
+
+/// A function that is ready to be called. A copy is the same function. Several threads may call one at once.
+class Function {
+ public:
+  /// What it takes and returns: names, dtypes, shapes, shardings, paths in the trees.
+  const Artifact& artifact() const;
+
+  /// Compiles, which the first call does otherwise. Throws RunError.
+  void compile() const;
+
+  /// Calls the function with its arguments in the order of `artifact().arguments()`, and returns its results in the
+  /// order of `artifact().results()`. They are on the function's devices and may still be computed: reading them waits.
+  ///
+  /// Arguments on other devices, or divided in another way, are copied by way of the host. Where the function donates
+  /// an argument that is on the right device, its memory is reused, and the array is gone afterwards.
+  ///
+  /// Throws RunError where an argument does not fit, or the plugin fails.
+  std::vector<Array> call(std::span<const Array> arguments) const;
+  std::vector<Array> operator()(std::initializer_list<Array> arguments) const {
+    return call({arguments.begin(), arguments.size()});
+  }
+  template <class... Arrays>
+  std::vector<Array> operator()(const Array& first, const Arrays&... more) const {
+    return (*this)({first, more...});
+  }
+
+  /// The same, with arguments by their paths, such as "args[0]['weights']". Throws RunError, also where there is no
+  /// argument of that path, or one is missing.
+  std::vector<Array> call(const std::map<std::string, Array>& arguments) const;
+
+  /// The function that takes the arguments and then the cotangents of the results, and returns the cotangents of the
+  /// arguments. Nothing where the artifact has none. Throws RunError.
+  std::optional<Function> vjp() const;
+
+ private:
+  friend class Runtime;
+  explicit Function(std::shared_ptr<const runtime::Callable> callable) : callable_(std::move(callable)) {}
+
+  std::shared_ptr<const runtime::Callable> callable_;
+};
+
+/// A plugin with its devices. A copy is the same runtime. Functions and arrays keep what they need of it.
+class Runtime {
+ public:
+  /// What a plugin is told when it starts; names and types are its own.
+  using Options = std::map<std::string, std::variant<std::string, std::int64_t, float, bool>>;
+
+  /// Loads a plugin, which stays in the process. Throws RunError where it is none, or does not start.
+  explicit Runtime(const std::filesystem::path& plugin, const Options& options = {});
+  /// Takes what `GetPjrtApi()` of a plugin returns that is linked into the program.
+  explicit Runtime(const PJRT_Api* plugin, const Options& options = {});
+
+  std::string_view platform() const;          // as JAX calls it, such as "cpu" or "cuda"
+  std::string_view platform_version() const;  // in the plugin's words
+  std::string api_version() const;            // of the PJRT C API, such as "0.81"
+  std::size_t nr_devices() const;
+
+  /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. `devices` are
+  /// numbers below `nr_devices()`, as many as the function is for; by default they are the first ones. Throws
+  /// std::system_error, DeserializationError or RunError.
+  Function load(const std::filesystem::path& file, std::vector<std::size_t> devices = {}) const;
+  /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does.
+  Function load(Artifact artifact, std::vector<std::size_t> devices = {}) const;
+
+  /// Puts an array on a device. Throws RunError.
+  Array put(const Array& array, std::size_t device = 0) const;
+
+ private:
+  std::shared_ptr<const runtime::Client> client_;
+};
+
+}  // namespace jaxexp

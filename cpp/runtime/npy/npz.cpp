@@ -1,0 +1,147 @@
+// ZIP files: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "runtime/npy/npy.h"
+
+namespace jaxexp::npy {
+namespace {
+
+constexpr std::uint32_t local_signature = 0x04034b50, central_signature = 0x02014b50, end_signature = 0x06054b50;
+constexpr std::size_t local_size = 30, central_size = 46, end_size = 22, longest_comment = 0xFFFF;
+constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;
+
+std::uint64_t number(std::span<const std::uint8_t> bytes, std::size_t at, std::size_t size) {
+  if (size > bytes.size() || at > bytes.size() - size) throw NpyError("it is no .npz file, or a damaged one");
+  std::uint64_t value = 0;
+  for (std::size_t i = size; i-- > 0;) value = value << 8 | bytes[at + i];
+  return value;
+}
+
+std::span<const std::uint8_t> part(std::span<const std::uint8_t> bytes, std::uint64_t at, std::uint64_t size) {
+  if (at > bytes.size() || size > bytes.size() - at) throw NpyError("it is a damaged .npz file");
+  return bytes.subspan(at, size);
+}
+
+/// Where the record at the end of the file is.
+std::size_t find_end(std::span<const std::uint8_t> file) {
+  for (std::size_t comment = 0; comment <= longest_comment && file.size() >= end_size + comment; ++comment) {
+    const std::size_t at = file.size() - end_size - comment;
+    if (number(file, at, 4) == end_signature && number(file, at + 20, 2) == comment) return at;
+  }
+  throw NpyError("it is no .npz file, or a damaged one");
+}
+
+/// A member's record in the directory.
+struct Member {
+  Member(std::span<const std::uint8_t> file, std::size_t at) {
+    if (number(file, at, 4) != central_signature) throw NpyError("it is a damaged .npz file");
+    method = number(file, at + 10, 2);
+    size = number(file, at + 20, 4);
+    const std::uint64_t full_size = number(file, at + 24, 4), name_size = number(file, at + 28, 2);
+    const std::uint64_t extra_size = number(file, at + 30, 2), comment_size = number(file, at + 32, 2);
+    position = number(file, at + 42, 4);
+    const auto name_bytes = part(file, at + central_size, name_size);
+    name.assign(name_bytes.begin(), name_bytes.end());
+    const auto extra = part(file, at + central_size + name_size, extra_size);
+    next = at + central_size + name_size + extra_size + comment_size;
+    if (size == in_zip64 || full_size == in_zip64 || position == in_zip64) read_zip64(extra, full_size == in_zip64);
+  }
+
+  /// The field of 64-bit numbers that has those for which 32 bits are too few, in this order.
+  void read_zip64(std::span<const std::uint8_t> extra, bool has_full_size) {
+    for (std::size_t at = 0; at < extra.size();) {
+      const auto field = part(extra, at + 4, number(extra, at + 2, 2));
+      if (number(extra, at, 2) == 1) {
+        std::size_t inside = has_full_size ? 8 : 0;
+        if (size == in_zip64) size = number(field, inside, 8), inside += 8;
+        if (position == in_zip64) position = number(field, inside, 8);
+        return;
+      }
+      at += 4 + field.size();
+    }
+    throw NpyError("it is a damaged .npz file");
+  }
+
+  std::string name;
+  std::uint64_t method, size, position;
+  std::size_t next;
+};
+
+std::uint32_t crc32(std::string_view bytes) {
+  static const auto table = [] {
+    std::array<std::uint32_t, 256> made{};
+    for (std::uint32_t i = 0; i < made.size(); ++i) {
+      made[i] = i;
+      for (int bit = 0; bit < 8; ++bit) made[i] = made[i] >> 1 ^ (made[i] & 1 ? 0xEDB88320u : 0u);
+    }
+    return made;
+  }();
+  std::uint32_t crc = 0xFFFFFFFF;
+  for (const char c : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<std::uint8_t>(c)) & 0xFF];
+  return ~crc;
+}
+
+void append(std::string& out, std::uint64_t value, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) out += static_cast<char>(value >> 8 * i);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, Item>> read_npz(std::span<const std::uint8_t> file) {
+  const std::size_t end = find_end(file);
+  std::vector<std::pair<std::string, Item>> items;
+  const std::uint64_t members = number(file, end + 10, 2);
+  std::size_t at = number(file, end + 16, 4);
+  for (std::uint64_t i = 0; i < members; ++i) {
+    const Member member(file, at);
+    at = member.next;
+    if (!member.name.ends_with(".npy")) throw NpyError("its member '" + member.name.substr(0, 80) + "' is no array");
+    if (member.method != 0) throw NpyError("it is compressed: save it with np.savez, without compression");
+    const auto header = part(file, member.position, local_size);
+    if (number(header, 0, 4) != local_signature) throw NpyError("it is a damaged .npz file");
+    const std::uint64_t start = member.position + local_size + number(header, 26, 2) + number(header, 28, 2);
+    items.emplace_back(member.name.substr(0, member.name.size() - 4), read_npy(part(file, start, member.size)));
+  }
+  return items;
+}
+
+std::string npz(const std::vector<std::pair<std::string, std::string>>& files) {
+  std::string out, directory;
+  for (const auto& [name, file] : files) {
+    const std::size_t position = out.size();
+    if (position + file.size() > std::numeric_limits<std::int32_t>::max() * std::uint64_t{2} || files.size() > 0xFFFE)
+      throw NpyError("the results are too large for one .npz file: name a folder instead");
+    std::string common;             // to the local header and the directory
+    append(common, 20, 2);          // the version of the format
+    append(common, 1 << 11, 2);     // names are UTF-8
+    append(common, 0, 2);           // not compressed
+    append(common, 0x21 << 16, 4);  // 1980-01-01, so that equal results are equal files
+    append(common, crc32(file), 4);
+    append(common, file.size(), 4);
+    append(common, file.size(), 4);
+    append(common, name.size() + 4, 2);
+    append(common, 0, 2);
+    append(out, local_signature, 4);
+    out += common + name + ".npy" + file;
+    append(directory, central_signature, 4);
+    append(directory, 20, 2);
+    directory += common;
+    append(directory, 0, 10);
+    append(directory, position, 4);
+    directory += name + ".npy";
+  }
+  const std::size_t start = out.size();
+  out += directory;
+  append(out, end_signature, 4);
+  append(out, 0, 4);
+  append(out, files.size(), 2);
+  append(out, files.size(), 2);
+  append(out, directory.size(), 4);
+  append(out, start, 4);
+  append(out, 0, 2);
+  return out;
+}
+
+}  // namespace jaxexp::npy

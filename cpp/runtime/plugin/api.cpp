@@ -1,0 +1,160 @@
+// Plugins are shared libraries of which one symbol is known: https://openxla.org/xla/pjrt/pjrt_integration
+#include "runtime/plugin/api.h"
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#ifdef _WIN32
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#endif
+
+namespace jaxexp::runtime {
+namespace {
+
+constexpr const char* entry_point = "GetPjrtApi";
+using EntryPoint = const PJRT_Api*();
+
+#ifdef _WIN32
+
+void* open(const std::filesystem::path& library, std::string& why) {
+  void* const handle = LoadLibraryW(library.c_str());
+  if (!handle) why = "error " + std::to_string(GetLastError());
+  return handle;
+}
+
+EntryPoint* find(void* library) {
+  return reinterpret_cast<EntryPoint*>(GetProcAddress(static_cast<HMODULE>(library), entry_point));
+}
+
+#else
+
+void* open(const std::filesystem::path& library, std::string& why) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) why = dlerror();
+  return handle;
+}
+
+EntryPoint* find(void* library) { return reinterpret_cast<EntryPoint*>(dlsym(library, entry_point)); }
+
+#endif
+
+const PJRT_Api* table_of(const std::filesystem::path& library) {
+  std::string why;
+  void* const handle = open(library, why);
+  if (!handle)
+    throw RunError(RunError::Reason::argument, "the plugin " + library.string() + " cannot be loaded: " + why);
+  EntryPoint* const entry = find(handle);
+  if (!entry)
+    throw RunError(RunError::Reason::argument,
+                   library.string() + " is no PJRT plugin: it has no function " + entry_point);
+  const PJRT_Api* const table = entry();
+  if (!table) throw RunError(RunError::Reason::plugin, library.string() + ": " + entry_point + " returned nothing");
+  return table;
+}
+
+}  // namespace
+
+Api::Api(const std::filesystem::path& library) : Api(table_of(library)) {}
+
+Api::Api(const PJRT_Api* table) : table_(table) {
+  if (!table_) throw RunError(RunError::Reason::argument, "the table of the plugin is null");
+  constexpr std::size_t least = offsetof(PJRT_Api, pjrt_api_version) + sizeof(PJRT_Api_Version);
+  if (table_->struct_size < least || table_->pjrt_api_version.major_version != PJRT_API_MAJOR)
+    throw RunError(RunError::Reason::unsupported,
+                   "the plugin has version " + (table_->struct_size < least ? std::string("0") : version()) +
+                       " of the PJRT C API, which is not compatible with " + std::to_string(PJRT_API_MAJOR) + "." +
+                       std::to_string(PJRT_API_MINOR));
+  initialize();
+}
+
+void Api::initialize() {
+  // A plugin is initialized once in a process, however many runtimes use it.
+  static std::mutex mutex;
+  static std::set<const PJRT_Api*> initialized;
+  const std::lock_guard lock(mutex);
+  if (initialized.contains(table_)) return;
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Plugin_Initialize_Args, arguments);
+  call(&PJRT_Api::PJRT_Plugin_Initialize, arguments, "initialize itself");
+  initialized.insert(table_);
+}
+
+void Api::check(PJRT_Error* error, std::string_view task) const {
+  if (!error) return;
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Error_Message_Args, message);
+  message.error = error;
+  table_->PJRT_Error_Message(&message);
+  const std::string text(message.message, message.message_size);
+  destroy(error);
+  throw RunError(RunError::Reason::plugin, "the plugin cannot " + std::string(task) + ": " + text);
+}
+
+void Api::destroy(PJRT_Error* error) const noexcept {
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Error_Destroy_Args, arguments);
+  arguments.error = error;
+  table_->PJRT_Error_Destroy(&arguments);
+}
+
+void Api::refuse(std::string_view task) const {
+  throw RunError(RunError::Reason::unsupported, "the plugin cannot " + std::string(task) + ": its version " +
+                                                    version() +
+                                                    " of the PJRT C API has no function for it; take a newer plugin");
+}
+
+Api::Event Api::owned(PJRT_Event* event) const { return Event(event, DestroyEvent{this}); }
+
+void Api::DestroyEvent::operator()(PJRT_Event* event) const noexcept {
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Event_Destroy_Args, arguments);
+  arguments.event = event;
+  api->call_silently(&PJRT_Api::PJRT_Event_Destroy, arguments);
+}
+
+void Api::wait(PJRT_Event* event, std::string_view task) const {
+  if (!event) return;
+  const Event owner = owned(event);
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Event_Await_Args, arguments);
+  arguments.event = event;
+  call(&PJRT_Api::PJRT_Event_Await, arguments, task);
+}
+
+void Api::when_ready(PJRT_Event* event, std::function<void()> done) const {
+  if (!event) return done();
+  struct Callback {
+    Api api;
+    std::function<void()> done;
+  };
+  const Event owner = owned(event);
+  auto callback = std::make_unique<Callback>(Callback{*this, std::move(done)});
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Event_OnReady_Args, arguments);
+  arguments.event = event;
+  arguments.user_arg = callback.get();
+  arguments.callback = [](PJRT_Error* error, void* user) {
+    const std::unique_ptr<Callback> mine(static_cast<Callback*>(user));
+    if (error) mine->api.destroy(error);
+    mine->done();
+  };
+  call(&PJRT_Api::PJRT_Event_OnReady, arguments, "say when an event comes");
+  static_cast<void>(callback.release());  // the plugin has it, or has called and deleted it already
+}
+
+std::string Api::version() const {
+  const PJRT_Api_Version& v = table_->pjrt_api_version;
+  return std::to_string(v.major_version) + "." + std::to_string(v.minor_version);
+}
+
+std::vector<std::int64_t> Api::attribute(std::string_view name) const {
+  if (!has(&PJRT_Api::PJRT_Plugin_Attributes)) return {};
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Plugin_Attributes_Args, arguments);
+  call(&PJRT_Api::PJRT_Plugin_Attributes, arguments, "describe itself");
+  for (std::size_t i = 0; i < arguments.num_attributes; ++i) {
+    const PJRT_NamedValue& value = arguments.attributes[i];
+    if (std::string_view(value.name, value.name_size) == name && value.type == PJRT_NamedValue_kInt64List)
+      return {value.int64_array_value, value.int64_array_value + value.value_size};
+  }
+  return {};
+}
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,57 @@
+// A plugin at work: its devices, and what compiles and holds arrays on them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/plugin/api.h"
+
+namespace jaxexp::runtime {
+
+struct Device {
+  PJRT_Device* device;
+  int id;  // in all processes
+  std::string kind;
+  std::vector<std::pair<std::string, PJRT_Memory*>> memories;  // by their kinds
+};
+
+/// Buffers and executables hold their client. Several threads may use one.
+class Client {
+ public:
+  using Options = std::map<std::string, std::variant<std::string, std::int64_t, float, bool>>;
+
+  /// Throws RunError.
+  Client(Api api, const Options& options);
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const Api& api() const { return api_; }
+  PJRT_Client* get() const { return client_.get(); }
+  /// In lower case, as JAX calls it: "cpu", "cuda", "rocm", "tpu".
+  const std::string& platform() const { return platform_; }
+  const std::string& platform_version() const { return platform_version_; }
+  /// Those of this process.
+  const std::vector<Device>& devices() const { return devices_; }
+
+ private:
+  Device describe(PJRT_Device* device) const;
+
+  struct Destroy {
+    void operator()(PJRT_Client* client) const noexcept;
+    const Api* api;
+  };
+
+  const Api api_;
+  std::unique_ptr<PJRT_Client, Destroy> client_;
+  std::string platform_, platform_version_;
+  std::vector<Device> devices_;
+};
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,22 @@
+// The dtypes that a plugin computes with, by the names that JAX gives them.
+#pragma once
+
+#include <pjrt_c_api.h>
+
+#include <cstddef>
+#include <string_view>
+
+namespace jaxexp::runtime {
+
+struct ElementType {
+  std::string_view name;
+  PJRT_Buffer_Type type;
+  /// In host memory, where numbers of less than a byte have a byte each.
+  std::size_t bytes;
+};
+
+/// Null where no plugin knows such a dtype.
+const ElementType* element_type(std::string_view name);
+const ElementType* element_type(PJRT_Buffer_Type type);
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,44 @@
+// A compiled module on its devices.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/plugin/buffer.h"
+#include "runtime/plugin/hlo_shardings.h"
+
+namespace jaxexp::runtime {
+
+class Executable {
+ public:
+  /// Compiles MLIR, as bytecode or as text. `options` is a serialized xla.CompileOptionsProto. Throws RunError.
+  Executable(std::shared_ptr<const Client> client, std::span<const std::uint8_t> module, std::string_view options);
+
+  /// How parameters and results are divided, also where the module leaves it to the compiler. Throws RunError.
+  HloShardings shardings() const;
+
+  /// Lists of arguments or results, one for each device in the order of the device assignment.
+  using Inputs = std::vector<std::vector<PJRT_Buffer*>>;
+  using Outputs = std::vector<std::vector<std::shared_ptr<const Buffer>>>;
+
+  /// Begins to compute; the results are there when their buffers are. Several threads may run one executable. Arguments
+  /// that the module donates are deleted, except for those that are named. Throws RunError.
+  Outputs run(const Inputs& arguments, std::span<const std::int64_t> keep) const;
+
+ private:
+  struct Destroy {
+    void operator()(PJRT_LoadedExecutable* executable) const noexcept;
+    void operator()(PJRT_Executable* executable) const noexcept;
+    const Client* client;
+  };
+
+  std::shared_ptr<const Client> client_;
+  std::unique_ptr<PJRT_LoadedExecutable, Destroy> loaded_;
+  std::unique_ptr<PJRT_Executable, Destroy> executable_;
+  std::size_t results_;
+};
+
+}  // namespace jaxexp::runtime

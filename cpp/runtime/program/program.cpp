@@ -1,0 +1,96 @@
+// Each refusal says what the artifact asks for, what there is, and what can be done.
+#include "runtime/program/program.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include "jaxexp/deserialization_error.h"
+#include "wire/base/error.h"
+#include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/head.h"
+
+namespace jaxexp::runtime {
+namespace {
+
+using Version = std::array<std::int64_t, 3>;
+
+[[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::unsupported, message); }
+
+std::string joined(const std::vector<std::string_view>& names) {
+  std::string text;
+  for (const std::string_view name : names) (text += text.empty() ? "" : ", ") += name;
+  return text;
+}
+
+std::string str(const Version& version) {
+  return std::to_string(version[0]) + '.' + std::to_string(version[1]) + '.' + std::to_string(version[2]);
+}
+
+/// Of a producer such as "StableHLO_v1.10.0".
+std::optional<Version> stablehlo_version(std::string_view producer) {
+  constexpr std::string_view start = "StableHLO_v";
+  if (!producer.starts_with(start)) return std::nullopt;
+  const char* at = producer.data() + start.size();
+  const char* const end = producer.data() + producer.size();
+  Version version;
+  for (std::size_t i = 0; i < version.size(); ++i) {
+    if (i > 0 && (at == end || *at++ != '.')) return std::nullopt;
+    const auto [rest, error] = std::from_chars(at, end, version[i]);
+    if (error != std::errc{}) return std::nullopt;
+    at = rest;
+  }
+  return version;
+}
+
+std::optional<std::int32_t> platform_index(const Artifact& artifact, const Client& client) {
+  const auto platforms = artifact.platforms();
+  // Plugins for NVIDIA's and AMD's GPUs may call themselves after either what they are or whose they are.
+  const auto found = std::ranges::find_if(platforms, [&](std::string_view platform) {
+    return platform == client.platform() || (client.platform() == "gpu" && (platform == "cuda" || platform == "rocm"));
+  });
+  if (found == platforms.end()) {
+    const auto disabled = artifact.disabled_checks();
+    if (platforms.size() == 1 && std::ranges::find(disabled, "platform") != disabled.end()) return std::nullopt;
+    refuse(std::string(artifact.function_name()) + " was exported for " + joined(platforms) +
+           ", and the plugin is for " + client.platform() + ": export it with platforms=(\"" + client.platform() +
+           "\", ...)");
+  }
+  if (platforms.size() == 1) return std::nullopt;
+  return static_cast<std::int32_t>(found - platforms.begin());
+}
+
+void check_stablehlo(std::string_view producer, const Client& client) {
+  const auto wanted = stablehlo_version(producer);
+  const auto newest = client.api().attribute("stablehlo_current_version");
+  if (!wanted || newest.size() != wanted->size()) return;  // the plugin says itself what it does not understand
+  const Version known{newest[0], newest[1], newest[2]};
+  if (*wanted > known)
+    refuse("the module is written for StableHLO " + str(*wanted) + ", and the plugin reads it up to " + str(known) +
+           ": take a newer plugin, or export the function with compatibility=\"...\" for an older release of JAX");
+}
+
+}  // namespace
+
+Program::Program(const Artifact& artifact, const Client& client) {
+  platform_index = runtime::platform_index(artifact, client);
+  if (const auto effects = artifact.ordered_effects(); !effects.empty())
+    refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) +
+           "), which need the process of Python that exported it");
+  module = artifact.module();
+  const wire::Path where{nullptr, "mlir_module_serialized"};
+  try {
+    const wire::Head head = wire::read_head(module, where);
+    uses_shardy = std::ranges::find(head.dialects, "sdy") != head.dialects.end();
+    check_stablehlo(head.producer, client);
+    const auto contents = wire::read_contents(module, where);
+    if (contents && contents->custom_calls)
+      for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
+  } catch (const wire::Error& error) {
+    throw DeserializationError(error.path, error.expected, error.found);
+  }
+}
+
+}  // namespace jaxexp::runtime

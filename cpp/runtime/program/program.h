@@ -1,0 +1,28 @@
+// What of an artifact is compiled, and whether a plugin can run it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "jaxexp/artifact.h"
+#include "runtime/plugin/client.h"
+
+namespace jaxexp::runtime {
+
+struct Program {
+  /// Compares what an artifact asks for with what there is. Throws RunError: for another platform, ordered
+  /// effects, or a newer StableHLO. Throws DeserializationError where the module is damaged.
+  Program(const Artifact& artifact, const Client& client);
+
+  std::span<const std::uint8_t> module;
+  /// The first argument of the main function, where it is for several platforms.
+  std::optional<std::int32_t> platform_index;
+  bool uses_shardy;
+  /// The targets of all custom calls, in alphabetical order, as far as they are known.
+  std::vector<std::string_view> custom_calls;
+};
+
+}  // namespace jaxexp::runtime

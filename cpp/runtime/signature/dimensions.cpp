@@ -1,0 +1,187 @@
+// An expression is looked at again only when one of its variables has become known.
+#include "runtime/signature/dimensions.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "jaxexp/run_error.h"
+
+namespace jaxexp::runtime {
+namespace {
+
+using wire::Expression;
+using wire::Factor;
+using wire::Operation;
+using wire::Term;
+
+Checked evaluate(const Expression& expression, const Variables& variables);
+
+Checked apply(Operation operation, std::int64_t a, std::int64_t b) {
+  switch (operation) {
+    case Operation::floordiv: return floor_divide(a, b);
+    case Operation::max: return std::max(a, b);
+    case Operation::min: return std::min(a, b);
+    case Operation::mod: {
+      const Checked quotient = floor_divide(a, b);
+      return quotient ? Checked(a - *quotient * b) : std::nullopt;
+    }
+    case Operation::non_negative:
+    case Operation::none: break;
+  }
+  return std::nullopt;
+}
+
+Checked evaluate(const Factor& factor, const Variables& variables) {
+  Checked base;
+  if (factor.operation == Operation::none) {
+    const auto found = variables.find(factor.name);
+    if (found != variables.end()) base = found->second;
+  } else {
+    const Checked first = evaluate(factor.operands.front(), variables);
+    if (factor.operation == Operation::non_negative) {
+      if (first) base = std::max<std::int64_t>(*first, 0);
+    } else if (const Checked second = evaluate(factor.operands.back(), variables); first && second) {
+      base = apply(factor.operation, *first, *second);
+    }
+  }
+  return base ? power(*base, factor.exponent) : std::nullopt;
+}
+
+Checked evaluate(const Term& term, const Variables& variables) {
+  Checked product = term.coefficient;
+  for (const Factor& factor : term.factors) {
+    const Checked value = product ? evaluate(factor, variables) : std::nullopt;
+    product = value ? multiply(*product, *value) : std::nullopt;
+  }
+  return product;
+}
+
+Checked evaluate(const Expression& expression, const Variables& variables) {
+  Checked sum = 0;
+  for (const Term& term : expression.terms) {
+    const Checked value = sum ? evaluate(term, variables) : std::nullopt;
+    sum = value ? add(*sum, *value) : std::nullopt;
+  }
+  return sum;
+}
+
+void collect(const Expression& expression, std::set<std::string_view>& names) {
+  for (const Term& term : expression.terms) {
+    for (const Factor& factor : term.factors) {
+      if (factor.operation == Operation::none) names.insert(factor.name);
+      for (const Expression& operand : factor.operands) collect(operand, names);
+    }
+  }
+}
+
+/// The value that an expression's one unknown variable has to have for it to be `size`; nothing where it is not linear.
+Checked solve_linear(const Expression& expression, std::string_view unknown, std::int64_t size,
+                     const Variables& variables) {
+  std::int64_t rest = 0, slope = 0;
+  for (const Term& term : expression.terms) {
+    Checked value = evaluate(term, variables);
+    std::int64_t* sum = &rest;
+    if (!value) {  // then the unknown is in it, or it does not fit into 64 bits
+      Term without{term.coefficient, {}};
+      for (const Factor& factor : term.factors)
+        if (factor.name != unknown || factor.operation != Operation::none || factor.exponent != 1)
+          without.factors.push_back(factor);
+      if (without.factors.size() + 1 != term.factors.size()) return std::nullopt;
+      value = evaluate(without, variables);
+      sum = &slope;
+    }
+    const Checked total = value ? add(*sum, *value) : std::nullopt;
+    if (!total) return std::nullopt;
+    *sum = *total;
+  }
+  const Checked negative = multiply(rest, -1);
+  const Checked difference = negative ? add(size, *negative) : std::nullopt;
+  const Checked quotient = difference ? floor_divide(*difference, slope) : std::nullopt;
+  return quotient && multiply(*quotient, slope) == difference ? quotient : std::nullopt;
+}
+
+[[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
+
+/// The equations that have variables, and which of them wait for which variable.
+class Solver {
+ public:
+  explicit Solver(const std::vector<Equation>& equations) : equations_(equations), unknowns_(equations.size()) {
+    for (std::size_t i = 0; i < equations.size(); ++i) {
+      if (equations[i].dimension->is_constant()) continue;
+      collect(expression(i), unknowns_[i]);
+      for (const std::string_view name : unknowns_[i]) waiting_[name].push_back(i);
+      if (unknowns_[i].size() == 1) ready_.push_back(i);
+    }
+  }
+
+  Variables variables() {
+    for (std::size_t next = 0; next < ready_.size(); ++next) {
+      const std::size_t i = ready_[next];
+      if (unknowns_[i].size() != 1) continue;  // it was solved meanwhile, by another
+      const std::string_view name = *unknowns_[i].begin();
+      if (const Checked value = solve_linear(expression(i), name, equations_[i].size, variables_)) learn(name, *value);
+    }
+    for (const auto& [name, where] : waiting_)
+      if (!variables_.contains(name)) {
+        const Equation& equation = equations_[where.front()];
+        refuse("the dimension variable '" + std::string(name) +
+               "' cannot be found from the arguments' shapes: " + equation.place + " is " +
+               std::to_string(equation.size) + ", where " + std::string(equation.dimension->text) + " is expected");
+      }
+    return variables_;
+  }
+
+ private:
+  const Expression& expression(std::size_t i) const { return std::get<Expression>(equations_[i].dimension->value); }
+
+  void learn(std::string_view name, std::int64_t value) {
+    variables_.emplace(name, value);
+    for (const std::size_t i : waiting_[name]) {
+      unknowns_[i].erase(name);
+      if (unknowns_[i].size() == 1) ready_.push_back(i);
+    }
+  }
+
+  const std::vector<Equation>& equations_;
+  std::vector<std::set<std::string_view>> unknowns_;
+  std::map<std::string_view, std::vector<std::size_t>> waiting_;
+  std::vector<std::size_t> ready_;
+  Variables variables_;
+};
+
+}  // namespace
+
+Dimension::Dimension(std::string_view text) : text(text) {
+  if (!wire::is_size(text)) {
+    value = wire::parse_dimension(text, {});
+    return;
+  }
+  std::int64_t size = 0;
+  std::from_chars(text.data(), text.data() + text.size(), size);
+  value = size;
+}
+
+Checked Dimension::evaluate(const Variables& variables) const {
+  return is_constant() ? Checked(constant()) : runtime::evaluate(std::get<Expression>(value), variables);
+}
+
+Variables solve(const std::vector<Equation>& equations) {
+  const Variables variables = Solver(equations).variables();
+  for (const auto& [name, value] : variables)
+    if (value < 1)
+      refuse("the arguments' shapes make the dimension variable '" + std::string(name) + "' " + std::to_string(value) +
+             ", which has to be at least 1");
+  for (const Equation& equation : equations) {
+    const Checked size = equation.dimension->evaluate(variables);
+    if (size == equation.size) continue;
+    std::string expected(equation.dimension->text);
+    if (!equation.dimension->is_constant())
+      for (const auto& [name, value] : variables)
+        (expected += ", ") += std::string(name) + " = " + std::to_string(value);
+    refuse(equation.place + " is " + std::to_string(equation.size) + ", where " + expected + " is expected");
+  }
+  return variables;
+}
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,45 @@
+// Symbolic dimensions: what their variables are, given the shapes of arguments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/signature/checked.h"
+#include "wire/exported/dimension.h"
+
+namespace jaxexp::runtime {
+
+/// Values of dimension variables.
+using Variables = std::map<std::string_view, std::int64_t>;
+
+/// A size, or an expression of dimension variables.
+struct Dimension {
+  /// A view of the text is kept. The text comes from an artifact that was checked.
+  explicit Dimension(std::string_view text);
+
+  bool is_constant() const { return std::holds_alternative<std::int64_t>(value); }
+  std::int64_t constant() const { return std::get<std::int64_t>(value); }
+  /// Nothing where a variable is unknown, a number does not fit into 64 bits, or a divisor is zero.
+  Checked evaluate(const Variables& variables) const;
+
+  std::string_view text;
+  std::variant<std::int64_t, wire::Expression> value;
+};
+
+/// A dimension of an argument, and the size that was given for it.
+struct Equation {
+  const Dimension* dimension;
+  std::int64_t size;
+  std::string place;  // for messages, as in "args[0].shape[1]"
+};
+
+/// Finds the variables, each from an equation that is linear in it once others are known, and compares all dimensions.
+/// Takes n log n steps. Throws RunError where that leaves a variable unknown, or a dimension is another one.
+Variables solve(const std::vector<Equation>& equations);
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,104 @@
+"""jaxexp/run.h by ctypes: handles that free themselves, errors as exceptions with their reasons."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .runtime import numpy_dtype
+
+
+class Reason(enum.IntEnum):
+    ARGUMENT, UNSUPPORTED, PLUGIN, DAMAGED, SYSTEM = range(1, 6)
+
+
+class RunError(Exception):
+    def __init__(self, reason: int, message: str) -> None:
+        super().__init__(message)
+        self.reason = Reason(reason)
+
+
+class Handle:
+    def __init__(self, library: Library, kind: str, pointer: int) -> None:
+        self.library, self.kind, self.pointer = library, kind, pointer
+
+    def free(self) -> None:
+        freed, self.pointer = pointer(self), 0
+        getattr(self.library.c, f"jaxexp_{self.kind}_free")(freed)
+
+    def __del__(self) -> None:
+        self.free()
+
+
+class Library:
+    def __init__(self, path: Path) -> None:
+        self.c: Any = ctypes.CDLL(str(path))
+        for name in "runtime_new load vjp array_view array_copy put argument result array_shape".split():
+            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
+        for name in "argument_count result_count array_rank array_size_bytes runtime_device_count".split():
+            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_size_t
+        for name in "error_message array_dtype function_name runtime_platform".split():
+            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_char_p
+
+    def checked(self, name: str, *arguments: Any) -> Any:
+        error = ctypes.c_void_p()
+        result = getattr(self.c, f"jaxexp_{name}")(*arguments, ctypes.byref(error))
+        if error:
+            found = RunError(self.c.jaxexp_error_reason(error), self.c.jaxexp_error_message(error).decode())
+            self.c.jaxexp_error_free(error)
+            raise found
+        return result
+
+    def runtime(self, plugin: Path, **options: object) -> Handle:
+        pairs = [part for item in options.items() for part in item]
+        texts = (ctypes.c_char_p * len(pairs))(*(str(part).encode() for part in pairs))
+        return Handle(self, "runtime", self.checked("runtime_new", str(plugin).encode(), texts, size(len(options))))
+
+    def load(self, runtime: Handle, artifact: Path, devices: Sequence[int] = ()) -> Handle:
+        numbers = (ctypes.c_size_t * len(devices))(*devices)
+        arguments = (pointer(runtime), str(artifact).encode(), numbers, size(len(devices)))
+        return Handle(self, "function", self.checked("load", *arguments))
+
+    def array(self, numbers: np.ndarray, dtype: str | None = None) -> Handle:
+        """A copy."""
+        shape = (ctypes.c_int64 * numbers.ndim)(*numbers.shape)
+        name = (dtype or numbers.dtype.name).encode()
+        data = np.ascontiguousarray(numbers)
+        arguments = (name, shape, size(numbers.ndim), ctypes.c_void_p(data.ctypes.data))
+        return Handle(self, "array", self.checked("array_copy", *arguments))
+
+    def put(self, runtime: Handle, array: Handle, device: int = 0) -> Handle:
+        return Handle(self, "array", self.checked("put", pointer(runtime), pointer(array), size(device)))
+
+    def call(self, function: Handle, *arguments: Handle) -> list[Handle]:
+        given = (ctypes.c_void_p * len(arguments))(*(argument.pointer for argument in arguments))
+        found = (ctypes.c_void_p * self.c.jaxexp_result_count(pointer(function)))()
+        self.checked("call", pointer(function), given, size(len(arguments)), found)
+        return [Handle(self, "array", array) for array in found]
+
+    def read(self, array: Handle) -> np.ndarray:
+        rank = self.c.jaxexp_array_rank(pointer(array))
+        shape = ctypes.cast(self.c.jaxexp_array_shape(pointer(array)), ctypes.POINTER(ctypes.c_int64))[:rank]
+        numbers = np.empty(shape, numpy_dtype(self.c.jaxexp_array_dtype(pointer(array)).decode()))
+        data = ctypes.c_void_p(numbers.ctypes.data)
+        self.checked("array_read", pointer(array), data, size(numbers.nbytes))
+        return numbers
+
+
+def pointer(handle: Handle) -> ctypes.c_void_p:
+    return ctypes.c_void_p(handle.pointer)
+
+
+def size(number: int) -> ctypes.c_size_t:
+    return ctypes.c_size_t(number)
+
+
+def declared(header: Path) -> set[str]:
+    """The functions of run.h."""
+    return set(re.findall(r"\b(jaxexp_\w+)\(", header.read_text()))

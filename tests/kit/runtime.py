@@ -1,0 +1,93 @@
+"""The C++ runtime, built and installed from the checkout, and plugins to run it on."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from . import native
+from .places import ROOT
+
+BUILT = ROOT / "build" / "runtime"
+INSTALLED = BUILT / "installed"
+RUN = INSTALLED / "bin" / "jaxexp-run"
+# What the plugin of the package xla-cpu-pjrt understands: StableHLO 1.13.3.
+READER = "jax-0.8.1"
+
+
+@functools.cache
+def build() -> Path:
+    """Builds and installs `cpp`, and returns where. Raises native.UnavailableError."""
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        raise native.UnavailableError("there is no C++ compiler")
+    cmake = native.cmake()
+    # What is not optimized is built in half the time.
+    options = ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O0 -g0", "-DJAXEXP_WERROR=ON"]
+    if importlib.util.find_spec("ninja"):
+        options += ["-G", "Ninja"]
+    commands = [
+        [cmake, "-S", str(ROOT / "cpp"), "-B", str(BUILT / "cmake"), f"-DPython_EXECUTABLE={sys.executable}", *options],
+        [cmake, "--build", str(BUILT / "cmake"), "--parallel", str(min(os.cpu_count() or 1, 4))],
+        [cmake, "--install", str(BUILT / "cmake"), "--prefix", str(INSTALLED)],
+    ]
+    with native.alone(BUILT):
+        for command in commands:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if done.returncode != 0:
+                raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-5000:]}")
+    return INSTALLED
+
+
+def plugin() -> Path:
+    """A plugin for the CPU: $JAXEXP_PJRT_PLUGIN, or that of xla-cpu-pjrt. Raises native.UnavailableError."""
+    named = os.environ.get("JAXEXP_PJRT_PLUGIN")
+    if named:
+        return Path(named)
+    folder = plugin_package()
+    if folder is None:
+        raise native.UnavailableError("there is no PJRT plugin: install xla-cpu-pjrt, which is for Linux on x86-64")
+    return folder / "xla_cpu_pjrt.so"
+
+
+def plugin_package() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("xla_plugins.xla_cpu_pjrt")
+    except ModuleNotFoundError:
+        return None
+    return Path(next(iter(spec.submodule_search_locations or []))) if spec else None
+
+
+def run(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
+    """Calls jaxexp-run with the plugin."""
+    options = ["--plugin", str(plugin()), "--option", f"cpu_device_count={devices}"]
+    return subprocess.run([str(RUN), *options, *map(str, arguments)], capture_output=True, text=True)
+
+
+def results(
+    artifact: Path, arguments: Sequence[np.ndarray], dtypes: Mapping[str, str], *more: object, devices: int = 1
+) -> dict[str, np.ndarray]:
+    """What jaxexp-run computes, by paths; `dtypes` are the results' dtypes, by the same paths."""
+    given, found = artifact.with_suffix(".in.npz"), artifact.with_suffix(".out.npz")
+    np.savez(given, *arguments)
+    done = run(artifact, given, "--out", found, *more, devices=devices)
+    assert done.returncode == 0, done.stderr
+    with np.load(found) as file:
+        arrays = dict(file)
+    assert arrays.keys() == dtypes.keys()
+    return {path: array.view(numpy_dtype(dtypes[path])) for path, array in arrays.items()}
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """Of an array as a module has it: keys are their data."""
+    if name.startswith("key<"):
+        return np.dtype(np.uint32)
+    return np.dtype(np.bool_) if name == "float0" else np.dtype(getattr(ml_dtypes, name, name))

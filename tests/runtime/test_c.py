@@ -1,0 +1,253 @@
+"""jaxexp/run.h: values, errors, donation, devices, threads and memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from kit import runtime as built
+from kit.run_c import Handle, Library, Reason, RunError, declared, pointer
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+]
+
+SPEC = jax.ShapeDtypeStruct((3,), np.float32)
+X = np.array([1, 2, 3], np.float32)
+
+
+@pytest.fixture(scope="module")
+def library(installed: Path) -> Library:
+    return Library(next(installed.glob("lib*/libjaxexp-c.*")))
+
+
+@pytest.fixture(scope="module")
+def runtime(library: Library, plugin: Path) -> Handle:
+    return library.runtime(plugin, cpu_device_count=4)
+
+
+def saved(folder: Path, function: Any, *specs: Any, vjp_order: int = 0, **options: Any) -> Path:
+    path = folder / "f.jaxexp"
+    exported = jaxexp.export(jax.jit(function, **options))(*specs)
+    path.write_bytes(exported.serialize(vjp_order=vjp_order, compatibility=built.READER))
+    return path
+
+
+def test_a_call(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    function = library.load(runtime, saved(tmp_path, lambda x: {"sum": x.sum(), "twice": 2 * x}, SPEC))
+    total, twice = library.call(function, library.array(X))
+    assert library.read(total) == 6
+    np.testing.assert_array_equal(library.read(twice), 2 * X)
+
+
+def test_handles_are_independent(library: Library, runtime: Handle, plugin: Path, tmp_path: Path) -> None:
+    """What is freed early stays as long as something needs it."""
+    own = library.runtime(plugin)
+    function = library.load(own, saved(tmp_path, lambda x: x + 1, SPEC))
+    own.free()
+    (tmp_path / "f.jaxexp").unlink()
+    argument = library.array(X)
+    results = library.call(function, argument)
+    function.free()
+    argument.free()
+    np.testing.assert_array_equal(library.read(results[0]), X + 1)
+    library.c.jaxexp_array_free(None)
+
+
+def test_vjp(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    function = library.load(runtime, saved(tmp_path, jnp.sin, SPEC, vjp_order=1))
+    vjp = Handle(library, "function", library.checked("vjp", pointer(function)))
+    function.free()
+    (cotangent,) = library.call(vjp, library.array(X), library.array(np.ones(3, np.float32)))
+    np.testing.assert_allclose(library.read(cotangent), np.cos(X), rtol=1e-6)
+    assert library.checked("vjp", pointer(vjp)) is None
+
+
+def test_errors(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """Each has its reason and one sentence."""
+    function = library.load(runtime, path := saved(tmp_path, lambda x: x + 1, SPEC))
+
+    def fails(reason: Reason, message: str, call: Any, *arguments: Any) -> None:
+        with pytest.raises(RunError, match=message) as error:
+            call(*arguments)
+        assert error.value.reason == reason
+        assert "\n" not in str(error.value)
+
+    fails(Reason.ARGUMENT, "takes 1 arguments, and not 2", library.call, function, *[library.array(X)] * 2)
+    wrong = r"args\[0\] is float32\[3\], and not float32\[1, 3\]"
+    fails(Reason.ARGUMENT, wrong, library.call, function, library.array(X[None]))
+    wrong = r"args\[0\] is float32\[3\], and not int32\[3\]"
+    fails(Reason.ARGUMENT, wrong, library.call, function, library.array(X.astype(np.int32)))
+    fails(Reason.ARGUMENT, "no arrays of dtype 'float31'", library.array, X, "float31")
+    fails(Reason.ARGUMENT, "there is no device 4", library.put, runtime, library.array(X), 4)
+    fails(Reason.ARGUMENT, "different numbers below 4", library.load, runtime, path, [4])
+    fails(Reason.ARGUMENT, "for 1 devices, and 2 were chosen", library.load, runtime, path, [0, 1])
+    fails(Reason.ARGUMENT, "cannot be loaded", library.runtime, tmp_path / "no_plugin.so")
+    fails(Reason.ARGUMENT, "no PJRT plugin", library.runtime, next(built.INSTALLED.glob("lib*/libjaxexp-c.*")))
+    fails(Reason.SYSTEM, "nothing.jaxexp", library.load, runtime, tmp_path / "nothing.jaxexp")
+    (tmp_path / "damaged.jaxexp").write_bytes(path.read_bytes()[:-10])
+    fails(Reason.DAMAGED, "expected", library.load, runtime, tmp_path / "damaged.jaxexp")
+    fails(Reason.ARGUMENT, "the runtime is NULL", library.load, Handle(library, "runtime", 0), path)
+    many = jax.sharding.NamedSharding(jax.make_mesh((8,), ("a",)), jax.sharding.PartitionSpec("a"))
+    wide = jax.ShapeDtypeStruct((8,), np.float32)
+    path = saved(tmp_path, lambda x: x, wide, in_shardings=many)
+    fails(Reason.UNSUPPORTED, "exported for 8 devices, and the plugin has 4", library.load, runtime, path)
+
+
+def test_symbolic_dimensions(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """They are solved from the shapes before the plugin is asked whether it compiles them."""
+    a, b = jaxexp.symbolic_shape("a, b")
+    specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((2 * a + b, 3), (a,), (a * b, 3))]
+    path = saved(tmp_path, lambda x, y, z: x.sum() + y.sum() + z.sum(), *specs)
+    function = library.load(runtime, path)
+
+    def message(*shapes: tuple[int, ...]) -> str:
+        with pytest.raises(RunError) as error:
+            library.call(function, *(library.array(np.zeros(shape, np.float32)) for shape in shapes))
+        return str(error.value)
+
+    assert "specialize" in message((7, 3), (2,), (6, 3))
+    assert "args[2].shape[0] is 7, where a*b, a = 2, b = 3 is expected" in message((7, 3), (2,), (7, 3))
+    assert "dimension variable 'b' -1, which has to be at least 1" in message((3, 3), (2,), (6, 3))
+    assert "args[0] is float32[b + 2*a, 3]" in message((7, 4), (2,), (6, 3))
+
+
+def test_donation(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """As in JAX: the memory of a device array is reused; that of the host never is."""
+    function = library.load(runtime, saved(tmp_path, lambda x: x + 1, SPEC, donate_argnums=0))
+    numbers = library.array(X)
+    there = library.put(runtime, numbers)
+    (once,) = library.call(function, there)
+    with pytest.raises(RunError, match=r"args\[0\] is gone: an earlier call donated its memory"):
+        library.call(function, there)
+    (twice,) = library.call(function, once)
+    np.testing.assert_array_equal(library.read(twice), X + 2)
+    for _ in range(3):
+        np.testing.assert_array_equal(library.read(library.call(function, numbers)[0]), X + 1)
+
+
+def test_other_devices(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """A function runs where it was loaded; arrays that lie elsewhere are copied."""
+    path = saved(tmp_path, lambda x: x + 1, SPEC)
+    on_three, on_one = library.load(runtime, path, [3]), library.load(runtime, path, [1])
+    (result,) = library.call(on_one, library.call(on_three, library.put(runtime, library.array(X), 2))[0])
+    np.testing.assert_array_equal(library.read(result), X + 2)
+
+
+def test_divided_arrays_are_passed_on(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """Between functions that divide them alike, and otherwise."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def sharding(*spec: Any) -> Any:
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+
+    spec = jax.ShapeDtypeStruct((4, 6), np.float32)
+    rows = saved(tmp_path, lambda x: 2 * x, spec, in_shardings=sharding("a"), out_shardings=sharding("a", "b"))
+    first = library.load(runtime, rows)
+    tiles = saved(tmp_path, lambda x: x + 1, spec, in_shardings=sharding("b", "a"), out_shardings=sharding(("b", "a")))
+    second = library.load(runtime, tiles)
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    (y,) = library.call(first, library.array(x))
+    np.testing.assert_array_equal(library.read(y), 2 * x)
+    (z,) = library.call(second, y)
+    np.testing.assert_array_equal(library.read(z), 2 * x + 1)
+    odd = saved(tmp_path, lambda x: x, jax.ShapeDtypeStruct((4, 6), np.float32), in_shardings=sharding(None, "a"))
+    np.testing.assert_array_equal(library.read(library.call(library.load(runtime, odd), z)[0]), 2 * x + 1)
+
+
+def test_threads(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """The first call of all compiles; ctypes leaves the threads alone."""
+    function = library.load(runtime, saved(tmp_path, lambda x: jnp.cumsum(x) * x, SPEC))
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            for i in range(100):
+                x = X * number + i
+                (result,) = library.call(function, library.array(x))
+                if not np.allclose(library.read(result), np.cumsum(x) * x):
+                    wrong.append((number, i))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_memory_does_not_grow(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """Over 100,000 calls whose results are the next arguments, and calls that fail."""
+    function = library.load(runtime, saved(tmp_path, lambda x: x + 1, SPEC))
+    wrong = library.array(X[:2])
+    x = library.array(np.zeros(3, np.float32))
+
+    def calls(count: int) -> None:
+        nonlocal x
+        for i in range(count):
+            (x,) = library.call(function, x)
+            if i % 100 == 0:
+                with pytest.raises(RunError):
+                    library.call(function, wrong)
+                library.read(x)
+
+    calls(5_000)
+    before = resident()
+    calls(100_000)
+    assert resident() - before < 8 << 20
+    np.testing.assert_array_equal(library.read(x), np.full(3, 105_000, np.float32))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak of memory")
+@pytest.mark.parametrize("donated", [True, False])
+def test_weights_in_a_loop(donated: bool, library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """A step whose result is its next argument: the array is in memory once where it is donated, twice where not."""
+    size = 64 << 20
+    spec = jax.ShapeDtypeStruct((size // 4,), np.float32)
+    options = {"donate_argnums": 0} if donated else {}
+    function = library.load(runtime, saved(tmp_path, lambda w: w + 1, spec, **options))
+    library.checked("compile", pointer(function))
+    before = resident()
+    weights = library.put(runtime, library.array(np.zeros(size // 4, np.float32)))
+    for i in range(20):
+        (weights,) = library.call(function, weights)
+        library.checked("array_wait", pointer(weights))
+        if i == 2:  # JAX's way, too: what came from the host is not written to
+            Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    assert (peak() - before < 3 * size // 2) == donated
+    np.testing.assert_array_equal(library.read(weights)[::1000], 20)
+
+
+def peak() -> int:
+    (line,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    return int(line) << 10
+
+
+def resident() -> int:
+    if not Path("/proc/self/statm").exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("nm") is None, reason="needs nm for ELF")
+def test_the_library_exports_its_header_and_nothing_else(installed: Path) -> None:
+    library = next(installed.glob("lib*/libjaxexp-c.so"))
+    symbols = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    found = {line.split()[2] for line in symbols.splitlines()}
+    assert found == declared(installed / "include" / "jaxexp" / "run.h")

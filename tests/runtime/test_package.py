@@ -1,0 +1,85 @@
+"""What is installed, as a project uses it: the examples are built against it, and run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxexp
+from kit import native, runtime
+from kit.places import ROOT
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+]
+EXAMPLE = ROOT / "cpp" / "example" / "run"
+
+
+def run(*command: Any, **options: Any) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def programs(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("example")
+    options = ("-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_PREFIX_PATH={installed}")
+    run(native.cmake(), "-S", EXAMPLE, "-B", folder, *options)
+    run(native.cmake(), "--build", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what the example exports."""
+    folder = tmp_path_factory.mktemp("files")
+    run(sys.executable, EXAMPLE / "export.py", folder)
+    return folder
+
+
+def test_a_training_loop_in_cpp(programs: Path, plugin: Path, files: Path) -> None:
+    said = run(programs / "train", plugin, files / "step.jaxexp", 200).split()
+    assert (float(said[1]), float(said[2].rstrip(","))) == pytest.approx((2, -1), abs=1e-3)
+    assert float(said[4]) < 1e-6
+    missing = subprocess.run([programs / "train", plugin, files / "no", "1"], capture_output=True, text=True)
+    assert missing.returncode == 1
+    assert missing.stderr.count(str(files / "no")) == 2
+
+
+def test_a_call_from_c(programs: Path, plugin: Path, files: Path) -> None:
+    said = run(programs / "predict", plugin, files / "predict.jaxexp", 2, 3).split()
+    assert said[:2] == ["result:", "float32[2,"]
+    assert [float(number) for number in said[3:]] == pytest.approx([0.268941, 0.731059] * 2, rel=1e-4)
+    wrong = subprocess.run(
+        [programs / "predict", plugin, files / "predict.jaxexp", "2"], capture_output=True, text=True
+    )
+    assert wrong.returncode == 1
+    assert wrong.stderr.endswith("args[0] is float32[2, 3], and not float32[2]\n")
+
+
+def test_a_call_from_python_without_jax(installed: Path, plugin: Path, files: Path) -> None:
+    library = next(installed.glob("lib*/libjaxexp-c.*"))
+    run_it = "import runpy, sys; runpy.run_path(sys.argv[0], run_name='__main__'); assert 'jax' not in sys.modules"
+    code = f"import sys; sys.argv = sys.argv[1:]; {run_it}"
+    arguments = (EXAMPLE / "predict.py", library, plugin, files / "predict.jaxexp", files / "x.npy")
+    said = run(sys.executable, "-c", code, *arguments, env={**os.environ, "PYTHONPATH": ""})
+    expected = jaxexp.load(files / "predict.jaxexp").call(np.load(files / "x.npy"))
+    np.testing.assert_allclose(
+        np.array(said.translate(str.maketrans("[]", "  ")).split(), float).reshape(2, 2), expected, rtol=1e-4
+    )
+
+
+def test_the_header_of_the_c_api_is_as_published() -> None:
+    package = runtime.plugin_package()
+    if package is None:
+        pytest.skip("there is no PJRT plugin: install xla-cpu-pjrt, which is for Linux on x86-64")
+    published = (package / "include" / "pjrt_c_api.h").read_bytes()
+    assert (ROOT / "cpp" / "third_party" / "pjrt" / "pjrt_c_api.h").read_bytes() == published

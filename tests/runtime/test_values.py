@@ -1,0 +1,171 @@
+"""What jaxexp-run computes is what JAX computes: golden artifacts of all ages, the corpus, and VJPs."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from kit import goldens, runtime
+from kit.corpus import CASES, export_with
+from kit.runtime_values import flat_arguments, flat_results
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+    pytest.mark.usefixtures("plugin"),
+]
+
+ALIKE = {"rtol": 3e-5, "atol": 1e-5}  # another version of XLA compiles the same module
+
+
+def assert_alike(found: dict[str, np.ndarray], expected: list[np.ndarray]) -> None:
+    assert len(found) == len(expected)
+    for (path, array), wanted in zip(found.items(), expected, strict=True):
+        assert array.dtype == wanted.dtype, path
+        assert array.shape == wanted.shape, path
+        wide = np.complex128 if array.dtype.kind == "c" else np.float64
+        np.testing.assert_allclose(array.astype(wide), wanted.astype(wide), **ALIKE, err_msg=path)
+
+
+def dtypes(inspection: Any) -> dict[str, str]:
+    return {value.path: value.dtype for value in inspection.results}
+
+
+def static(exported: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function for the shapes of these arguments."""
+    if all(isinstance(dim, int) for aval in exported.in_avals for dim in aval.shape):
+        return exported
+    leaves = exported.in_tree.flatten_up_to((args, kwargs))
+    shapes = [
+        jax.ShapeDtypeStruct(np.shape(leaf), aval.dtype) for leaf, aval in zip(leaves, exported.in_avals, strict=True)
+    ]
+    specs, kwspecs = exported.in_tree.unflatten(shapes)
+    return exported.specialize(*specs, **kwspecs)
+
+
+def stablehlo(artifact: Path) -> tuple[int, ...]:
+    return tuple(map(int, (jaxexp.inspect(artifact).stablehlo or "0").split(".")))
+
+
+# What the plugin of xla-cpu-pjrt reads; a plugin that is named instead may read more.
+NEWEST = (1, 13, 3)
+
+
+@goldens.every_artifact
+def test_golden_artifacts(version: str, name: str, tmp_path: Path) -> None:
+    """They run, or the message says what they need."""
+    blob = goldens.blob_of(version, name)
+    artifact = tmp_path / "f.jaxexp"
+    artifact.write_bytes(blob)
+    exported = jaxexp.deserialize(blob)
+    with np.load(goldens.RELEASES[version] / f"{name}.npz") as file:
+        stored = dict(file)
+    inspection = jaxexp.inspect(artifact)
+    arguments = [
+        stored[f"in_{i}"].astype(runtime.numpy_dtype(value.dtype)) for i, value in enumerate(inspection.arguments)
+    ]
+    if name == "poly":
+        np.savez(tmp_path / "in.npz", *arguments)
+        done = runtime.run(artifact, tmp_path / "in.npz", devices=8)
+        assert done.returncode == 1
+        assert re.search(r"specialize|for StableHLO", done.stderr)
+        args, kwargs = goldens.arguments(exported, version, name)
+        artifact.write_bytes(static(exported, args, kwargs).serialize(compatibility=runtime.READER))
+    elif stablehlo(artifact) > NEWEST and "JAXEXP_PJRT_PLUGIN" not in os.environ:
+        done = runtime.run(artifact, devices=8)
+        assert done.returncode == 1
+        needed = ".".join(map(str, stablehlo(artifact)))
+        assert f"is written for StableHLO {needed}, and the plugin reads it up to 1.13.3" in done.stderr
+        return
+    found = runtime.results(artifact, arguments, dtypes(jaxexp.inspect(artifact)), devices=8)
+    expected = [
+        stored[f"out_{i}"].astype(runtime.numpy_dtype(value.dtype)) for i, value in enumerate(inspection.results)
+    ]
+    assert_alike(found, expected)
+
+
+REFUSED = {
+    "other_platform": "was exported for rocm, and the plugin is for cpu",
+    "custom_call_allowed": "custom calls that the plugin does not compile: jaxexp_corpus_no_such_target",
+    "ordered_effect": "has ordered effects",
+    "several_effects": "has ordered effects",
+    "effects_and_symbolic_shapes": "has ordered effects",
+    "cholesky": "custom calls that the plugin does not compile: lapack_spotrf_ffi",
+    "qr": "does not compile: lapack_sgeqrf_ffi; all its custom calls are lapack_sgeqrf_ffi, lapack_sorgqr_ffi",
+    "eigh": "custom calls that the plugin does not compile: lapack_ssyevd_ffi",
+    "svd": "custom calls that the plugin does not compile: lapack_sgesdd_ffi",
+    "lu": "custom calls that the plugin does not compile: lapack_sgetrf_ffi",
+    "triangular_solve": "custom calls that the plugin does not compile: lapack_strsm_ffi",
+    "linalg_symbolic_multi_platform": "custom calls that the plugin does not compile: lapack_spotrf_ffi",
+    "calls_an_exported": "calls a function with symbolic dimensions, which the plugin does not compile",
+    "unreduced_result": "result is unreduced over the mesh axis y",
+}
+# JAX 0.8.1 cannot read them, so they are written for today's; the version of StableHLO is what is refused first.
+NEW = {"memory_kinds", "one_device_sharding", "reduced_argument", "unreduced_result"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_corpus(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    artifact = tmp_path / "f.jaxexp"
+    with case.context():
+        program = case.build()
+        exported = static(export_with(jaxexp, program), program.args, program.kwargs)
+        artifact.write_bytes(exported.serialize(compatibility=None if name in NEW else runtime.READER))
+        arguments = flat_arguments(exported, program.args, program.kwargs)
+        if name in REFUSED or name in NEW:
+            np.savez(tmp_path / "in.npz", *arguments)
+            done = runtime.run(artifact, tmp_path / "in.npz", devices=8)
+            assert done.returncode == 1
+            assert REFUSED.get(name, "is written for StableHLO") in done.stderr
+            assert len(done.stderr) < 1000
+            return
+        expected = flat_results(exported, program.live(*program.args, **program.kwargs))
+    assert_alike(runtime.results(artifact, arguments, dtypes(jaxexp.inspect(artifact)), devices=8), expected)
+
+
+@pytest.mark.parametrize("name", ["sin", "perceptron", "sharded_2d", "dropped", "integers_and_floats", "custom_vjp"])
+def test_vjps(name: str, tmp_path: Path) -> None:
+    """The VJP, and the VJP's VJP, as functions of their own."""
+    case = CASES[name]
+    artifact = tmp_path / "f.jaxexp"
+    orders = min(case.vjp_order, 2)
+    with case.context():
+        program = case.build()
+        exported = export_with(jaxexp, program)
+        artifact.write_bytes(exported.serialize(vjp_order=orders, compatibility=runtime.READER))
+        for order in range(1, orders + 1):
+            exported = exported.vjp()
+            rng = np.random.default_rng(order)
+            arguments = [
+                np.zeros(aval.shape, bool)
+                if aval.dtype == jax.dtypes.float0
+                else rng.uniform(0.25, 1.75, aval.shape).astype(aval.dtype)
+                for aval in exported.in_avals
+            ]
+            leaves = [
+                np.zeros(aval.shape, jax.dtypes.float0) if aval.dtype == jax.dtypes.float0 else array
+                for aval, array in zip(exported.in_avals, arguments, strict=True)
+            ]
+            args, kwargs = exported.in_tree.unflatten(leaves)
+            with jax.default_device(jax.devices()[0]):
+                expected = flat_results(exported, called(exported, args, kwargs))
+            names = {f"result[{i}]": str(np.dtype(array.dtype)) for i, array in enumerate(expected)}
+            found = runtime.results(artifact, arguments, names, "--vjp", order, devices=8)
+            assert_alike(found, expected)
+
+
+def called(exported: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if exported.nr_devices == 1:
+        return exported.call(*args, **kwargs)
+    mesh = exported.in_shardings_jax()[0].mesh
+    devices = jax.make_mesh(mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types)
+    everywhere = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec())
+    return exported.call(*jax.device_put(args, everywhere), **jax.device_put(kwargs, everywhere))
