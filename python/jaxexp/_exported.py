@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportRuntimeError, ExportTypeError
 from jaxexp._function import data, sharding
+from jaxexp._function.conversion import ConvertedVjp, fields_of
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
 
@@ -420,46 +421,21 @@ class Exported(ExportedData):
         """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again."""
         if isinstance(exported, cls):
             return exported
-        fields = _fields_of(exported, _FIELD_NAMES)
-        fields["_get_vjp"] = _Converted(exported, cls.from_jax) if exported.has_vjp() else None
+        fields = fields_of(exported, _FIELD_NAMES)
+        fields["_get_vjp"] = ConvertedVjp(exported, cls.from_jax) if exported.has_vjp() else None
         return cls(**fields)
 
     def to_jax(self) -> Any:
         """The same function as a `jax.export.Exported`, of the installed JAX."""
         # Not from jax.export itself, where `install` may have put jaxexp's own classes.
         exported_type, check_type = _jax.jax_exporter.Exported, _jax.jax_exporter.DisabledSafetyCheck
-        fields = _fields_of(self, [field.name for field in dataclasses.fields(exported_type)])
+        fields = fields_of(self, [field.name for field in dataclasses.fields(exported_type)])
         fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in self.disabled_safety_checks)
-        fields["_get_vjp"] = _Converted(self, Exported.to_jax) if self.has_vjp() else None
+        fields["_get_vjp"] = ConvertedVjp(self, Exported.to_jax) if self.has_vjp() else None
         return exported_type(**fields)
 
 
 # JAX's caches of what it traced do not keep functions that nobody else has.
 _jax.kept_weakly_in_caches.add(Exported)
-
-
-class _Converted(data.LaterVjp):
-    """The VJP of an Exported that came from the other library."""
-
-    __slots__ = ("_convert", "_primal")
-
-    def __init__(self, primal: Any, convert: Callable[[Any], Any]) -> None:
-        self._primal, self._convert = primal, convert
-
-    def __call__(self, primal: Any) -> Any:
-        return self._convert(self._primal.vjp())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Converted):
-            return NotImplemented
-        return (self._primal, self._convert) == (other._primal, other._convert)
-
-    def __hash__(self) -> int:
-        return hash((self._primal, self._convert))
-
-
-def _fields_of(exported: Any, names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(exported, name) for name in names if name != "_get_vjp"}
-
 
 _FIELD_NAMES = [field.name for field in dataclasses.fields(Exported)]

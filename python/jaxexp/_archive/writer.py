@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import zlib
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._artifact.metadata import to_json
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, UnsupportedError
 from jaxexp._io import files, lock
 from jaxexp._io.sources import open_source
 from jaxexp._public import public
 from jaxexp._version import __version__
 
+from .member_metadata import metadata_text, stored_metadata
 from .opened import Opened
 from .summary import to_store
 
@@ -113,7 +112,7 @@ class ArchiveWriter:
             DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
-        own = None if metadata is None else _metadata_text(metadata)
+        own = None if metadata is None else metadata_text(metadata)
         self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
@@ -135,7 +134,7 @@ class ArchiveWriter:
             summary=to_store(artifact),
             digest=digest,
             size=size,
-            metadata=own_metadata if own_metadata is not None else _stored_metadata(artifact),
+            metadata=own_metadata if own_metadata is not None else stored_metadata(artifact),
             own_metadata=own_metadata is not None,
         )
         if (equal := self._equal(blob, digest, size)) is not None:
@@ -319,9 +318,6 @@ class ArchiveWriter:
             os.fsync(self._file.fileno())
 
 
-_MOST_METADATA = 1 << 16
-
-
 def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
     """What `Archive.compact` does."""
     with lock.locked(path), _open(path) as old:
@@ -428,24 +424,3 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _metadata_text(metadata: Mapping[str, Any]) -> str:
-    text = _object_text(to_json(metadata))
-    if (size := len(text.encode())) > _MOST_METADATA:
-        raise ExportError(
-            f"the metadata of an archive's member has to be at most {_MOST_METADATA} bytes as JSON, found {size}; "
-            "Exported.serialize stores more in the artifact itself"
-        )
-    return text
-
-
-def _stored_metadata(artifact: _native.Artifact) -> str | None:
-    """The metadata of an artifact, if it is short: some readers read the whole index."""
-    texts = artifact.metadata()
-    text = _object_text(texts or {})
-    return text if len(text.encode()) <= _MOST_METADATA else None
-
-
-def _object_text(texts: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items()) + "}"
