@@ -6,6 +6,7 @@
 #include "bindings/base/errors.h"
 #include "bindings/base/file.h"
 #include "bindings/base/jax_refs.h"
+#include "bindings/base/room.h"
 #include "bindings/bytecode/define.h"
 #include "bindings/call/define.h"
 #include "bindings/many/define.h"
@@ -24,6 +25,7 @@ NB_MODULE(_native, m) {
 
   m.def("bind", &bind, "jax"_a, nb::sig("def bind(jax: object) -> None"),
         "Keeps references to JAX's types, enum members and functions, which are attributes of `jax`.");
+  define_room(m);
   define_file(m);
   define_artifact(m);
   define_many(m);

@@ -47,8 +47,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "GET":
             try:
                 for piece in pieces:
+                    server.sent += len(piece)  # before its reader, who has all of it, looks
                     self.wfile.write(piece)
-                    server.sent += len(piece)
             except (BrokenPipeError, ConnectionResetError):
                 pass
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "archive.h"
 #include "target.h"
 #include "wire/archive/end.h"
 #include "wire/archive/find_end.h"
@@ -69,6 +70,10 @@ std::optional<wire::FoundEnd> find(std::span<const std::uint8_t> file, bool may_
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::uint8_t> bytes(data, size);
   for (const bool may_walk : {false, true}) find(bytes, may_walk);
+  Bytes sealed(bytes.begin(), bytes.end());
+  tests::seal_sections(sealed);
+  const auto by_heads = find(sealed, false), by_walking = find(sealed, true);
+  tests::require(!by_heads || by_walking, "whoever may walk finds no less");
 
   // As a member of a section that is not complete, wherever it is cut, and as one of a section that is.
   Bytes file;

@@ -1,6 +1,7 @@
-// make_seeds ARTIFACTS MODULES DIMENSIONS ARCHIVES FILE...: fills four folders with what fuzz targets begin with. Each
-// artifact is written again with a module of a few bytes, once without a trailer and once with one; its own module lies
-// apart. Of archives there are the indexes.
+// make_seeds ARTIFACTS MODULES DIMENSIONS ARCHIVES ENDS FILE...: fills five folders with what fuzz targets begin with.
+// Each artifact is written again with a module of a few bytes, once without a trailer and once with one; its own module
+// lies apart. Of archives there are the indexes, and whole files.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "archive.h"
 #include "index.h"
 #include "rebuild.h"
 #include "wire/archive/end.h"
@@ -48,13 +50,30 @@ std::vector<std::vector<std::uint8_t>> indexes() {
           tests::index_of(first(4), 1, 1 << 20), tests::index_of(members, 4, 1 << 20)};
 }
 
+/// Archives of one section and of several, with sections and without, whole and cut.
+std::vector<std::vector<std::uint8_t>> files_of(
+    const std::vector<std::pair<std::string, std::vector<std::uint8_t>>>& members) {
+  std::vector<std::vector<std::uint8_t>> files;
+  for (const bool in_section : {true, false}) {
+    tests::Archive archive;
+    for (std::size_t i = 0; i < std::min<std::size_t>(members.size(), 4); ++i) {
+      archive.append({members[i]}, in_section || i == 2);
+      const auto& whole = archive.bytes();
+      for (const std::ptrdiff_t cut : {0, 1, 134, 700}) files.emplace_back(whole.begin(), whole.end() - cut);
+    }
+    archive.append({}, in_section);
+    files.push_back(archive.bytes());
+  }
+  return files;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 5) return std::fputs("usage: make_seeds ARTIFACTS MODULES DIMENSIONS ARCHIVES FILE...\n", stderr), 2;
+  if (argc < 6) return std::fputs("usage: make_seeds ARTIFACTS MODULES DIMENSIONS ARCHIVES ENDS FILE...\n", stderr), 2;
   const std::filesystem::path folder = argv[1];
-  const std::filesystem::path modules = argv[2], dimensions = argv[3], archives = argv[4];
-  for (const auto& path : {folder, modules, dimensions, archives}) std::filesystem::create_directories(path);
+  const std::filesystem::path modules = argv[2], dimensions = argv[3], archives = argv[4], ends = argv[5];
+  for (const auto& path : {folder, modules, dimensions, archives, ends}) std::filesystem::create_directories(path);
   int written = 0;
   const auto write_to = [&](const std::filesystem::path& path, const auto& bytes) {
     if (bytes.size() > 1 << 16) return;
@@ -71,7 +90,8 @@ int main(int argc, char** argv) try {
   last += static_cast<char>(comment.size());
   write_to(archives, last + '\0' + comment);
   std::set<std::string> texts;
-  for (int i = 5; i < argc; ++i) {
+  std::vector<std::pair<std::string, std::vector<std::uint8_t>>> members;
+  for (int i = 6; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
     const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
     const std::vector<std::uint8_t> bytes(text.begin(), text.end());
@@ -89,11 +109,13 @@ int main(int argc, char** argv) try {
       wire::Notes notes{"seed", {{"key", "[1, null]"}, {"other", "\"\""}}, {"mod(b, 8) == 0"}, {}};
       for (const auto* e = &root; e; e = e->vjp()) notes.functions.push_back({{}, {}});
       notes.functions[0].weak_results = {0};
-      write(tests::rebuild(root, 8, &notes));
+      members.emplace_back("m" + std::to_string(i), tests::rebuild(root, 8, &notes));
+      write(members.back().second);
     } catch (const wire::Error&) {
       write(bytes);  // a hostile file is a seed as it is
     }
   }
+  for (const auto& file : files_of(members)) write_to(ends, file);
   std::printf("%d seeds\n", written);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "make_seeds: %s\n", error.what());

@@ -1,19 +1,34 @@
-// Eight threads that verify, check, read and write the same and different artifacts. Built with -fsanitize=thread.
+// Eight threads that verify, check, read and write the same and different artifacts, and read files in parts, also
+// while somebody appends. Built with -fsanitize=thread.
 //
 //   threads FILE...
+#include <unistd.h>
+
+#include <atomic>
 #include <barrier>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "archive.h"
 #include "rebuild.h"
 #include "target.h"
 #include "view.h"
+#include "wire/archive/find_end.h"
+#include "wire/archive/index.h"
+#include "wire/archive/verify_member.h"
+#include "wire/artifact/fetch.h"
+#include "wire/artifact/known.h"
+#include "wire/base/crew.h"
 #include "wire/base/error.h"
+#include "wire/base/file_bytes.h"
 #include "wire/exported/check.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/verify.h"
@@ -42,10 +57,101 @@ Finding look(const Bytes& bytes) {
   }
 }
 
+constexpr std::size_t thread_count = 8, rounds = 20;
+
+void together(const std::function<void(std::size_t)>& work) {
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < thread_count; ++t) threads.emplace_back(work, t);
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// The last complete archive in a file.
+wire::FoundEnd end_of(const wire::FileBytes& file) {
+  Bytes held;
+  const auto read = [&](std::uint64_t position, std::size_t size) {
+    held.resize(size);
+    file.read(position, held);
+    return std::span<const std::uint8_t>(held);
+  };
+  return wire::find_end(file.bytes().size(), read, true);
+}
+
+/// Crews that read one file in parts: each verifies all members, by an index of which all look at the same blocks.
+void read_in_crews(const wire::FileBytes& file, std::size_t members) {
+  const auto [end, said, rest] = end_of(file);
+  const auto part = file.bytes().subspan(said.index_position, said.index_size);
+  const auto root = part.subspan(said.root_position, said.root_size);
+  file.fetch(root);
+  const wire::ArchiveIndex index(part, root, said.root_digest, said.index_position, &file);
+  tests::require(index.size() == members, "the archive has its members");
+  wire::Known known;
+  std::atomic<std::size_t> verified = 0;
+  together([&](std::size_t) {
+    wire::Crew::run(3, members, [&](std::size_t i) {
+      const auto number = static_cast<std::uint32_t>(i);
+      const auto& place = *index.member(number).place();
+      const auto member = file.bytes().subspan(place.position() - place.header(), place.header() + place.size());
+      file.fetch(member);
+      std::vector<std::uint64_t> aligned;
+      wire::verify_member(index, number, member, {}, known, aligned);
+      std::optional<wire::Opened> opened;
+      const auto artifact = file.bytes().subspan(place.position(), place.size());
+      wire::open_in(&file, artifact, false, opened, [&] { known.open(artifact, {}, opened); });
+      opened->check_module(opened->root(), 0);
+      ++verified;
+    });
+  });
+  tests::require(verified == thread_count * members, "all members are right, for every crew");
+}
+
+/// Threads that open an archive again and again, while another one appends to it.
+void read_while_it_grows(const std::filesystem::path& path, const std::vector<std::pair<std::string, Bytes>>& members) {
+  tests::Archive archive;
+  std::size_t written = 0;
+  const auto append = [&](std::size_t i) {
+    archive.append(
+        {members.begin() + static_cast<std::ptrdiff_t>(i), members.begin() + static_cast<std::ptrdiff_t>(i) + 1});
+    std::ofstream file(path, std::ios::binary | (i == 0 ? std::ios::trunc : std::ios::app));
+    const auto more = std::span(archive.bytes()).subspan(written);
+    file.write(reinterpret_cast<const char*>(more.data()), static_cast<std::streamsize>(more.size()));
+    written = archive.bytes().size();
+  };
+  append(0);
+  std::atomic<bool> is_done = false;
+  std::thread writer([&] {
+    for (std::size_t i = 1; i < members.size(); ++i) append(i);
+    is_done = true;
+  });
+  together([&](std::size_t) {
+    for (std::size_t before = 0; !is_done;) {
+      const wire::FileBytes file(path, wire::FileBytes::Reading::in_parts, std::numeric_limits<std::uint64_t>::max());
+      const std::size_t end = end_of(file).end;
+      tests::require(end >= before, "what was complete stays");
+      before = end;
+    }
+  });
+  writer.join();
+  const wire::FileBytes file(path, wire::FileBytes::Reading::in_parts, std::numeric_limits<std::uint64_t>::max());
+  read_in_crews(file, members.size());
+}
+
+/// Those of one crew, whose jobs fail.
+void fail_in_crews() {
+  together([&](std::size_t t) {
+    try {
+      wire::Crew::run(3, 50, [&](std::size_t i) {
+        if (i % 7 == t % 7) throw wire::Error({}, "a job", "a failure");
+      });
+      tests::require(false, "the first failure of a job is thrown");
+    } catch (const wire::Error& error) {
+      tests::require(error.found == "a failure", "it is the job's");
+    }
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr std::size_t thread_count = 8, rounds = 20;
   std::vector<Bytes> artifacts;
   for (int i = 1; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
@@ -83,5 +189,11 @@ int main(int argc, char** argv) {
   }
   tests::require(refused >= artifacts.size() / 2 && refused < artifacts.size(),
                  "some are accepted, the halves are not");
+  std::vector<std::pair<std::string, Bytes>> members;
+  for (std::size_t i = 0; i < artifacts.size(); i += 2) members.emplace_back("m" + std::to_string(i), artifacts[i]);
+  const auto path = std::filesystem::temp_directory_path() / ("threads-" + std::to_string(getpid()) + ".zip");
+  read_while_it_grows(path, members);
+  std::filesystem::remove(path);
+  fail_in_crews();
   std::printf("%zu threads, %zu rounds over %zu artifacts: all alike\n", thread_count, rounds, artifacts.size());
 }

@@ -32,6 +32,12 @@ COVERED = re.compile(r"cov: (\d+)")
 CPU = re.compile(r"cpu: (\d+)")
 COST = re.compile(r"cost: ([\d.]+)")
 
+PYTHON_TARGETS = {
+    "decoder": ["decoder_fuzz.py"],
+    "scopes": ["reader_fuzz.py", "scopes"],
+    "archives": ["reader_fuzz.py", "archives"],
+}
+
 CONSTRAINTS = {
     "equality": "mod(b, 8) == 0\nb >= 2*c + 1\n2*a*b + floordiv(b, 8)",
     "chain": "v0 == v1*v1 + w1\nv1 == v2*v2 + w2\nv0^3*v1",
@@ -53,7 +59,7 @@ def seed_files() -> list[Path]:
 
 def make_seeds(programs: Path, folder: Path) -> int:
     """Fills folders of artifacts (with shortened modules), modules, dimensions and indexes; returns how many files."""
-    parts = [str(folder / name) for name in ("artifacts", "modules", "dimensions", "archives")]
+    parts = [str(folder / name) for name in ("artifacts", "modules", "dimensions", "archives", "ends")]
     command = [str(programs / "make_seeds"), *parts, *map(str, seed_files())]
     made = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
     write_hostile(folder)
@@ -91,6 +97,7 @@ def seeds_of(target: str, folder: Path) -> Path:
         "fuzz_bytecode": "modules",
         "fuzz_dimension": "dimensions",
         "fuzz_archive": "archives",
+        "fuzz_end": "ends",
         "fuzz_constraint": "constraints",
         "fuzz_npy": "arrays",
         "fuzz_op_sharding": "op_shardings",
@@ -111,7 +118,8 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
         print(f"{missing}: our own driver, AddressSanitizer and UBSan", flush=True)
     seeds = keep / "seeds"
     print(f"{make_seeds(programs, seeds)} seeds", flush=True)
-    chosen = [name for name in [*targets(programs), "decoder"] if not wanted or name.removeprefix("fuzz_") in wanted]
+    all_targets = [*targets(programs), *PYTHON_TARGETS]
+    chosen = [name for name in all_targets if not wanted or name.removeprefix("fuzz_") in wanted]
     share = max(1, seconds // max(1, len(chosen)))
     failed = 0
     total_runs, total_cpu, worst = 0, 0.0, 0.0
@@ -119,8 +127,9 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
     for name in chosen:
         corpus = keep / name
         corpus.mkdir(parents=True, exist_ok=True)
-        if name == "decoder":
-            command = [sys.executable, str(TESTS / "tools" / "decoder_fuzz.py"), str(share)]
+        if name in PYTHON_TARGETS:
+            program, *kind = PYTHON_TARGETS[name]
+            command = [sys.executable, str(TESTS / "tools" / program), *kind, str(share)]
         else:
             limits = [f"-max_total_time={share}", f"-max_len={LONGEST_INPUT}", f"-timeout={TIMEOUT}"]
             limits += [f"-rss_limit_mb={MEGABYTES}", f"-artifact_prefix={keep}/{name}-"]
@@ -130,7 +139,7 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
         runs, took = (DONE.findall(done.stdout) or [("0", "0")])[-1]
         edges = (COVERED.findall(done.stdout) or ["-"])[-1]
         cpu = float((CPU.findall(done.stdout) or [took])[-1])
-        cost = float((COST.findall(done.stdout) or ["0"])[-1])  # libFuzzer has only its own limits
+        cost = float((COST.findall(done.stdout) or ["0"])[-1])
         crashed = done.returncode != 0
         failed += crashed
         total_runs, total_cpu, worst = total_runs + int(runs), total_cpu + cpu, max(worst, cost)

@@ -12,6 +12,7 @@
 #include "bindings/archive/member.h"
 #include "bindings/base/buffer.h"
 #include "bindings/base/digest.h"
+#include "bindings/base/text.h"
 #include "wire/archive/end.h"
 #include "wire/archive/find_end.h"
 #include "wire/archive/section.h"
@@ -71,8 +72,8 @@ void define_end(nb::module_& m) {
   m.attr("ARCHIVE_END_SIZE") = End::size;
   m.attr("ARCHIVE_END_MAGIC") = nb::bytes(End::magic.data(), End::magic.size());
   m.attr("ARCHIVE_SECTION_HEAD_SIZE") = wire::Section::most_head;
-  m.attr("ARCHIVE_INDEX_NAME") = nb::str(wire::index_name.data(), wire::index_name.size());
-  m.attr("ARCHIVE_APART_FOLDER") = nb::str(wire::apart_folder.data(), wire::apart_folder.size());
+  m.attr("ARCHIVE_INDEX_NAME") = text(wire::index_name);
+  m.attr("ARCHIVE_APART_FOLDER") = text(wire::apart_folder);
 
   m.def("find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
         nb::sig("def find_archive_end(size: int, read: collections.abc.Callable[[int, int], bytes], may_walk: bool) "

@@ -11,6 +11,7 @@
 
 #include "bindings/archive/member.h"
 #include "bindings/base/digest.h"
+#include "bindings/base/text.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::bindings {
@@ -29,9 +30,7 @@ std::span<const std::uint8_t> part_of(std::span<const std::uint8_t> bytes, std::
   return part;
 }
 
-nb::str text(const flatbuffers::String* string) {
-  return string ? nb::str(string->c_str(), string->size()) : nb::str("");
-}
+nb::str text(const flatbuffers::String* string) { return bindings::text(string ? string->string_view() : ""); }
 
 void define_finding(nb::class_<IndexView>& index) {
   index

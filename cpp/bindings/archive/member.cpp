@@ -122,7 +122,7 @@ void define_member(nb::module_& m) {
           nb::sig("def at(self, place: MemberPlace, "
                   "modules: collections.abc.Iterable[tuple[int, int, bytes]]) -> Member"),
           "The same, with its bytes and its modules in other places.")
-      .def_ro("summary", &Member::summary)
+      .def_prop_ro("summary", [](const Member& member) { return member.summary; })
       .def_prop_ro(
           "digest", [](const Member& member) { return to_bytes(member.digest); }, "Of the artifact with its modules.")
       .def_ro("size", &Member::size, "Likewise.")
@@ -130,7 +130,7 @@ void define_member(nb::module_& m) {
           "metadata", [](const Member& member) { return to_string(member.metadata); },
           "The user's, as JSON; None where there is none.")
       .def_ro("own_metadata", &Member::own_metadata, "Whether it was given to the archive, not to the artifact.")
-      .def_ro("place", &Member::place)
+      .def_prop_ro("place", [](const Member& member) { return member.place; })
       .def_prop_ro("modules", &modules_of, nb::sig("def modules(self) -> tuple[tuple[int, int, bytes], ...]"),
                    "Position, size and digest of its module, of its VJP's, and so on.");
 }

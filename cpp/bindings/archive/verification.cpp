@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 
+#include "wire/archive/ranges.h"
 #include "wire/base/crew.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
@@ -74,6 +76,39 @@ nb::list Verification::step(const nb::list& numbers, const nb::list& parts, std:
   std::ranges::sort(modules, {}, &Module::place);
   const auto same = std::ranges::unique(modules, {}, &Module::place);
   modules.erase(same.begin(), same.end());
+  return verify(members, modules, workers);
+}
+
+nb::tuple Verification::step_of_file(const wire::FileBytes& file, const nb::list& numbers, std::size_t first,
+                                     std::size_t workers) {
+  constexpr std::uint64_t most_bytes = std::uint64_t{8} << 20;  // and the last member's
+  std::vector<Part> members;
+  std::map<wire::ModuleDigests::key_type, Module> found;
+  std::vector<wire::Range> ranges;
+  for (std::uint64_t size = 0; first < numbers.size() && size < most_bytes; ++first) {
+    const auto number = nb::cast<std::uint32_t>(numbers[first]);
+    const auto& place = *index().index().member(number).place();
+    members.push_back({number, {}});
+    ranges.push_back({place.position() - place.header(), std::uint64_t{place.header()} + place.size()});
+    size += ranges.back().size;
+    for (Module& module : modules_of(number))
+      if (found.try_emplace(module.place, module).second) size += module.place.second;
+  }
+  std::vector<Module> modules;
+  for (const auto& [place, module] : found) {
+    modules.push_back(module);
+    ranges.push_back({place.first, place.second});
+  }
+  {
+    nb::gil_scoped_release release;
+    const auto bytes = wire::read_ranges(file, ranges, memory_);
+    for (std::size_t i = 0; i < members.size(); ++i) members[i].bytes = bytes[i];
+    for (std::size_t i = 0; i < modules.size(); ++i) modules[i].bytes = bytes[members.size() + i];
+  }
+  return nb::make_tuple(first, verify(members, modules, workers));
+}
+
+nb::list Verification::verify(std::vector<Part>& members, std::vector<Module>& modules, std::size_t workers) {
   digest(modules, workers);
   return verify(members, workers);
 }
@@ -99,8 +134,8 @@ nb::list Verification::verify(std::vector<Part>& parts, std::size_t workers) con
       for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
         try {
           wire::verify_member(index, part.number, part.bytes, modules_, known, part.aligned);
-        } catch (const wire::Error& error) {
-          part.error = error;
+        } catch (wire::Error& error) {
+          part.error = std::move(error);
         }
       }
     });
@@ -123,7 +158,12 @@ void define_verification(nb::module_& m) {
            nb::sig("def step(self, numbers: list[int], parts: list[tuple[bytes, list[bytes]]], "
                    "workers: int) -> list[tuple[int, str, str, str]]"),
            "Compares members with what they have to be, in threads, given the bytes that `extent` named. Returns for "
-           "each damaged one its number, and where, what was expected, and what was found.");
+           "each damaged one its number, and where, what was expected, and what was found.")
+      .def("step_of_file", &Verification::step_of_file, "file"_a, "numbers"_a, "first"_a, "workers"_a,
+           nb::sig("def step_of_file(self, file: FileBytes, numbers: list[int], first: int, workers: int) "
+                   "-> tuple[int, list[tuple[int, str, str, str]]]"),
+           "The same for members of a file, from the first on, as many as make a step. Returns the first of the next "
+           "step, too.");
 }
 
 }  // namespace jaxexp::bindings

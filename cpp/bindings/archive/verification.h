@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -26,17 +27,23 @@ class Verification {
   /// `extent` named. Returns for each damaged one its number, and where, what was expected, and what was found.
   nb::list step(const nb::list& numbers, const nb::list& parts, std::size_t workers);
 
+  /// The same for members of a file from `numbers[first]` on, as many as make a step. Returns the first of the next
+  /// step, too.
+  nb::tuple step_of_file(const wire::FileBytes& file, const nb::list& numbers, std::size_t first, std::size_t workers);
+
  private:
   struct Part;
   struct Module;
 
   const IndexView& index() const { return nb::cast<const IndexView&>(index_); }
   std::vector<Module> modules_of(std::uint32_t number) const;
+  nb::list verify(std::vector<Part>& members, std::vector<Module>& modules, std::size_t workers);
   void digest(std::vector<Module>& modules, std::size_t workers);
   nb::list verify(std::vector<Part>& parts, std::size_t workers) const;
 
   const nb::object index_;
   wire::ModuleDigests modules_;
+  std::vector<std::uint64_t> memory_;  // of the step at hand
 };
 
 void define_verification(nb::module_& m);

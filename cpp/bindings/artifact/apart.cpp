@@ -7,6 +7,7 @@
 
 #include "bindings/base/buffer.h"
 #include "bindings/base/digest.h"
+#include "bindings/base/owned.h"
 #include "wire/artifact/apart.h"
 #include "wire/base/digest.h"
 
@@ -26,8 +27,7 @@ nb::object join(nb::handle image, nb::handle modules) {
     spans.push_back(buffers.back()->bytes());
   }
   const wire::Joined joined(buffers.front()->bytes(), spans);
-  const nb::object result = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
-  if (!result.is_valid()) throw nb::python_error();
+  const nb::object result = owned(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
   auto* const target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
   over(joined.size(), [&] { joined.write(target); });
   return result;

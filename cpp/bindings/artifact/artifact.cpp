@@ -4,6 +4,8 @@
 #include "bindings/artifact/library_nodes.h"
 #include "bindings/artifact/weights.h"
 #include "bindings/base/digest.h"
+#include "bindings/base/room.h"
+#include "bindings/base/text.h"
 #include "bindings/codec/decoder.h"
 #include "wire/artifact/fetch.h"
 #include "wire/exported/chain.h"
@@ -13,7 +15,7 @@
 namespace jaxexp::bindings {
 namespace {
 
-nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
+nb::str text(const flatbuffers::String& string) { return bindings::text(string.string_view()); }
 
 /// Adds the names of a tree's custom nodes: of the class where nobody registered it. Trees share subtrees, so each is
 /// looked at once.
@@ -40,6 +42,12 @@ Artifact::Source::Source(nb::handle owner, nb::handle module_owners)
     }
   over(bytes.size(),
        [&] { wire::open_in(file, bytes, !spans.empty(), opened, [&] { opened.emplace(bytes, spans); }); });
+}
+
+Artifact::Artifact(std::shared_ptr<const Source> source)
+    : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {
+  constexpr std::size_t objects = 3;
+  keep_room(objects * Source::alive_);
 }
 
 Artifact::Artifact(nb::handle buffer, nb::handle modules) : Artifact(std::make_shared<const Source>(buffer, modules)) {}

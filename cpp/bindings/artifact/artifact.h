@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,10 +70,20 @@ class Artifact {
     std::span<const std::uint8_t> bytes;                 // of the buffer; what is behind the artifact included
     std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
     std::optional<wire::Opened> opened;
+
+   private:
+    /// How many there are; Python has an artifact of each, of its VJP, and the file.
+    inline static std::atomic<std::size_t> alive_ = 0;
+    friend Artifact;
+    struct Counted {
+      Counted() { ++alive_; }
+      ~Counted() { --alive_; }
+      Counted(const Counted&) = delete;
+      Counted& operator=(const Counted&) = delete;
+    } counted_;
   };
-  /// For a source that is complete.
-  explicit Artifact(std::shared_ptr<const Source> source)
-      : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {}
+  /// For a source that is complete. Throws std::bad_alloc or python_error where Python may not get another artifact.
+  explicit Artifact(std::shared_ptr<const Source> source);
 
   /// The fields of the Exported; sets `shareable` to whether all artifacts of the same metadata and weak types may
   /// share these objects.

@@ -172,7 +172,7 @@ nb::dict Artifact::describe(const nb::object& library_node) const {
   const auto effect = [](const schema::Effect& effect) { return text(effect.type_name()->string_view()); };
   nb::dict facts;
   facts["fun_name"] = text(e.function_name()->string_view());
-  facts["writer"] = nb::str(writer().data(), writer().size());
+  facts["writer"] = text(writer());
   facts["jax_version"] = e.jax_version() ? text(e.jax_version()->string_view()) : nb::object(nb::none());
   facts["serialization_version"] = serialization_version();
   facts["calling_convention_version"] = e.calling_convention_version();

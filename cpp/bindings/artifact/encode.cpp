@@ -9,6 +9,7 @@
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
+#include "bindings/base/owned.h"
 #include "bindings/codec/encoder.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/check.h"
@@ -141,8 +142,7 @@ class Encoded {
 
 nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& form, const wire::Notes* notes) {
   Encoded encoded(chain, jax_version, form, notes);
-  const nb::object result = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.size())));
-  if (!result.is_valid()) throw nb::python_error();
+  const nb::object result = owned(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.size())));
   auto* target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
   target = std::ranges::copy(encoded.metadata(), target).out;
   for (std::size_t order = 0; order < encoded.functions(); ++order) {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "bindings/base/file.h"
+#include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
 
@@ -62,11 +63,7 @@ class Buffer {
 
  private:
   /// A memoryview of an object's bytes. Raises TypeError where the object has no contiguous buffer.
-  static nb::object view(nb::handle owner) {
-    const nb::object any = nb::steal(PyMemoryView_FromObject(owner.ptr()));
-    if (!any.is_valid()) throw nb::python_error();
-    return any.attr("cast")("B");
-  }
+  static nb::object view(nb::handle owner) { return owned(PyMemoryView_FromObject(owner.ptr())).attr("cast")("B"); }
 
   const bool in_parts_;
   Py_buffer info_;

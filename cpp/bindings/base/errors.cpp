@@ -6,12 +6,12 @@
 #include <new>
 #include <system_error>
 
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
 #include "wire/artifact/layout.h"
 
 namespace jaxexp::bindings {
 namespace {
-
-nb::str text(const std::string& utf8) { return nb::str(utf8.data(), utf8.size()); }
 
 template <class... Text>
 nb::object make_error(const char* name, const Text&... arguments) {
@@ -40,10 +40,10 @@ void translate(const std::exception_ptr& exception, void*) {
     } catch (const NotSerializable& e) {
       set_error(make_error(class_of(e.also), text(e.message)));
     } catch (const wire::TooLarge& e) {
-      set_error(make_error("SerializationError", nb::str(e.what())));
+      set_error(make_error("SerializationError", text(e.what())));
     } catch (const std::system_error& e) {
       const int number = e.code().value();
-      set_error(nb::borrow(PyExc_OSError)(number, nb::str(std::generic_category().message(number).c_str())));
+      set_error(nb::borrow(PyExc_OSError)(number, text(std::generic_category().message(number))));
     }
   } catch (nb::python_error& e) {
     e.restore();
@@ -58,9 +58,8 @@ void raise_not_readable(nb::python_error& cause, const wire::Path& where, const 
   const nb::object own = nb::module_::import_("jaxexp._errors").attr("ExportError");
   if (!cause.matches(PyExc_Exception) || cause.matches(PyExc_MemoryError) || cause.matches(own)) throw;
   nb::object value = nb::borrow(cause.value());
-  const nb::object found = nb::steal(PyUnicode_FromFormat("%s: %S", nb::type_name(value.type()).c_str(), value.ptr()));
-  if (!found.is_valid()) throw nb::python_error();
-  const nb::object error = make_error("DeserializationError", text(where.str()), nb::str(expected), found);
+  const nb::object found = owned(PyUnicode_FromFormat("%s: %S", nb::type_name(value.type()).c_str(), value.ptr()));
+  const nb::object error = make_error("DeserializationError", text(where.str()), text(expected), found);
   PyException_SetCause(error.ptr(), value.release().ptr());
   set_error(error);
   throw nb::python_error();

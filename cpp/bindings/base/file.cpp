@@ -9,6 +9,7 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/digest.h"
 #include "bindings/base/errors.h"
+#include "bindings/base/owned.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
@@ -40,8 +41,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t size) {
   if (position > file.bytes().size() || size > file.bytes().size() - position)
     throw nb::value_error("a range has to lie inside the file");
-  nb::bytes bytes = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
-  if (!bytes.is_valid()) throw nb::python_error();
+  nb::bytes bytes = owned<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   auto* const start = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
   nb::gil_scoped_release release;
   file.read(position, {start, size});
@@ -65,8 +65,7 @@ const wire::FileBytes* file_of(nb::handle object) {
 }
 
 std::filesystem::path path_of(nb::handle path) {
-  const nb::object name = nb::steal(PyOS_FSPath(path.ptr()));
-  if (!name.is_valid()) throw nb::python_error();
+  const nb::object name = owned(PyOS_FSPath(path.ptr()));
 #ifdef _WIN32
   PyObject* decoded = nullptr;
   if (!PyUnicode_FSDecoder(name.ptr(), &decoded)) throw nb::python_error();

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings/base/owned.h"
+
 namespace jaxexp::bindings {
 namespace {
 
@@ -24,7 +26,7 @@ JaxRefs::JaxRefs(nb::handle jax)
 #define JAXEXP_READ(name) name(jax.attr(#name)),
       JAXEXP_BOUND(JAXEXP_READ)
 #undef JAXEXP_READ
-#define JAXEXP_INTERN(name) nb::steal(PyUnicode_InternFromString(#name)),
+#define JAXEXP_INTERN(name) owned(PyUnicode_InternFromString(#name)),
           names{JAXEXP_NAMES(JAXEXP_INTERN)},
 #undef JAXEXP_INTERN
       tree_state_known(nb::cast<bool>(jax.attr("tree_state_known"))),

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "bindings/base/buffer.h"
+#include "bindings/base/owned.h"
 #include "bindings/base/text.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
@@ -22,9 +23,7 @@ template <class Range, class Make>
 nb::object frozenset(const Range& elements, const Make& make) {
   nb::list made;
   for (const auto& element : elements) made.append(make(element));
-  nb::object set = nb::steal(PyFrozenSet_New(made.ptr()));
-  if (!set.is_valid()) throw nb::python_error();
-  return set;
+  return owned(PyFrozenSet_New(made.ptr()));
 }
 
 nb::tuple kind(const wire::Head::Kinds::value_type& kind) { return nb::make_tuple(text(kind.first), kind.second); }
@@ -54,7 +53,7 @@ nb::object contents(nb::handle module) {
 nb::object module_producer(nb::handle module) {
   const Buffer buffer(module);
   const auto found = wire::producer_of(buffer.bytes());
-  return found ? text(*found) : nb::none();
+  return found ? nb::object(text(*found)) : nb::none();
 }
 
 bool module_may_name(nb::handle module, const nb::args& names) {

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "bindings/base/owned.h"
+
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
@@ -23,9 +25,9 @@ class Arguments {
         number_(std::move(number)),
         flatten_one_level_(registry.attr("flatten_one_level")),
         registered_(std::move(registered)),
-        fields_(nb::steal(PyUnicode_InternFromString("_fields"))),
-        dtype_(nb::steal(PyUnicode_InternFromString("dtype"))),
-        is_native_(nb::steal(PyUnicode_InternFromString("isnative"))) {}
+        fields_(owned(PyUnicode_InternFromString("_fields"))),
+        dtype_(owned(PyUnicode_InternFromString("dtype"))),
+        is_native_(owned(PyUnicode_InternFromString("isnative"))) {}
 
   /// Whether all leaves of these arguments are such leaves. Where the answer is no, it need not be a mistake: leaves of
   /// other types have to be looked at one by one.

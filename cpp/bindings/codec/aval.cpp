@@ -139,9 +139,7 @@ nb::object Decoder::plain_aval(const nb::object& shape, const nb::object& dtype)
   const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(rest.ptr()));
   if (3 + count > arguments.size()) return {};
   for (std::size_t i = 0; i < count; ++i) arguments[3 + i] = PyTuple_GET_ITEM(rest.ptr(), static_cast<Py_ssize_t>(i));
-  nb::object aval = nb::steal(PyObject_Vectorcall(jax_.create_aval.ptr(), arguments.data(), 3 + count, nullptr));
-  if (!aval.is_valid()) throw nb::python_error();
-  return aval;
+  return owned(PyObject_Vectorcall(jax_.create_aval.ptr(), arguments.data(), 3 + count, nullptr));
 }
 
 nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
@@ -158,7 +156,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
   if (wire::is_size(printed)) {
     std::int64_t size = 0;
     std::from_chars(printed.data(), printed.data() + printed.size(), size);
-    return nb::steal(PyLong_FromLongLong(size));
+    return owned(PyLong_FromLongLong(size));
   }
   shareable_ = false;
   const wire::Expression expression = wire::parse_dimension(printed, where);
@@ -205,7 +203,7 @@ nb::object Decoder::terms(const wire::Expression& expression, const wire::Path& 
 }
 
 nb::object Decoder::name(const wire::Factor& factor, const wire::Path& where) {
-  nb::str name(factor.name.data(), factor.name.size());
+  nb::object name = text(factor.name);
   if (factor.operation == wire::Operation::none && PyUnicode_IsIdentifier(name.ptr()) != 1)
     throw wire::Error(where, "a dimension variable with the name of a Python variable",
                       "'" + wire::shortened(factor.name) + "'");
@@ -221,7 +219,7 @@ nb::object Decoder::sum(const wire::Expression& expression, const wire::Path& wh
 nb::object Decoder::product(const wire::Term& term, const wire::Path& where) {
   std::vector<nb::object> factors;
   for (const wire::Factor& factor : term.factors) factors.push_back(power(factor, where));
-  const nb::object coefficient = nb::steal(PyLong_FromLongLong(term.coefficient));
+  const nb::object coefficient = owned(PyLong_FromLongLong(term.coefficient));
   if (factors.empty()) return coefficient;
   nb::object product = reduce(std::move(factors), PyNumber_Multiply);
   return term.coefficient == 1 ? product : reduce({std::move(product), coefficient}, PyNumber_Multiply);
@@ -246,8 +244,7 @@ nb::object Decoder::power(const wire::Factor& factor, const wire::Path& where) {
 nb::object Decoder::reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*)) {
   for (std::size_t step = 1; step < operands.size(); step *= 2) {
     for (std::size_t i = 0; i + step < operands.size(); i += 2 * step) {
-      operands[i] = nb::steal(operation(operands[i].ptr(), operands[i + step].ptr()));
-      if (!operands[i].is_valid()) throw nb::python_error();
+      operands[i] = owned(operation(operands[i].ptr(), operands[i + step].ptr()));
     }
   }
   return operands.front();

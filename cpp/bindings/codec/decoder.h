@@ -12,6 +12,8 @@
 
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
 #include "wire/artifact/trailer.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
@@ -99,7 +101,7 @@ class Decoder {
 
   nb::object string(const flatbuffers::String& text) {
     const auto [object, is_new] = strings_.insert(position(text));
-    if (is_new) object = nb::str(text.c_str(), text.size());
+    if (is_new) object = bindings::text(text.string_view());
     return object;
   }
   nb::object bytes(const flatbuffers::Vector<std::int8_t>& data) {
@@ -116,8 +118,7 @@ class Decoder {
   template <class Vector, class Read>
   static nb::object tuple_of(const Vector* vector, const Read& read) {
     const std::uint32_t size = wire::Values::length(vector);
-    nb::object tuple = nb::steal(PyTuple_New(size));
-    if (!tuple.is_valid()) throw nb::python_error();
+    nb::object tuple = owned(PyTuple_New(size));
     for (std::uint32_t i = 0; i < size; ++i) {
       nb::object element;
       if constexpr (std::is_pointer_v<typename Vector::return_type>)

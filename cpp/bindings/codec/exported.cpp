@@ -220,14 +220,14 @@ nb::dict Decoder::exported() {
   });
   fields[names_.calling_convention_version] = e.calling_convention_version();
   fields[names_.module_kept_var_idx] = tuple_of(
-      e.module_kept_var_idx(), [](std::uint16_t index, std::uint32_t) { return nb::steal(PyLong_FromLong(index)); });
+      e.module_kept_var_idx(), [](std::uint16_t index, std::uint32_t) { return owned(PyLong_FromLong(index)); });
   fields[names_.uses_global_constants] = e.uses_global_constants();
   if (notes_) {
     // Not in the avals: a loaded function is typed as jax.export types it.
     const auto note_weak = [&](const nb::object& name, const flatbuffers::Vector<std::uint32_t>* indices) {
       if (wire::Values::length(indices) == 0) return;
       fields[name] =
-          tuple_of(indices, [](std::uint32_t index, std::uint32_t) { return nb::steal(PyLong_FromLong(index)); });
+          tuple_of(indices, [](std::uint32_t index, std::uint32_t) { return owned(PyLong_FromLong(index)); });
     };
     note_weak(names_._weak_arguments, notes_->weak_arguments());
     note_weak(names_._weak_results, notes_->weak_results());
@@ -238,8 +238,7 @@ nb::dict Decoder::exported() {
 std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, std::string_view avals_field,
                                                   std::string_view shardings_field) {
   const std::uint32_t size = values.size();
-  nb::object avals = nb::steal(PyTuple_New(size)), shardings = nb::steal(PyTuple_New(size));
-  if (!avals.is_valid() || !shardings.is_valid()) throw nb::python_error();
+  nb::object avals = owned(PyTuple_New(size)), shardings = owned(PyTuple_New(size));
   Objects sharded_avals, hlo_shardings;  // by the positions of aval and sharding, which are below 2**31
   for (std::uint32_t i = 0; i < size; ++i) {
     const schema::AbstractValue& table = values.aval(i);

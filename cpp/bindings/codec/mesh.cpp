@@ -55,7 +55,7 @@ nb::object Decoder::mesh(const schema::AbstractMesh& mesh, const wire::Path& whe
   const auto [object, is_new] = meshes_.insert(position(mesh));
   if (!is_new) return object;
   const nb::object sizes = tuple_of(
-      mesh.axis_sizes(), [](std::uint32_t size, std::uint32_t) { return nb::steal(PyLong_FromUnsignedLong(size)); });
+      mesh.axis_sizes(), [](std::uint32_t size, std::uint32_t) { return owned(PyLong_FromUnsignedLong(size)); });
   const nb::object axis_names = strings(mesh.axis_names());
   const nb::object types = tuple_of(mesh.axis_types(), [&](schema::AxisType type, std::uint32_t) {
     return jax_.axis_types[static_cast<std::size_t>(type) - 1];

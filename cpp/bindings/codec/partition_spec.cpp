@@ -58,8 +58,8 @@ nb::object Decoder::partition_spec(const schema::PartitionSpec& spec, const wire
   if (!is_new) return object;
   const nb::object partitions = tuple_of(
       spec.partitions(), [&](const schema::PartitionSpecOneAxis& axis, std::uint32_t) { return one_axis(axis); });
-  const nb::object reduced = nb::steal(PyFrozenSet_New(strings(spec.reduced()).ptr()));
-  const nb::object unreduced = nb::steal(PyFrozenSet_New(strings(spec.unreduced()).ptr()));
+  const nb::object reduced = owned(PyFrozenSet_New(strings(spec.reduced()).ptr()));
+  const nb::object unreduced = owned(PyFrozenSet_New(strings(spec.unreduced()).ptr()));
   return object = reading(where, "axes that make a PartitionSpec", [&] {
            return jax_.PartitionSpec(*partitions, nb::arg("reduced") = reduced, nb::arg("unreduced") = unreduced);
          });

@@ -1,9 +1,7 @@
 // Reads and verifications in threads.
 #include "bindings/many/define.h"
 
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
 
 #include "bindings/many/read_many.h"
 #include "bindings/many/verify_files.h"

@@ -4,14 +4,19 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <memory>
+#include <new>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
 #include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
 #include "wire/base/crew.h"
@@ -22,6 +27,11 @@ namespace jaxexp::bindings {
 namespace {
 
 using Bytes = std::span<const std::uint8_t>;
+
+/// Why a thread made nothing of an item. Not the exception itself: when memory runs out, C++ has room for a few, and
+/// there may be one for every item.
+struct OutOfMemory {};
+using Failure = std::variant<std::monostate, OutOfMemory, std::error_code, wire::FileBytes::TooLarge, wire::Error>;
 
 /// An artifact on its way.
 struct Item {
@@ -34,13 +44,14 @@ struct Item {
   Bytes part;                  // of the buffer
   std::vector<Bytes> modules;  // where the part is an image
   std::shared_ptr<const Buffer> modules_buffer;
-  nb::object name;  // of the file
+  nb::object name;             // of the file
+  const Item* twin = nullptr;  // an earlier item with the same bytes, which is opened for both
 
   // What a thread made of it.
   std::optional<wire::FileBytes> file;
   std::shared_ptr<Artifact::Source> source;  // without its buffer, where that is a file's
   const wire::Known::Metadata* metadata = nullptr;
-  std::exception_ptr failure;
+  Failure failure;
 };
 
 /// Making thousands of objects would start one garbage collection after another, all in vain.
@@ -78,10 +89,9 @@ class Maker {
     fields[artifact_name_] = nb::cast(std::move(artifact));
     // Like Exported's constructor for loaded functions: nothing is checked or copied again.
     auto* const type = reinterpret_cast<PyTypeObject*>(exported_.ptr());
-    nb::object made = nb::steal(PyBaseObject_Type.tp_new(type, nothing_.ptr(), nullptr));
+    nb::object made = owned(PyBaseObject_Type.tp_new(type, nothing_.ptr(), nullptr));
     // PyObject_GenericSetDict would leave attributes unset in Python 3.13.0.
-    if (!made.is_valid() || PyObject_GenericSetAttr(made.ptr(), dict_name_.ptr(), fields.ptr()) != 0)
-      throw nb::python_error();
+    if (PyObject_GenericSetAttr(made.ptr(), dict_name_.ptr(), fields.ptr()) != 0) throw nb::python_error();
     return made;
   }
 
@@ -113,13 +123,12 @@ class Maker {
   }
 
   nb::dict copy(const nb::dict& fields) const {
-    nb::dict copied = nb::steal<nb::dict>(PyDict_Copy(fields.ptr()));
-    if (!copied.is_valid()) throw nb::python_error();
+    nb::dict copied = owned<nb::dict>(PyDict_Copy(fields.ptr()));
     if (copied.contains(metadata_name_)) nb::del(copied[metadata_name_]);  // which is the first one's own
     return copied;
   }
 
-  static nb::object interned(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
+  static nb::object interned(const char* name) { return owned(PyUnicode_InternFromString(name)); }
 
   const nb::object admit_, exported_, loaded_vjp_, metadata_from_json_;
   const nb::object artifact_name_ = interned("_artifact"), get_vjp_name_ = interned("_get_vjp"),
@@ -188,7 +197,7 @@ class Reading {
 
   /// In any thread, without the GIL.
   void prepare(Item& item) {
-    if (item.error.is_valid()) return;
+    if (item.error.is_valid() || item.twin) return;
     try {
       auto source = std::make_shared<Artifact::Source>();
       source->bytes = item.part;
@@ -201,8 +210,14 @@ class Reading {
       wire::open_in(file, source->bytes, !item.modules.empty(), source->opened,
                     [&] { item.metadata = known_.open(source->bytes, item.modules, source->opened); });
       item.source = std::move(source);
-    } catch (...) {
-      item.failure = std::current_exception();
+    } catch (wire::Error& error) {
+      item.failure = std::move(error);
+    } catch (const wire::FileBytes::TooLarge& error) {
+      item.failure = error;
+    } catch (const std::system_error& error) {
+      item.failure = error.code();
+    } catch (const std::bad_alloc&) {
+      item.failure = OutOfMemory();
     }
   }
 
@@ -210,30 +225,42 @@ class Reading {
     is_made = false;
     if (item.error.is_valid()) return item.error;
     try {
-      if (item.failure) std::rethrow_exception(item.failure);
-      if (item.buffer) {
-        item.source->buffer = item.buffer;
-        item.source->file = item.buffer_file;
-      } else {
-        const nb::object file = nb::cast(std::move(*item.file));
-        item.source->buffer = std::make_shared<const Buffer>(file, /*in_parts=*/true);
-        item.source->file = file_of(file);
+      if (item.twin) {
+        item.source = item.twin->source;
+        item.metadata = item.twin->metadata;
+        item.failure = item.twin->failure;
       }
-      item.source->modules.assign(item.modules.size(), item.modules_buffer);
+      if (const auto* size = std::get_if<wire::FileBytes::TooLarge>(&item.failure)) return nb::int_(size->size);
+      if (const auto* code = std::get_if<std::error_code>(&item.failure)) return os_error(*code, item.name);
+      if (std::holds_alternative<OutOfMemory>(item.failure)) throw std::bad_alloc();
+      if (const auto* error = std::get_if<wire::Error>(&item.failure)) throw *error;
+      if (!item.twin) complete(item);
       nb::object exported = maker.exported(item);
       is_made = true;
       return exported;
-    } catch (const wire::FileBytes::TooLarge& error) {
-      return nb::int_(error.size);
-    } catch (const std::system_error& error) {
-      const int number = error.code().value();
-      return nb::borrow(PyExc_OSError)(number, nb::str(std::generic_category().message(number).c_str()), item.name);
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, SystemExit
       return nb::borrow(error.value());
     } catch (...) {
       return python_exception(std::current_exception());
     }
+  }
+
+  /// Gives an opened item's source what only this thread can make.
+  static void complete(Item& item) {
+    if (item.buffer) {
+      item.source->buffer = item.buffer;
+      item.source->file = item.buffer_file;
+    } else {
+      const nb::object file = nb::cast(std::move(*item.file));
+      item.source->buffer = std::make_shared<const Buffer>(file, /*in_parts=*/true);
+      item.source->file = file_of(file);
+    }
+    item.source->modules.assign(item.modules.size(), item.modules_buffer);
+  }
+
+  static nb::object os_error(const std::error_code& code, const nb::object& file) {
+    return nb::borrow(PyExc_OSError)(code.value(), text(code.message()), file);
   }
 
   const ReadMany& how_;
@@ -247,8 +274,7 @@ class Reading {
 Item item_of(nb::handle given) {
   Item item;
   if (PyUnicode_Check(given.ptr()) || (!PyObject_CheckBuffer(given.ptr()) && nb::hasattr(given, "__fspath__"))) {
-    item.name = nb::steal(PyOS_FSPath(given.ptr()));
-    if (!item.name.is_valid()) throw nb::python_error();
+    item.name = owned(PyOS_FSPath(given.ptr()));
     item.path = path_of(item.name);
   } else {
     item.buffer = stable(given);
@@ -264,6 +290,8 @@ Bytes part_of(Bytes bytes, nb::handle extent) {
     throw nb::value_error("an extent has to lie inside the buffer");
   return bytes.subspan(offset, size);
 }
+
+bool is_same_place(Bytes left, Bytes right) { return left.data() == right.data() && left.size() == right.size(); }
 
 }  // namespace
 
@@ -293,6 +321,7 @@ nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
   const std::shared_ptr<const Buffer> buffer = stable(owner, Buffer::alignment, /*in_parts=*/true);
   const Bytes bytes = buffer->bytes();
   std::vector<Item> items(nb::len(extents));
+  std::map<std::pair<const std::uint8_t*, std::size_t>, const Item*> first;  // with these bytes
   for (std::size_t i = 0; i < items.size(); ++i) {
     const nb::object extent = nb::borrow(extents[i]);
     Item& item = items[i];
@@ -300,7 +329,9 @@ nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
     item.buffer_file = file;
     item.part = part_of(bytes, extent);
     for (nb::handle module : nb::object(extent[2])) item.modules.push_back(part_of(bytes, module));
-    if (Buffer::is_aligned(item.part)) continue;
+    const auto [same, is_new] = first.try_emplace({item.part.data(), item.part.size()}, &item);
+    if (!is_new && std::ranges::equal(same->second->modules, item.modules, is_same_place)) item.twin = same->second;
+    if (item.twin || Buffer::is_aligned(item.part)) continue;
     if (file) file->fetch(item.part, /*is_digested=*/false);
     item.buffer = std::make_shared<const Buffer>(nb::bytes(item.part.data(), item.part.size()));
     item.part = item.buffer->bytes();

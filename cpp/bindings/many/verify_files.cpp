@@ -4,11 +4,16 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <limits>
+#include <new>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
+#include "bindings/base/file.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
 #include "wire/base/error.h"
@@ -45,8 +50,8 @@ void verify(const std::filesystem::path& path, Verdict& verdict) {
     verdict.has_digests = opened.trailer().has_value();
     verdict.has_weights = opened.trailer() && opened.trailer()->content().weights() != nullptr;
     check_modules(opened);
-  } catch (const wire::Error& error) {
-    verdict.error = error;
+  } catch (wire::Error& error) {
+    verdict.error = std::move(error);
   } catch (const std::system_error& error) {
     verdict.system_error = error.code().value();
   } catch (const std::bad_alloc&) {
@@ -63,7 +68,9 @@ nb::object wrong(const Verdict& verdict) {
 
 }  // namespace
 
-nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size_t workers) {
+nb::list verify_files(const nb::list& given, std::size_t workers) {
+  std::vector<std::filesystem::path> paths;
+  for (nb::handle path : given) paths.push_back(path_of(path));
   std::vector<Verdict> verdicts(paths.size());
   {
     nb::gil_scoped_release release;

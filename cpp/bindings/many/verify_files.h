@@ -4,8 +4,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
-#include <filesystem>
-#include <vector>
 
 namespace jaxexp::bindings {
 
@@ -13,6 +11,6 @@ namespace nb = nanobind;
 
 /// For each file: its size, whether it has digests, whether weights are beside it, and None or what is wrong: the number of an error of the system, or
 /// where, what was expected, and what was found. Checked are structure, digests, and the bytecode of modules.
-nb::list verify_files(const std::vector<std::filesystem::path>& paths, std::size_t workers);
+nb::list verify_files(const nb::list& paths, std::size_t workers);
 
 }  // namespace jaxexp::bindings

@@ -12,6 +12,8 @@ from jaxexp._io.workers import worker_count
 
 from .opened import Opened, batches
 
+_Damaged = tuple[int, str, str, str]  # the number of a member, where, what was expected, and what was found
+
 
 def verify(
     opened: Opened, names: Sequence[str] | None, workers: int | None
@@ -30,14 +32,27 @@ def verify(
     sharing: dict[int, list[int]] = {}  # all members with the same bytes, by the one that is verified
     for number, owner in zip(numbers, index.owners(numbers), strict=True):
         sharing.setdefault(owner, []).append(number)
-    verification = _native.ArchiveVerification(index)
-    pending = iter(sharing)
-    # What one step has is not in the next one again: so extents are asked for step by step.
-    for extents in batches(map(verification.extent, sharing)):
-        owners = list(itertools.islice(pending, len(extents)))
-        damaged = verification.step(owners, opened.parts_of(extents), threads)
-        verified = sum(len(sharing[owner]) for owner in owners)
+    for owners, damaged in _steps(opened, list(sharing), threads):
+        verified = sum(map(len, map(sharing.__getitem__, owners)))
         yield verified, _errors(opened, ((i, what) for owner, *what in damaged for i in sharing[owner]))
+
+
+def _steps(opened: Opened, numbers: list[int], threads: int) -> Iterator[tuple[list[int], list[_Damaged]]]:
+    """Members that were verified together, and what is wrong with some of them."""
+    verification = _native.ArchiveVerification(opened.index)
+    file = opened.source.whole
+    if file is not None:
+        first = 0
+        while first < len(numbers):
+            begin = first
+            first, damaged = verification.step_of_file(file, numbers, first, threads)
+            yield numbers[begin:first], damaged
+        return
+    pending = iter(numbers)
+    # What one step has is not in the next one again: so extents are asked for step by step.
+    for extents in batches(verification.extent(number) for number in numbers):
+        step = list(itertools.islice(pending, len(extents)))
+        yield step, verification.step(step, opened.parts_of(extents), threads)
 
 
 def _errors(opened: Opened, damaged: Iterable[tuple[int, list[str]]]) -> list[tuple[str, DeserializationError]]:

@@ -1,0 +1,215 @@
+"""What Python reads beside the fields of artifacts: archives; symbolic scopes and metadata, which JAX gets to see.
+
+python tests/tools/reader_fuzz.py scopes|archives SECONDS [SEED]
+
+Archives are read from a file, a file object and a URL.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jaxexp
+from kit import costs, layout
+from kit.archives import blob, plain
+
+Make = Callable[[random.Random], bytes]
+Look = Callable[[bytes], str]
+
+WAYS = 8  # how often one run reads its bytes, at most; each reading is one that the promise about cost is for
+WORST = [0.0]
+
+NAMES = ["a", "b", "c", "abc", "_", "x1", "mod", "None"]
+NUMBERS = ["0", "1", "2", "3", "7", "8", "63", "64", "1000", "-1", "-8", "2147483648", "9223372036854775807", "1" * 30]
+RELATIONS = [" >= ", " == ", " <= ", " > ", "=", ""]
+PIECES = ["(", ")", ",", "^", "*", " ", "\0", "é", "mod(", "max(", "==", "\\u0000"]
+TEXTS = ["", '"', "null", "1e400", "[" * 200, '{"a": 1}', "1" * 500, '"\\ud800"', "NaN", '"x"', "[1, 2, [3]]", "\x00"]
+
+
+def expression(source: random.Random, depth: int = 0) -> str:
+    """In JAX's language of dimensions, more or less."""
+    if depth > 4 or source.random() < 0.3:
+        return source.choice(NAMES if source.random() < 0.7 else NUMBERS)
+    inner = [expression(source, depth + 1) for _ in range(source.choice([1, 2, 2, 3]))]
+    match source.randrange(6):
+        case 0:
+            return " + ".join(inner)
+        case 1:
+            return "*".join(inner)
+        case 2:
+            return f"{source.choice(NAMES)}^{source.choice(NUMBERS)}"
+        case 3:
+            return f"{source.choice(['max', 'min', 'mod', 'floordiv', 'non_negative'])}({', '.join(inner)})"
+        case 4:
+            return " - ".join(inner)
+        case _:
+            return f"{source.choice(NUMBERS)}*{inner[0]}"
+
+
+def spoiled(source: random.Random, text: str) -> str:
+    """The same with a piece of something else in it, now and then."""
+    if source.random() < 0.8:
+        return text
+    at = source.randrange(len(text) + 1)
+    return text[:at] + source.choice(PIECES) + text[at + source.randrange(3) :]
+
+
+def scope(source: random.Random) -> bytes:
+    """An artifact with constraints, metadata, and an argument whose dimensions are symbolic."""
+    constraints = [
+        spoiled(source, expression(source) + source.choice(RELATIONS) + expression(source))
+        for _ in range(source.choice([0, 1, 1, 2, 3, 8, 40]))
+    ]
+    dimensions = [spoiled(source, expression(source)) for _ in range(source.choice([1, 1, 2, 4]))]
+    keys = sorted({spoiled(source, f"k{i}") for i in range(source.choice([0, 0, 1, 3]))})
+    metadata = [(key, source.choice(TEXTS) if source.random() < 0.5 else json.dumps([key])) for key in keys]
+    return layout.with_constraints(constraints, metadata, *dimensions)
+
+
+def look_at_scope(data: bytes) -> str:
+    """Read in every way: a result, or the one error that each has."""
+    outcome = "refused"
+    for read in (jaxexp.deserialize, jaxexp.inspect, jaxexp.compatibility):
+        try:
+            result = read(data)
+        except jaxexp.DeserializationError as error:
+            str(error).encode()
+        else:
+            str(result)
+            if isinstance(result, jaxexp.Exported):
+                outcome = "read"
+                str(result.in_avals)
+                str(result.metadata)
+                again = jaxexp.deserialize(result.serialize())
+                assert again.in_avals == result.in_avals or again.fun_name == result.fun_name
+    return outcome
+
+
+def whole_archives() -> list[bytes]:
+    """One section, two, and one that is not finished."""
+    made = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.zip")
+        with jaxexp.Archive.create(path) as archive:
+            for i in range(3):
+                archive.add(f"m/{i}", blob(version=i), metadata={"i": i})
+            archive.add("plain", plain())
+        made.append(path.read_bytes())
+        with jaxexp.Archive.append(path) as archive:
+            archive.add("again", blob(version=0))
+            archive.add("new", blob("tpu"))
+        made.append(path.read_bytes())
+        made.append(made[-1][: len(made[0]) + 3000])
+    return made
+
+
+ARCHIVES: list[bytes] = []
+
+
+def archive(source: random.Random) -> bytes:
+    """An archive with a few changes, most of them where what all readers look at is."""
+    if not ARCHIVES:
+        ARCHIVES.extend(whole_archives())
+    data = bytearray(source.choice(ARCHIVES))
+    for _ in range(source.choice([0, 1, 1, 2, 5])):
+        front, back = source.randrange(min(400, len(data))), len(data) - 1 - source.randrange(min(3000, len(data)))
+        at = source.choice([front, back, back, source.randrange(len(data))])
+        match source.randrange(6):
+            case 0:
+                data[at] ^= 1 << source.randrange(8)
+            case 1:
+                data[at : at + 8] = source.randrange(1 << 20).to_bytes(8, "little")
+            case 2:
+                del data[at : at + source.choice([1, 8, 64, 134, 4000])]
+            case 3:
+                data += data[at : at + source.choice([134, 1000, 4000])]
+            case 4:
+                data[at:at] = source.choice(ARCHIVES)[-source.choice([134, 700, 4000]) :]
+            case _:
+                data += source.choice(ARCHIVES)
+        if not data:
+            return b"P"
+    return bytes(data)
+
+
+def look_at_archive(data: bytes) -> str:
+    """The same from a file, a file object and a URL: refused by one, or names and members that all agree on."""
+    import fsspec
+
+    fsspec.filesystem("memory").pipe("/fuzz.zip", data)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "fuzz.zip")
+        path.write_bytes(data)
+        found = [read_archive(where) for where in (path, io.BytesIO(data), "memory://fuzz.zip")]
+    read = [one for one in found if one is not None]
+    assert not read or found[0] is not None, "a URL or a file object is no less careful than a file"
+    assert all(one == read[0] for one in read), "an archive is the same wherever it comes from"
+    return "read" if read else "refused"
+
+
+def read_archive(where: object) -> tuple[list[str], list[str], list[str]] | None:
+    """Names, those that are damaged, and those that can be loaded; None for what is no archive."""
+    try:
+        with jaxexp.Archive.open(where) as opened:
+            names = list(opened)
+            damaged = sorted(opened.verify(workers=1))
+            loaded = []
+            for name in names:
+                try:
+                    loaded.append(f"{name} {opened[name].load(verify=True).fun_name}")
+                except jaxexp.DeserializationError:
+                    assert name in damaged, f"{name} was verified and cannot be loaded"
+            return names, damaged, loaded
+    except jaxexp.DeserializationError as error:
+        str(error).encode()
+        return None
+
+
+KINDS: dict[str, tuple[Make, Look]] = {"scopes": (scope, look_at_scope), "archives": (archive, look_at_archive)}
+
+
+def run(kind: str, seed: int, count: int) -> collections.Counter[str]:
+    """Makes so many inputs and looks at each; what fails says which seed made it."""
+    make, look = KINDS[kind]
+    outcomes: collections.Counter[str] = collections.Counter()
+    for i in range(seed, seed + count):
+        data = make(random.Random(i))
+        start = time.process_time()
+        try:
+            outcomes[look(data)] += 1
+        except Exception as error:
+            error.add_note(f"reader_fuzz.py {kind}: seed {i}")
+            raise
+        ratio = (time.process_time() - start) / (WAYS * costs.allowed_seconds(len(data), 1))
+        WORST[:] = [max(*WORST, ratio)]
+        assert ratio <= 1 or ratio <= costs.slowness(), f"seed {i} took more than its bytes allow"
+    return outcomes
+
+
+def main() -> None:
+    kind, seconds = sys.argv[1], float(sys.argv[2])
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1_000_000
+    end = time.monotonic() + seconds
+    total: collections.Counter[str] = collections.Counter()
+    while time.monotonic() < end:
+        signal.alarm(600)  # a hang ends the process
+        total += run(kind, seed, 20)
+        seed += 20
+    signal.alarm(0)
+    cpu = f"cpu: {time.process_time():.0f}, cost: {WORST[0]:.3f}"
+    print(f"Done {total.total()} runs in {seconds:.0f} second(s): {dict(total)}, {cpu}")
+
+
+if __name__ == "__main__":
+    main()
