@@ -29,7 +29,7 @@ class Question:
         name: a few words.
         asks: a sentence or two: what is measured, of what.
         beside: a sentence for each name in a trial's `beside`.
-        applies: which cases it is asked of; by default all but fleets.
+        applies: which cases it is asked of; by default all but fleets and models.
         unit: pyperf's name of the unit, "second" or "byte".
         patience: how much longer than others it may take.
         quick: whether it is part of `make bench QUICK=1`.
@@ -40,7 +40,7 @@ class Question:
     asks: str
     trial: Callable[[Case, Program, ModuleType, ModuleType], Trial]
     beside: Mapping[str, str] = field(default_factory=dict)
-    applies: Callable[[Case], bool] = lambda case: case.family != "fleet"
+    applies: Callable[[Case], bool] = lambda case: case.family not in ("fleet", "model")
     unit: str = "second"
     patience: float = 1.0
     quick: bool = True
@@ -49,7 +49,7 @@ class Question:
 
 def single(case: Case) -> bool:
     """One function, without its VJPs."""
-    return case.family not in ("many", "fleet") and not case.vjp_order
+    return case.family not in ("many", "fleet", "model") and not case.vjp_order
 
 
 def runnable(case: Case) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench import (
     bench_call,
+    bench_cold,
     bench_deserialize,
     bench_export,
     bench_fleet,
@@ -27,5 +28,6 @@ QUESTIONS = (
     *bench_vjp.QUESTIONS,
     bench_export.QUESTION,
     *bench_import.QUESTIONS,
+    *bench_cold.QUESTIONS,
     *bench_fleet.QUESTIONS,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -116,12 +115,13 @@ def _jit(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any
     return jitted
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _InOwnTree:
     """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
 
-    out_tree: Any
-    jitted: Any
+    __slots__ = ("jitted", "out_tree")
+
+    def __init__(self, out_tree: Any, jitted: Any) -> None:
+        self.out_tree, self.jitted = out_tree, jitted
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         results = jax.tree_util.tree_leaves(self.jitted(*args, **kwargs))
@@ -131,14 +131,15 @@ class _InOwnTree:
         return self.jitted.lower(*args, **kwargs)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _OfLeaves:
     """A callable in whose signature are generic nodes. How arguments fit, and which classes results have, may change
     when a module is imported, so it looks at each call.
     """
 
-    exported: ExportedData
-    jitted_leaves: Any
+    __slots__ = ("exported", "jitted_leaves")
+
+    def __init__(self, exported: ExportedData, jitted_leaves: Any) -> None:
+        self.exported, self.jitted_leaves = exported, jitted_leaves
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, out_tree = trees.leaves_and_out_tree(self.exported, args, kwargs)

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from jaxexp import _jax, _native
+from jaxexp._artifact import module_head
 from jaxexp._errors import ModuleError, UnsupportedModuleError
-from jaxexp._releases import stablehlo
 
 _MODULE = "mlir_module_serialized"
 
@@ -32,8 +32,7 @@ def parse(serialized: bytes, context: Any) -> Any:
     """
     _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = _jax.newest_stablehlo()
-    too_new = stablehlo.why_too_new(serialized, newest)
-    if too_new is None:
+    if not module_head.is_for_newer(serialized, newest):
         try:
             return _jax.deserialize_portable_artifact(serialized, context)
         except MemoryError:
@@ -42,7 +41,9 @@ def parse(serialized: bytes, context: Any) -> Any:
             raise ModuleError(
                 _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
             ) from error
-    found, certain = too_new
+    from jaxexp._releases import stablehlo
+
+    found, certain = stablehlo.why_too_new(serialized, newest)
     cause: Exception | None = None
     if not certain:  # a module for a newer version that makes no use of it
         try:
