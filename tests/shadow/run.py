@@ -30,8 +30,8 @@ ON_EXPORT = {
     "export_serialization_back_compat_test.py": 1,
     "error_check_test.py": 1,
     "pallas/pallas_shape_poly_test.py": 1,
-    "shape_poly_test.py": 16,
-    "export_harnesses_multi_platform_test.py": 50,
+    "shape_poly_test.py": 32,
+    "export_harnesses_multi_platform_test.py": 100,
 }
 OTHERS = {
     "api_test.py": 8,
