@@ -6,6 +6,8 @@ import dataclasses
 import io
 import os
 import shutil
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,7 @@ import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
 from kit.archive_files import assert_sound, make, of_one_section
 from kit.archives import blob
-from kit.places import TESTS
+from kit.places import TESTS, WORKERS
 
 pytestmark = pytest.mark.once(reason="an index is read without JAX")
 
@@ -129,6 +131,18 @@ class TestHostileMembers:
             with Archive.append(path) as archive:
                 archive.add("new", blob(factor=3.0))
             assert_sound(path, {"new": blob(factor=3.0)} | {name: member() for name, member in OLD.items()})
+
+    @pytest.mark.parametrize(
+        "count", [5, pytest.param(300, marks=pytest.mark.slow(reason="a process and twenty copies for each"))]
+    )
+    def test_killed_at_random_moments(self, count: int, path: Path, tmp_path: Path, subprocess_env) -> None:
+        """Of what a killed append left, and of any beginning of that, nothing becomes the archive."""
+        make(path, {name: member() for name, member in OLD.items()})
+        (tmp_path / "member").write_bytes(hostile(path))
+        command = [sys.executable, WORKERS / "hostile_append.py", path, tmp_path / "member", str(count), "0"]
+        done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert sum(int(line.split()[1]) for line in done.stdout.splitlines()) == count
 
     def test_sections_one_behind_the_other(self, path: Path) -> None:
         make(path, {"a": blob()})

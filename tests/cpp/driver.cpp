@@ -122,6 +122,10 @@ Bytes bytes_of(const std::filesystem::path& path) {
   return {text.begin(), text.end()};
 }
 
+const Bytes& any_of(const std::vector<Bytes>& corpus, std::uint64_t& random) {
+  return corpus[jaxexp::tests::next_random(random) % corpus.size()];
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -174,13 +178,15 @@ int main(int argc, char** argv) {
   constexpr std::uint64_t usual = 4096, rarely = 64;
   Bytes input;
   while (more()) {
-    const Bytes& parent = corpus[jaxexp::tests::next_random(random) % corpus.size()];
+    // The smaller one of two: most faults need few bytes, and many small inputs run in the time of a large one.
+    const Bytes* parent = &any_of(corpus, random);
+    if (const Bytes& other = any_of(corpus, random); other.size() < parent->size()) parent = &other;
     const std::uint64_t choice = jaxexp::tests::next_random(random);
     const std::uint64_t longest = choice / 4 % rarely == 0 ? max_len : std::min(max_len, usual);
-    input.resize(std::max<std::uint64_t>(longest, parent.size()));
-    std::ranges::copy(parent, input.begin());
+    input.resize(std::max<std::uint64_t>(longest, parent->size()));
+    std::ranges::copy(*parent, input.begin());
     const auto mutate = choice % 4 == 0 ? jaxexp::tests::mutate_bytes : jaxexp::tests::mutate;
-    input.resize(mutate(input.data(), parent.size(), input.size(), choice));
+    input.resize(mutate(input.data(), parent->size(), input.size(), choice));
     ++done;
     if (run(input)) corpus.push_back(input);
   }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import functools
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxexp._errors import DeserializationError, PolicyError
@@ -18,8 +19,7 @@ def load(
     opened: Opened, names: Iterable[str] | None, workers: int | None, on_error: OnError, policy: Policy | None
 ) -> list[Any]:
     """What `Archive.load_all` returns."""
-    from jaxexp._function.data import remember  # these two take JAX along
-    from jaxexp._read.many import Manner, load_slices
+    from jaxexp._read.many import Manner, load_slices  # which takes JAX along
 
     manner = Manner(workers, on_error, policy)
     with opened.placed():
@@ -39,11 +39,46 @@ def load(
             owner, places, refused = _copied(opened, batch, labels[first:last], manner)
             found = iter(load_slices(owner, places, labels[first:last].without(refused), manner))
             loaded += [refused[i] if i in refused else next(found) for i in range(last - first)]
-    for i, text in opened.index.own_metadata(numbers):
-        if not isinstance(loaded[i], Exception):
-            with opened.placed(opened.index.name(numbers[i])):
-                remember(loaded[i], metadata=opened.object(text))
+    _remember_metadata(opened, numbers, loaded)
     return loaded
+
+
+def _remember_metadata(opened: Opened, numbers: list[int], loaded: Sequence[Any]) -> None:
+    """Of members with metadata of their own. Members can have one text in common: each text is looked at once here."""
+    from jaxexp._function.data import remember
+
+    texts: dict[str, str] = {}
+    for i, text in opened.index.own_metadata(numbers):
+        if isinstance(loaded[i], Exception):
+            continue
+        if text not in texts:
+            with opened.placed(opened.index.name(numbers[i])):
+                opened.object(text)
+            texts[text] = text
+        remember(loaded[i], metadata=_Values(texts[text]))
+
+
+class _Values(Mapping[str, Any]):
+    """What a JSON text of the index says, from the first look at it on."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @functools.cached_property
+    def _values(self) -> dict[str, Any]:
+        return Opened.object(self._text)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
 
 
 def _copied(

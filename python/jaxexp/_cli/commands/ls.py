@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +30,11 @@ def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> Non
     with inputs.part(archive, pattern) as opened:
         handles = list(opened.values())
         if as_json:
-            click.echo(json.dumps([_facts(handle) for handle in handles], indent=2))
+            # As texts: members can have one long text of metadata in common, whose values take much more memory.
+            texts = [textwrap.indent(json.dumps(_facts(handle), indent=2), "  ") for handle in handles]
+            for i, text in enumerate(texts):
+                click.echo(f"{',' if i else '['}\n{text}", nl=False)
+            click.echo("\n]" if texts else "[]")
             return
         page = Page()
         page.table([*_COLUMNS, *_LONG] if long else _COLUMNS, [_row(handle, long) for handle in handles])

@@ -1,0 +1,191 @@
+"""Archives that try to cost more than their bytes: families, each of any size.
+
+Their indexes are written by the codec, and say what the codec would never make them say.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jaxexp import _native
+from kit.archive_files import of_one_section
+from kit.archives import blob
+
+FAMILIES: dict[str, Callable[[int], bytes]] = {}
+Members = Iterator[tuple[str, _native.Member]]
+
+
+def family(make: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Registers a function that makes an archive of about so many bytes."""
+    FAMILIES[make.__name__] = make
+    return make
+
+
+@dataclass(frozen=True)
+class Body:
+    """An artifact in the file, behind its header."""
+
+    name: str
+    data: bytes
+    position: int
+    header: int
+
+    def place(self, *, shared: bool = False, apart: bool = False) -> _native.MemberPlace:
+        return _native.MemberPlace(
+            self.position, len(self.data), zlib.crc32(self.data), self.header, shared=shared, apart=apart
+        )
+
+    def member(
+        self, *, shared: bool = False, apart: bool = False, digest: bytes | None = None, text: str = "",
+        metadata: str | None = None, modules: tuple[tuple[int, int, bytes], ...] = (),
+    ) -> _native.Member:  # fmt: skip
+        summary = _native.MemberSummary(
+            fun_name=text or "f", jax_version=text or None, writer=text or "1", platforms=text or "cpu", nr_devices=1,
+            arguments=text, argument_count=1 if text else 0, results=text, result_count=1 if text else 0,
+        )  # fmt: skip
+        made = _native.Member(
+            summary=summary, digest=digest or _native.digest(self.data), size=len(self.data), metadata=metadata,
+            own_metadata=metadata is not None,
+        )  # fmt: skip
+        return made.at(self.place(shared=shared, apart=apart), modules)
+
+
+def archive(artifacts: dict[str, bytes], members: Callable[[dict[str, Body]], Members]) -> bytes:
+    """An archive of one section with these artifacts, and an index of these members."""
+    data = _native.archive_section_head(0)
+    bodies = {}
+    for name, artifact in artifacts.items():
+        header = _native.zip_local_header(name, len(artifact), zlib.crc32(artifact), len(data))
+        data += header
+        bodies[name] = Body(name, artifact, len(data), len(header))
+        data += artifact
+    records = _native.ArchiveRecords()
+    for name, member in members(bodies):
+        records.put(name, member)
+    at = len(data)
+    start = at + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, at))
+    index, root_position, root_size, digest = records.write("hostile", start)
+    crc32 = zlib.crc32(index)
+    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), crc32, at) + index
+    end = _native.ArchiveEnd(start, len(index), root_position, root_size, digest)
+    place = _native.MemberPlace(start, len(index), crc32, start - at)
+    return of_one_section(data + records.last_bytes(place, len(data), end.comment()))
+
+
+def _shared(size: int, **changes: object) -> bytes:
+    """One artifact, of which all other members say that it is theirs."""
+
+    def members(bodies: dict[str, Body]) -> Members:
+        yield "a", bodies["a"].member()
+        for i in range(size // 140):
+            yield f"b{i:06}", bodies["a"].member(shared=True, **changes)
+
+    return archive({"a": blob()}, members)
+
+
+@family
+def members_that_share_an_artifact(size: int) -> bytes:
+    return _shared(size)
+
+
+@family
+def members_that_share_long_texts(size: int) -> bytes:
+    """A block has each text once, and up to 64 members have it."""
+
+    def members(bodies: dict[str, Body]) -> Members:
+        yield "a", bodies["a"].member()
+        for i in range(size // 250):
+            yield f"b{i:06}", bodies["a"].member(shared=True, text=chr(ord("a") + i // 64 % 26) * 4000)
+
+    return archive({"a": blob()}, members)
+
+
+@family
+def members_that_share_metadata(size: int) -> bytes:
+    def members(bodies: dict[str, Body]) -> Members:
+        yield "a", bodies["a"].member()
+        for i in range(size // 250):
+            text = '{"k": [' + ",".join(["[]"] * 1000) + f", {i // 64}" + "]}"
+            yield f"b{i:06}", bodies["a"].member(shared=True, metadata=text)
+
+    return archive({"a": blob()}, members)
+
+
+@family
+def digests_that_begin_alike(size: int) -> bytes:
+    """As long as a hash of them is."""
+
+    def members(bodies: dict[str, Body]) -> Members:
+        yield "a", bodies["a"].member()
+        for i in range(size // 140):
+            yield f"b{i:06}", bodies["a"].member(shared=True, digest=bytes(8) + i.to_bytes(8, "little"))
+
+    return archive({"a": blob()}, members)
+
+
+@family
+def members_without_bytes(size: int) -> bytes:
+    """All in one place, and each one's own."""
+
+    def members(bodies: dict[str, Body]) -> Members:
+        for i in range(size // 200):
+            yield f"b{i:06}", bodies["b000000"].member(digest=i.to_bytes(16, "little"))
+
+    return archive({"b000000": b""}, members)
+
+
+@family
+def members_of_one_module(size: int) -> bytes:
+    """That is apart from them, and half of the file."""
+    module = b"ML\xefR" + bytes(size // 2)
+
+    def members(bodies: dict[str, Body]) -> Members:
+        place = (bodies["a"].position, len(module), _native.digest(module))
+        yield "a", bodies["a"].member()
+        for i in range(size // 400):
+            yield f"b{i:06}", bodies["b"].member(shared=i > 0, apart=True, modules=(place,) * 2)
+
+    return archive({"a": module, "b": blob()}, members)
+
+
+@family
+def long_names_that_begin_alike(size: int) -> bytes:
+    def members(bodies: dict[str, Body]) -> Members:
+        yield "a", bodies["a"].member()
+        for i in range(size // 600):
+            yield f"{'n' * 200}/{'m' * 200}{i:06}", bodies["a"].member(shared=True)
+
+    return archive({"a": blob()}, members)
+
+
+@family
+def folders_in_folders(size: int) -> bytes:
+    def members(bodies: dict[str, Body]) -> Members:
+        yield "a", bodies["a"].member()
+        for i in range(size // 600):
+            yield "/".join(["f"] * 100 + [f"{i:06}"] + ["g"] * 40), bodies["a"].member(shared=True)
+
+    return archive({"a": blob()}, members)
+
+
+@family
+def sections_of_nothing(size: int) -> bytes:
+    data = archive({"a": blob()}, lambda bodies: iter([("a", bodies["a"].member())]))
+    section = data[len(_native.archive_section_head(0)) :]
+    while len(data) < size:
+        position = len(data)
+        rest = section[-2000:]
+        end = position + len(_native.archive_section_head(position)) + len(rest)
+        data += _native.archive_section_head(position, end, rest[-_native.ARCHIVE_END_SIZE :]) + rest
+    return data
+
+
+@family
+def members_of_earlier_versions(size: int) -> bytes:
+    """Headers that a reader walks along, one behind the other, without an end."""
+    data = b""
+    while len(data) < size:
+        data += _native.zip_local_header("m", 0, 0, len(data))
+    return data
