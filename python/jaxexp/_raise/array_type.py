@@ -54,7 +54,7 @@ class Type:
 
     @property
     def kind(self) -> str:
-        """One letter: (b)ool, (i)nteger, (u)nsigned integer, (f)loat, (c)omplex."""
+        """One letter: b for bool, i for integers, u for unsigned ones, f for floats, c for complex numbers."""
         # Kinds as numpy has them; the dtypes of ml_dtypes are all of kind V there.
         for letter, kind in _KINDS.items():
             if _jax.issubdtype(self.dtype, kind):

@@ -12,8 +12,8 @@ from jaxexp import _jax
 
 from .operation import Operation, Read
 
-# Each function lowers to the operation of its name for the kinds of numbers that are given: (b)ool, (i)nteger,
-# (u)nsigned, (f)loat, (c)omplex. For others JAX lowers to more than that, or does not have it.
+# Each function lowers to the operation of its name for the kinds of numbers that are given (see `Type.kind`). For
+# others JAX lowers to more than that, or does not have it.
 _PLAIN: Mapping[str, tuple[Callable[..., Any], str]] = {
     "abs": (lax.abs, "ifc"),
     "add": (lax.add, "iufc"),
