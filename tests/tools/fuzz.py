@@ -1,4 +1,4 @@
-"""Runs the fuzz targets of tests/cpp, and the Python decoder's, for some seconds: what `make fuzz` does.
+"""Runs the fuzz targets of tests/cpp, and those in Python, for some seconds: what `make fuzz` does.
 
 Prints the table of docs/guide/security.md: executions, hours of CPU, and the worst cost of a run as a part of what is
 promised.
@@ -24,6 +24,8 @@ from kit.places import ATTACKS, GOLDEN, TESTS
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
 LONGEST_INPUT, TIMEOUT, MEGABYTES = 1 << 20, 60, 4096
 HOSTILE_SIZES = (1_000, 30_000)
+
+PYTHON_TARGETS = ("decoder", "tensors")
 
 DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 COVERED = re.compile(r"cov: (\d+)")
@@ -95,7 +97,9 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
         print(f"{missing}: our own driver, AddressSanitizer and UBSan", flush=True)
     seeds = keep / "seeds"
     print(f"{make_seeds(programs, seeds)} seeds", flush=True)
-    chosen = [name for name in [*targets(programs), "decoder"] if not wanted or name.removeprefix("fuzz_") in wanted]
+    chosen = [
+        name for name in [*targets(programs), *PYTHON_TARGETS] if not wanted or name.removeprefix("fuzz_") in wanted
+    ]
     share = max(1, seconds // max(1, len(chosen)))
     failed = 0
     total_runs, total_cpu, worst = 0, 0.0, 0.0
@@ -103,8 +107,8 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
     for name in chosen:
         corpus = keep / name
         corpus.mkdir(parents=True, exist_ok=True)
-        if name == "decoder":
-            command = [sys.executable, str(TESTS / "tools" / "decoder_fuzz.py"), str(share)]
+        if name in PYTHON_TARGETS:
+            command = [sys.executable, str(TESTS / "tools" / f"{name}_fuzz.py"), str(share)]
         else:
             limits = [f"-max_total_time={share}", f"-max_len={LONGEST_INPUT}", f"-timeout={TIMEOUT}"]
             limits += [f"-rss_limit_mb={MEGABYTES}", f"-artifact_prefix={keep}/{name}-"]
