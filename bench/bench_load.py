@@ -6,7 +6,6 @@ import json
 import mmap
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,12 +16,7 @@ from bench.cases import CASES, Case
 from bench.measure import Reading, Rival
 from bench.program import Program
 from bench.question import Question, Trial, single
-
-
-def reader(library: ModuleType) -> Callable[[Path], Any]:
-    """A library's way from a path to an Exported."""
-    load: Callable[[Path], Any] | None = getattr(library, "load", None)
-    return load or (lambda path: library.deserialize(path.read_bytes()))
+from bench.reader import reader
 
 
 def signature(exported: Any) -> tuple[Any, ...]:
@@ -58,8 +52,9 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
 # What a new process runs. It loads a tiny artifact first, so that code that is loaded late is not counted.
 _CHILD = """
 import importlib, json, pathlib, sys
-from bench.bench_load import reader, signature
+from bench.bench_load import signature
 from bench.memory import peak_of
+from bench.reader import reader
 name, tiny, path = json.loads(sys.argv[1])
 load = reader(importlib.import_module(name))
 signature(load(pathlib.Path(tiny)))

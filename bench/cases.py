@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bench.chain import chain, total
 from bench.fleet import fleet
+from bench.models import MODELS
 from bench.program import Program
 
 SHAPES = ((8, 8), (8,), (16, 8), (8, 24), (32,), (8, 4, 2), (64, 8), (8, 16))
@@ -125,6 +126,11 @@ def _triples(names: str) -> list[tuple[str, str, str]]:
     return [(names[i], names[(i + 1) % 5], names[(i + 2) % 5]) for i in range(len(names))]
 
 
+def _model(name: str) -> Program:
+    function, arguments = MODELS[name]
+    return _concrete(function, *arguments())
+
+
 def _many(count: int) -> Program:
     """`count` small functions, no two with the same signature."""
 
@@ -165,6 +171,10 @@ CASES = (
     Case("1 MiB constant", lambda: _constant(1), family="constant", size=1, quick=True),
     Case("64 MiB constant", lambda: _constant(64), family="constant", size=64, large=True),
     Case("512 MiB constant", lambda: _constant(512), family="constant", size=512, runnable=False, large=True),
+    Case("tiny model", lambda: _model("tiny"), family="model"),
+    Case("convnet", lambda: _model("convnet"), family="model"),
+    Case("transformer", lambda: _model("transformer"), family="model"),
+    Case("train step", lambda: _model("train_step"), family="model"),
     Case("1,000 artifacts", lambda: _many(1000), family="many", size=1000),
     Case("2 small weights", lambda: chain(2, 64), family="weights", size=1, vjp_order=1, quick=True),
     Case("64 MiB of weights", lambda: chain(1), family="weights", **_of_weights(64)),

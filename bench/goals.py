@@ -254,5 +254,14 @@ GOALS = (
         Goal(f"memory for the handles of {case}", "memory of handles", (case,), value, 50e6, False, _bytes)
         for case in _FLEETS
     ),
+    Goal(
+        f"cold start, every case: times faster than jax.export (no slower; {NOISE:.0%} is noise)",
+        "cold start",
+        (),
+        faster,
+        1 - NOISE,
+        True,
+        times,
+    ),
     Goal("import, after `import jax`", "import", ("tiny",), value, 0.020, False, _seconds),
 )

@@ -22,7 +22,7 @@ class Trial:
 
 
 # Families of cases that have questions of their own.
-OWN_QUESTIONS = ("fleet", "weights", "calls with weights")
+OWN_QUESTIONS = ("fleet", "model", "weights", "calls with weights")
 
 
 @dataclass(frozen=True)

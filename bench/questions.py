@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench import (
     bench_call,
+    bench_cold,
     bench_deserialize,
     bench_export,
     bench_fleet,
@@ -29,5 +30,6 @@ QUESTIONS = (
     bench_export.QUESTION,
     *bench_weights.QUESTIONS,
     *bench_import.QUESTIONS,
+    *bench_cold.QUESTIONS,
     *bench_fleet.QUESTIONS,
 )

@@ -86,8 +86,16 @@ class WeightsError(DeserializationError):
         return f"cannot read the weights{file}: {where}expected {self.expected}, found {self.found}"
 
 
+class ModuleError(DeserializationError, RuntimeError):
+    """A module that is damaged, or not the one of the artifact. jaxlib's parser raises RuntimeErrors."""
+
+
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
+
+
+class UnsupportedModuleError(UnsupportedArtifactError, RuntimeError):
+    """A module that the installed jaxlib does not know how to read."""
 
 
 @public

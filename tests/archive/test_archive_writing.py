@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import random
 import shutil
 import zipfile
@@ -64,6 +65,8 @@ class TestWriting:
                 archive.add("a", jax.export.export(jax.jit(jnp.sin))(X))
             with pytest.raises(ExportError, match="vjp_order=1 is for an Exported"):
                 archive.add("a", blob(), vjp_order=1)
+            with pytest.raises(ExportError, match="strict=True is for an Exported"):
+                archive.add("a", blob(), strict=True)
             with pytest.raises(ExportError, match="at most 65536 bytes"):
                 archive.add("a", blob(), metadata={"x": "y" * 65536})
             with pytest.raises(ExportError, match="JSON"):
@@ -71,6 +74,19 @@ class TestWriting:
             assert len(archive) == 0
             archive.add("a", blob())
         assert_sound(path, {"a": blob()})
+
+    def test_strict(self, path: Path) -> None:
+        """Only what plain jax.export reads is added."""
+        Pair = collections.namedtuple("Pair", "a b")
+        unregistered = jaxexp.export(jax.jit(lambda pair: pair.a))(Pair(X, X))
+        plain_function = jaxexp.export(jax.jit(jnp.sin))(X)
+        with Archive.create(path) as archive:
+            with pytest.raises(ExportError, match=r"strict=True: .* not registered"):
+                archive.add("pair", unregistered, strict=True)
+            assert len(archive) == 0
+            archive.add("pair", unregistered)
+            archive.add("plain", plain_function, strict=True)
+        assert_sound(path, {"pair": bytes(unregistered.serialize()), "plain": bytes(plain_function.serialize())})
 
     def test_buffers_of_all_kinds(self, path: Path) -> None:
         data = blob(vjp_order=1)

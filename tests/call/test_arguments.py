@@ -23,6 +23,21 @@ class Subclass(np.ndarray):
     pass
 
 
+class Boxed(collections.namedtuple("Boxed", "number")):
+    """A registered namedtuple, with an item that is no child, and a child that is no item."""
+
+    array: Any
+
+
+def boxed(array: Any) -> Boxed:
+    box = Boxed(0)
+    box.array = array
+    return box
+
+
+jax.tree_util.register_pytree_node(Boxed, lambda box: ((box.array,), None), lambda _, children: boxed(children[0]))
+
+
 def matrix() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PendingDeprecationWarning)
@@ -173,6 +188,7 @@ TREES = {
     "list in a dict": lambda x: (({"k": [X, x]},), {}),
     "tuple in a list": lambda x: (([(X, x)],), {}),
     "namedtuple": lambda x: ((Pair(X, x),), {}),
+    "registered namedtuple": lambda x: ((boxed(x),), {}),
     "partial": lambda x: ((jax.tree_util.Partial(len, x),), {}),
     "OrderedDict": lambda x: ((collections.OrderedDict(a=X, b=x),), {}),
     "defaultdict": lambda x: ((collections.defaultdict(list, a=X, b=x),), {}),

@@ -5,6 +5,7 @@ Batching has its own file, test_batching.py.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +96,7 @@ def test_vjp_of_a_fresh_export_names_the_function() -> None:
         fresh.vjp().vjp().serialize(vjp_order=None)
 
 
-@pytest.mark.parametrize("wrong", ["1", None, 1.0, 0.0, [1]], ids=repr)
+@pytest.mark.parametrize("wrong", ["1", None, [1], 1j, math.inf, math.nan], ids=repr)
 def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     one = loaded(wave, VECTOR, vjp_order=1)
     with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*int") as error:
@@ -109,9 +110,18 @@ def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_vjp_order_of_numpy() -> None:
-    one = loaded(wave, VECTOR, vjp_order=1)
-    assert one.serialize(np.int64(1)) == one.serialize(1)
+@pytest.mark.parametrize(
+    "order",
+    [True, False, np.int64(1), np.True_, 1.0, 0.0, 0.5, 1.5, -1, -0.5, np.float32(1), np.array(2), jnp.int32(1)],
+    ids=repr,
+)
+def test_vjp_order_is_any_number(order: Any, tmp_path) -> None:
+    """As many VJPs as jax.export includes, which counts down to 0."""
+    exported = jaxexp.export(jax.jit(wave))(VECTOR)
+    theirs = jaxexp.inspect(jax.export.export(jax.jit(wave))(VECTOR).serialize(vjp_order=order)).vjp_order
+    assert jaxexp.inspect(exported.serialize(order)).vjp_order == theirs
+    exported.save(tmp_path / "f", vjp_order=order)
+    assert jaxexp.inspect(tmp_path / "f").vjp_order == theirs
 
 
 def test_origin_does_not_tell_equal_functions_apart() -> None:

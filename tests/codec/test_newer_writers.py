@@ -117,8 +117,9 @@ def test_a_module_that_is_too_new() -> None:
     args = CASES["sin"].build().args
     uses = (exported.mlir_module, lambda: exported.call(*args))
     for use in (*uses, lambda: jaxexp.migrate(blob)):
-        with pytest.raises(jaxexp.DeserializationError, match=message):
+        with pytest.raises(jaxexp.DeserializationError, match=message) as raised:
             use()
+        assert isinstance(raised.value, RuntimeError)  # as in jax.export
     assert "1.99.0" in (jaxexp.compatibility(blob).unreadable_here or "")
 
 
@@ -131,7 +132,8 @@ def test_a_module_that_only_claims_to_be_newer() -> None:
 
 def test_what_it_takes_is_told_from_the_table() -> None:
     module = jaxexp.deserialize(blob_of("0.11.2", "poly")).mlir_module_serialized
-    assert stablehlo.why_too_new(module, "1.18.0") is None
+    assert not module_head.is_for_newer(module, "1.18.0")
+    assert module_head.is_for_newer(module, "1.17.0")
     assert stablehlo.why_too_new(module, "1.17.0") == (
         "one for StableHLO 1.18.0 with vhlo.custom_call_v2, which JAX 0.11.0 and newer read",
         True,

@@ -37,6 +37,11 @@ def of_custom_call(library: Any) -> Any:
     return reload(library, library.export(fun, disabled_checks=checks)(X))
 
 
+def of_module(library: Any, damage: Callable[[bytes], bytes]) -> Any:
+    exported = library.export(jax.jit(jnp.sin))(X)
+    return dataclasses.replace(exported, mlir_module_serialized=damage(exported.mlir_module_serialized))
+
+
 def of_dtype(library: Any, dtype: Any) -> Any:
     exported = library.export(jax.jit(jnp.sin))(X)
     return dataclasses.replace(exported, in_avals=(exported.in_avals[0].update(dtype=np.dtype(dtype)),))
@@ -152,6 +157,29 @@ def test_messages_of_these_errors() -> None:
     assert str(error.value).startswith("cannot serialize in_avals[0]: the dtype dtype('<U3')")
     with pytest.raises(jaxexp.ExportError, match=r"args: expected tuple of length 1, found tuple of length 2.*"):
         of_static(jaxexp).call(X, "how")
+
+
+@pytest.mark.parametrize("damage", [lambda module: b"no module", lambda module: module[: len(module) // 2]])
+@pytest.mark.parametrize(
+    "use", [lambda e: e.call(X), lambda e: jax.jit(e.call)(X), lambda e: e.mlir_module()], ids=["call", "jit", "text"]
+)
+def test_damaged_modules(use: Callable[[Any], Any], damage: Callable[[bytes], bytes]) -> None:
+    for library in LIBRARIES.values():
+        with pytest.raises(RuntimeError):
+            use(of_module(library, damage))
+    with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+        use(of_module(jaxexp, damage))
+
+
+def test_a_module_of_other_bytes_than_were_written() -> None:
+    """Noticed by its digest, before it is parsed."""
+    blob = jaxexp.export(jax.jit(jnp.sin))(X).serialize()
+    module = jaxexp.deserialize(bytes(blob)).mlir_module_serialized
+    blob[bytes(blob).index(module) + len(module) // 2] ^= 1
+    loaded = jaxexp.deserialize(blob)
+    with pytest.raises(RuntimeError, match="mlir_module_serialized") as raised:
+        loaded.call(X)
+    assert isinstance(raised.value, jaxexp.DeserializationError)
 
 
 def test_module_in_the_current_context() -> None:

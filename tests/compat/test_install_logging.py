@@ -55,6 +55,16 @@ def test_the_environment_variables_show_the_log(variables: dict[str, str], subpr
     assert any("sin" in line and ":jax._src.export." in line for line in shown[False])
 
 
+def test_without_a_logging_level_nothing_is_shown(subprocess_env) -> None:
+    """Neither of jax.export nor of jaxexp."""
+    for install in (True, False):
+        environment = subprocess_env(JAX_DEBUG_LOG_MODULES="jax._src.export")
+        environment.pop("JAX_LOGGING_LEVEL", None)
+        command = [sys.executable, "-c", PROGRAM.format(install=install)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert "DEBUG" not in done.stderr
+
+
 def test_the_option_shows_the_log(log_modules, caplog) -> None:
     """Set before jaxexp is installed or after it, and cleared again."""
 

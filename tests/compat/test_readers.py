@@ -174,6 +174,16 @@ def test_custom_calls_and_nodes() -> None:
     assert report.vjp_order == 0
 
 
+def test_nodes_that_nobody_registered_have_the_names_of_their_classes() -> None:
+    exported = jaxexp.export(jax.jit(jnp.linalg.slogdet))(np.eye(2, dtype=np.float32))
+    report = jaxexp.compatibility(exported.serialize())
+    slogdet = f"{jnp.linalg.slogdet(np.eye(2)).__class__.__module__}.SlogdetResult"
+    assert report.custom_nodes == (slogdet,)
+    assert slogdet in str(report)
+    mixed = jaxexp.export(jax.jit(lambda d: jnp.linalg.slogdet(d[1])))({1: np.eye(2, dtype=np.float32)})
+    assert jaxexp.compatibility(mixed.serialize()).custom_nodes == tuple(sorted(("jaxexp.dict", slogdet)))
+
+
 def test_without_the_node_type() -> None:
     exported = jaxexp.export(jax.jit(lambda d: d["a"] + 1))({"a": np.float32(1)})
     blob = bytearray(exported.serialize(vjp_order=2, trailer=False))

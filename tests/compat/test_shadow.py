@@ -43,6 +43,22 @@ def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
     assert found == ["t::b\nbecause"]
 
 
+def test_a_file_that_only_jaxexp_cannot_import_counts(shadow: ModuleType) -> None:
+    refused = {"test": "t.py", "outcome": "not collected", "why": "ImportError"}
+    assert shadow.alone(shadow.outcomes([{"test": "t.py::a", "outcome": "passed"}]), shadow.outcomes([refused])) == {
+        "t.py": "ImportError"
+    }
+    assert shadow.alone(shadow.outcomes([refused]), shadow.outcomes([refused])) == {}
+
+
+def test_a_crash_of_exported_functions_counts(shadow: ModuleType) -> None:
+    crash = {"test": "t::a", "outcome": "crashed"}
+    row, found = shadow.summary({"functions": [crash, {"test": "t::b", "outcome": "passed"}]}, {})
+    assert row == [2, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert found == ["t::a: crashed"]
+    assert shadow.summary({"jax": [crash], "functions": [crash]}, {})[1] == []
+
+
 def test_functions_are_compared_stage_by_stage(shadow: ModuleType) -> None:
     ok = {"export": "ok", "serialize": "ok", "read jax's": "ok", "call jax's": "ok"}
     both = {**ok, "read jaxexp's": "ok", "call jaxexp's": "ok"}

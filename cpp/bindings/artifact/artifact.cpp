@@ -1,6 +1,7 @@
 // Reading artifacts where they lie.
 #include "bindings/artifact/artifact.h"
 
+#include "bindings/artifact/library_nodes.h"
 #include "bindings/artifact/weights.h"
 #include "bindings/base/digest.h"
 #include "bindings/codec/decoder.h"
@@ -14,12 +15,17 @@ namespace {
 
 nb::str text(const flatbuffers::String& string) { return nb::str(string.c_str(), string.size()); }
 
-/// Adds the names of a tree's custom nodes. Trees share subtrees, so each is looked at once.
-void add_custom_nodes(const wire::schema::PyTreeDef& node, nb::set& names, wire::FlatMap<bool>& seen) {
+/// Adds the names of a tree's custom nodes: of the class where nobody registered it. Trees share subtrees, so each is
+/// looked at once.
+void add_custom_nodes(const wire::schema::PyTreeDef& node, LibraryNodes& library_nodes, nb::set& names,
+                      wire::FlatMap<bool>& seen) {
   if (!seen.insert(reinterpret_cast<std::uintptr_t>(&node)).second) return;
-  if (node.kind() == schema::PyTreeDefKind::custom) names.add(text(*node.custom_name()));
+  if (node.kind() == schema::PyTreeDefKind::custom) {
+    const nb::object known = library_nodes[node];
+    names.add(known.is_none() ? text(*node.custom_name()) : nb::object(known[0]));
+  }
   for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i)
-    add_custom_nodes(*node.children()->Get(i), names, seen);
+    add_custom_nodes(*node.children()->Get(i), library_nodes, names, seen);
 }
 
 }  // namespace
@@ -123,7 +129,7 @@ std::pair<std::uintptr_t, std::size_t> Artifact::module_place() const {
   return {reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
 }
 
-nb::dict Artifact::facts() const {
+nb::dict Artifact::facts(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
   nb::set dtypes, memory_spaces, custom_nodes;
   bool hlo_alone = false, named = false, listed = true, indexed = false;
@@ -139,7 +145,8 @@ nb::dict Artifact::facts() const {
     indexed = indexed || values.avals_by_index() || values.shardings_by_index();
   }
   wire::FlatMap<bool> seen;
-  for (const auto* tree : {e.in_tree(), e.out_tree()}) add_custom_nodes(*tree, custom_nodes, seen);
+  LibraryNodes library_nodes(library_node);
+  for (const auto* tree : {e.in_tree(), e.out_tree()}) add_custom_nodes(*tree, library_nodes, custom_nodes, seen);
 
   nb::dict facts;
   facts["calling_convention_version"] = e.calling_convention_version();

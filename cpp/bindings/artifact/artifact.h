@@ -46,9 +46,10 @@ class Artifact {
   bool runs_anywhere() const;
   /// Where its module is, to tell whether two functions share one.
   std::pair<std::uintptr_t, std::size_t> module_place() const;
-  nb::dict facts() const;
-  /// What it says, for people (describe.cpp). `library_node` takes the auxiliary data of a node of a library, and
-  /// returns its class and the keys of its children, or None; or it is None.
+  /// What decides who can read it. `library_node` takes the auxiliary data of a node of a library, and returns its
+  /// class and the keys of its children, or None; or it is None.
+  nb::dict facts(const nb::object& library_node) const;
+  /// What it says, for people (describe.cpp).
   nb::dict describe(const nb::object& library_node) const;
   nb::object trailer() const;
   /// Offset, size and digest of its module and those of its VJPs; those with a digest in the trailer are checked.

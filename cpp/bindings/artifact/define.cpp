@@ -82,7 +82,9 @@ void define_class(nb::module_& m) {
       .def_prop_ro("runs_anywhere", &Artifact::runs_anywhere, "Whether the check of the platform was disabled.")
       .def_prop_ro("module_place", &Artifact::module_place, nb::sig("def module_place(self) -> tuple[int, int]"),
                    "The address and the size of its module, which tell whether two functions share one.")
-      .def("facts", &Artifact::facts, nb::sig("def facts(self) -> dict[str, object]"),
+      .def("facts", &Artifact::facts, "library_node"_a = nb::none(),
+           nb::sig("def facts(self, library_node: collections.abc.Callable[[bytes], tuple[str, tuple[str, ...]] | "
+                   "None] | None = None) -> dict[str, object]"),
            "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
       .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
            "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")

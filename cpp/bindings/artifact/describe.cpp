@@ -1,14 +1,13 @@
 // An artifact in plain Python objects, for which no JAX is needed.
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "bindings/artifact/artifact.h"
+#include "bindings/artifact/library_nodes.h"
 #include "bindings/base/text.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/dtype_name.h"
-#include "wire/exported/library_node.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
@@ -36,27 +35,6 @@ nb::tuple texts(const Texts* vector) {
 std::string repr(std::string_view shown, std::size_t most) {
   return nb::repr(text(wire::shortened(shown, most))).c_str();
 }
-
-/// What nodes of libraries say of their classes.
-class LibraryNodes {
- public:
-  /// `read` takes auxiliary data, and returns the class and the keys of the children that it describes, or None.
-  explicit LibraryNodes(nb::object read) : read_(std::move(read)) {}
-
-  /// Read once, however many nodes say it. None where a custom node says nothing.
-  nb::object operator[](const schema::PyTreeDef& node) {
-    const auto* data = node.custom_auxdata();
-    if (!data || read_.is_none() || !wire::is_library_node(node)) return nb::none();
-    const auto [known, is_new] = known_.insert(reinterpret_cast<std::uintptr_t>(data));
-    if (is_new) known = read_(nb::bytes(data->data(), data->size()));
-    const bool fits = !known.is_none() && nb::len(nb::object(known[1])) == wire::Values::length(node.children());
-    return fits ? known : nb::none();
-  }
-
- private:
-  const nb::object read_;
-  wire::FlatMap<nb::object> known_;  // by the places of the data
-};
 
 /// The key of a child in front of the child: "mu=" for ".mu", "['w']: " for "['w']", nothing for "<0>".
 std::string label(const std::string& key) {

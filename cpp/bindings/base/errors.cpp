@@ -35,7 +35,8 @@ void translate(const std::exception_ptr& exception, void*) {
     try {
       std::rethrow_exception(exception);
     } catch (const wire::Error& e) {
-      set_error(make_error("DeserializationError", text(e.path), text(e.expected), text(e.found)));
+      const char* const name = e.path.ends_with("mlir_module_serialized") ? "ModuleError" : "DeserializationError";
+      set_error(make_error(name, text(e.path), text(e.expected), text(e.found)));
     } catch (const NotSerializable& e) {
       set_error(make_error(class_of(e.also), text(e.message)));
     } catch (const wire::TooLarge& e) {

@@ -25,7 +25,7 @@ bool Arguments::is_plain(nb::handle tree) const {
     return nb::object(tree.attr(dtype_).attr(is_native_)).is(nb::handle(Py_True));
   if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(number_.ptr()))) return true;
   const Level level;
-  if (type == &PyTuple_Type) {
+  if (type == &PyTuple_Type || is_namedtuple(tree)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tree.ptr()); ++i)
       if (!is_plain(PyTuple_GET_ITEM(tree.ptr(), i))) return false;
     return true;
@@ -43,6 +43,14 @@ bool Arguments::is_plain(nb::handle tree) const {
     return true;
   }
   return is_other_node_plain(tree);
+}
+
+/// Flattening one takes longer than the rest of the check.
+bool Arguments::is_namedtuple(nb::handle tree) const {
+  if (!PyTuple_Check(tree.ptr())) return false;
+  const int is_registered = PyDict_Contains(registered_.ptr(), reinterpret_cast<PyObject*>(Py_TYPE(tree.ptr())));
+  if (is_registered < 0) throw nb::python_error();
+  return !is_registered && PyObject_HasAttr(tree.ptr(), fields_.ptr());
 }
 
 /// A leaf of another type is not plain, nor is a node whose own functions fail: jit will say what is wrong with it.

@@ -15,12 +15,15 @@ namespace nb = nanobind;
 class Arguments {
  public:
   /// `array`, `ndarray` and `number` are the types of device arrays, of NumPy's arrays and of its numbers. `registry`
-  /// knows pytree nodes.
-  Arguments(nb::object array, nb::object ndarray, nb::object number, nb::handle registry)
+  /// knows all pytree nodes, and `registered` has the types that were registered: of other namedtuples, the children
+  /// are the items.
+  Arguments(nb::object array, nb::object ndarray, nb::object number, nb::handle registry, nb::dict registered)
       : array_(std::move(array)),
         ndarray_(std::move(ndarray)),
         number_(std::move(number)),
         flatten_one_level_(registry.attr("flatten_one_level")),
+        registered_(std::move(registered)),
+        fields_(nb::steal(PyUnicode_InternFromString("_fields"))),
         dtype_(nb::steal(PyUnicode_InternFromString("dtype"))),
         is_native_(nb::steal(PyUnicode_InternFromString("isnative"))) {}
 
@@ -30,9 +33,10 @@ class Arguments {
 
  private:
   bool is_plain(nb::handle tree) const;
+  bool is_namedtuple(nb::handle tree) const;
   bool is_other_node_plain(nb::handle tree) const;
 
-  nb::object array_, ndarray_, number_, flatten_one_level_, dtype_, is_native_;
+  nb::object array_, ndarray_, number_, flatten_one_level_, registered_, fields_, dtype_, is_native_;
 };
 
 }  // namespace jaxexp::bindings

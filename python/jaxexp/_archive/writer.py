@@ -92,6 +92,7 @@ class ArchiveWriter:
         *,
         vjp_order: int = 0,
         metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
     ) -> None:
         """Adds a function under a name.
 
@@ -103,6 +104,7 @@ class ArchiveWriter:
             metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The index keeps it.
                 `Handle.metadata` and the loaded function's `metadata` return it. The default is the metadata of the
                 artifact.
+            strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
 
         Raises:
             ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
@@ -112,7 +114,7 @@ class ArchiveWriter:
             TypeError: it is neither an Exported nor a buffer.
         """
         own = None if metadata is None else _metadata_text(metadata)
-        self._add(name, _bytes_of(exported_or_bytes, vjp_order), own)
+        self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
         """Returns the digest of what was added."""
@@ -396,24 +398,22 @@ def _open(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
     return contextlib.closing(Opened(open_source(path, {})))
 
 
-def _bytes_of(exported_or_bytes: Any, vjp_order: int) -> memoryview:
+def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
     try:
         view = memoryview(exported_or_bytes).cast("B")
     except TypeError:
         view = None
     if view is not None:
-        if vjp_order:
-            raise ExportError(
-                f"vjp_order={vjp_order} is for an Exported: an artifact in a buffer is stored with the VJPs that it has"
-            )
+        if vjp_order or strict:
+            option = f"vjp_order={vjp_order!r}" if vjp_order else f"strict={strict!r}"
+            raise ExportError(f"{option} is for an Exported: an artifact in a buffer is stored as it is")
         return view.toreadonly()
     from jaxexp._exported import Exported
 
     if isinstance(exported_or_bytes, Exported):
         if exported_or_bytes.weights:
-            fun_name = exported_or_bytes.fun_name
-            raise UnsupportedError(f"{fun_name} has weights, which archives do not hold: add its program, unbound")
-        return memoryview(exported_or_bytes.serialize(vjp_order)).toreadonly()
+            raise UnsupportedError(f"{exported_or_bytes.fun_name} has weights, which archives do not hold: add .unbound")
+        return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
     raise ExportTypeError(
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
         f"{type(exported_or_bytes)}; Exported.from_jax converts an Exported of jax.export"

@@ -7,14 +7,13 @@ module needs may be installed, so this module uses none: `cpp/wire/bytecode` rea
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from typing import NamedTuple
 
 from jaxexp import _native
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bytecode:
+class Bytecode(NamedTuple):
     """The head of a module.
 
     Attributes:
@@ -43,6 +42,16 @@ def stablehlo_of(producer: str | None) -> str | None:
     """The version of StableHLO in the name of a producer."""
     found = re.fullmatch(r"StableHLO_v(\d+\.\d+\.\d+)", producer or "")
     return found[1] if found else None
+
+
+def is_for_newer(module: bytes | memoryview, stablehlo: str) -> bool:
+    """Whether a module names a newer version of StableHLO than this one."""
+    version = stablehlo_of(producer(module))
+    return version is not None and _number(version) > _number(stablehlo)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def may_name(module: bytes | memoryview, *names: str) -> bool:

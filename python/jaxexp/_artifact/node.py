@@ -6,11 +6,10 @@ auxiliary data, as far as it can be said in data (docs/formats/artifact.md). Not
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 NAME = "jaxexp.node"  # under which these nodes are stored
 VERSION = 1
@@ -20,8 +19,7 @@ LARGEST_NUMBER = 1 << 53  # a larger integer is written as text: readers take nu
 _LONGEST_TEXT = 1 << 10  # of what is shown
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """By what a child is found in its parent: an attribute, an item, or only its position.
 
     Attributes:

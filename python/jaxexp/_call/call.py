@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,9 @@ from . import batching, derivatives, lowering, trees  # noqa: F401  (the first t
 from .primitive import call_exported_p
 from .shared import MAKING, first_of_equals, have_same_nodes
 
-are_plain = _native.Arguments(_jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry).are_plain
+are_plain = _native.Arguments(
+    _jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry, _jax.registered_pytree_nodes
+).are_plain
 
 
 def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -119,12 +120,13 @@ def _jit(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any
     return jitted
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class InOwnTree:
     """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
 
-    out_tree: Any
-    jitted: Any
+    __slots__ = ("jitted", "out_tree")
+
+    def __init__(self, out_tree: Any, jitted: Any) -> None:
+        self.out_tree, self.jitted = out_tree, jitted
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         results = jax.tree_util.tree_leaves(self.jitted(*args, **kwargs))
@@ -134,14 +136,15 @@ class InOwnTree:
         return self.jitted.lower(*args, **kwargs)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _OfLeaves:
     """A callable in whose signature are generic nodes. How arguments fit, and which classes results have, may change
     when a module is imported, so it looks at each call.
     """
 
-    exported: ExportedData
-    jitted_leaves: Any
+    __slots__ = ("exported", "jitted_leaves")
+
+    def __init__(self, exported: ExportedData, jitted_leaves: Any) -> None:
+        self.exported, self.jitted_leaves = exported, jitted_leaves
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, out_tree = trees.leaves_and_out_tree(self.exported, args, kwargs)

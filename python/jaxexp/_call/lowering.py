@@ -19,8 +19,6 @@ from .primitive import call_exported_p
 
 def _lower(ctx: Any, *operands: Any, exported: ExportedData, results: Sequence[int] | None = None) -> Sequence[Any]:
     module_context = ctx.module_context
-    if "cpu" in exported.platforms:
-        _jax.initialize_lapack()
     if exported.uses_global_constants:
         module_context.shape_poly_state.uses_dim_vars = True
     _check_device_count(module_context.axis_context, exported)
@@ -128,6 +126,8 @@ def _merged_function(module_context: Any, exported: ExportedData, platforms: Seq
     if known is None:
         with module_context.module.context as context:
             callee = runnable.parse(exported, context)
+            if runnable.may_call_lapack(exported):
+                _jax.initialize_lapack()  # which imports SciPy: a fifth of a second that other functions do without
             custom_calls.refuse_callbacks(exported, callee, platforms)
         _prepare_shardy(callee, exported)
         _rename_meshes(callee, module_context.symbol_table)

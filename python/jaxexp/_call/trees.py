@@ -6,10 +6,9 @@ artifact was read or has auxiliary data that is no data, an argument also fits i
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxexp import _jax
 from jaxexp._artifact.node import Description, shown
@@ -25,8 +24,7 @@ from . import hints
 _MOST_KEPT = 16  # structures of arguments that a function remembers
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """How arguments of one structure fit.
 
     Attributes:
@@ -105,8 +103,7 @@ def _check_classes(exported: ExportedData) -> None:
                 raise ExportError(f"calling {exported.fun_name}: {why}. Use the release of the library that wrote it")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Tree:
+class _Tree(NamedTuple):
     """A tree structure whose nodes know their children."""
 
     nodes: list[Node]  # in post-order

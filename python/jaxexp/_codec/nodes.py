@@ -7,10 +7,9 @@ jaxexp and `jax.export` know each other's pytree registrations, in both directio
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jaxexp import _jax
 from jaxexp._artifact.node import NAME, Description
@@ -29,8 +28,7 @@ from .generic_node import GenericNode
 T = TypeVar("T", bound=type)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """How one pytree node type becomes bytes, and is read again."""
 
     nodetype: type

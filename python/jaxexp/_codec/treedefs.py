@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -14,8 +13,7 @@ from jaxexp import _jax
 _LEAF = jax.tree_util.tree_structure(0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A node; `type` is None for a leaf, and `data` what JAX keeps with the node: a dict's keys, or auxiliary data."""
 
     type: type | None

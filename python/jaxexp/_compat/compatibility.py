@@ -16,6 +16,7 @@ import jax
 from jaxexp import _jax
 from jaxexp._artifact import module_head
 from jaxexp._artifact.chain import chain
+from jaxexp._artifact.inspect import shown_node
 from jaxexp._artifact.module_head import Bytecode
 from jaxexp._codec.dtypes import DTYPES
 from jaxexp._errors import ExportError
@@ -70,7 +71,7 @@ class Compatibility:
         operations: the kinds of operations in the module.
         custom_calls: how many operations call each custom call target; None if the module cannot be parsed here.
         dtypes: the dtypes of the arguments and results.
-        custom_nodes: the serialized names of its custom pytree nodes.
+        custom_nodes: its custom pytree nodes: their serialized names, or the names of classes that nobody registered.
         platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         calling_convention_version: the version of the calling convention.
@@ -219,7 +220,7 @@ class _Facts:
 
     @classmethod
     def of(cls, artifact: Artifact) -> _Facts:
-        facts: dict[str, Any] = artifact.facts()
+        facts: dict[str, Any] = artifact.facts(shown_node)
         for name in ("dtypes", "memory_spaces", "custom_nodes"):
             facts[name] = frozenset(facts[name])
         return cls(version=artifact.serialization_version, head=module_head.read(artifact.module()), **facts)

@@ -10,8 +10,7 @@ The dimension variables are there while JAX lowers a function; an exported modul
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .data import ExportedData
@@ -20,8 +19,7 @@ OLDEST_VERSION = 9
 NEWEST_VERSION = 10
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """How many arguments of each group a main function takes; the properties say where each group lies."""
 
     platform_indices: int
@@ -56,4 +54,4 @@ class Arguments:
         return slice(self.token.stop, self.token.stop + self.arrays)
 
     def without_dim_vars(self) -> Arguments:
-        return dataclasses.replace(self, dim_vars=0)
+        return self._replace(dim_vars=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -24,8 +24,7 @@ _NAME = "jaxexp.batch_dim"
 _CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, which the format has no place for; separated by ";"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchDim:
+class BatchDim(NamedTuple):
     """A dimension variable that is a batch, and the arguments and results that it leads.
 
     `constrained` is the function with the constraints on its dimension variables, which a loaded function lacks.

@@ -158,8 +158,7 @@ def is_callback(target: str) -> bool:
 
 
 # Custom calls that are no calls when the program runs: the compiler takes them apart.
-_OF_COMPILER = re.compile(
-    r"""
+_OF_COMPILER = r"""
     (stablehlo|mhlo|chlo|vhlo|sdy|xla|tf)\..*
     | __.*
     | X64.*
@@ -167,14 +166,12 @@ _OF_COMPILER = re.compile(
     | annotate_device_placement | MoveTo\w+ | PinTo\w+ | Pin | Unpin | AllocateBuffer | CreateBuffer | LayoutConstraint
     | SetBound | SliceToDynamic | PadToStatic
     | TopK | ApproxTopK | PartialReduce | shape_assertion | dce_sink
-    """,
-    re.VERBOSE,
-)
+"""
 
 
 def _is_known(target: str, platform: str) -> bool:
     """Whether a custom call is registered for a platform, or needs no registration there."""
-    if _OF_COMPILER.fullmatch(target) or target in _jax.registered_custom_calls(platform):
+    if re.fullmatch(_OF_COMPILER, target, re.VERBOSE) or target in _jax.registered_custom_calls(platform):
         return True
     # What XLA or a plugin itself brings along for these is in no registry that can be asked.
     return platform != "cpu" and target in STABLE_CUSTOM_CALLS

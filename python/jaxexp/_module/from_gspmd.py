@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._artifact import module_head
 
 from . import mlir
 
@@ -35,11 +34,6 @@ _Tiling = tuple[tuple[_Cut, ...], ...]
 
 class NotExpressibleError(Exception):
     """A sharding, or a part of a module, for which there is no counterpart; the module may be half changed."""
-
-
-def is_used(serialized: bytes) -> bool:
-    """Whether a serialized module has shardings from before Shardy, and none of Shardy."""
-    return module_head.may_name(serialized, _NAME) and not module_head.may_name(serialized, "sdy")
 
 
 def to_shardy(module: Any, nr_devices: int) -> None:

@@ -24,9 +24,6 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ExportError
 
-# What the targets of such calls begin with.
-PREFIXES = ("lapack_", "blas_")
-
 
 def modernize(operation: Any, target: str) -> None:
     """Replaces an old call by the call of today; does not touch others."""

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._errors import DeserializationError, UnsupportedArtifactError
-from jaxexp._releases import stablehlo
+from jaxexp._artifact import module_head
+from jaxexp._errors import ModuleError, UnsupportedModuleError
 
 _MODULE = "mlir_module_serialized"
 
@@ -27,22 +27,23 @@ def parse(serialized: bytes, context: Any) -> Any:
     `runnable.parse` has the module of a function as it can run, checked against the signature.
 
     Raises:
-        UnsupportedArtifactError: the module is for a newer StableHLO than the installed jaxlib knows.
-        DeserializationError: the bytes are no module.
+        UnsupportedModuleError: the module is for a newer StableHLO than the installed jaxlib knows.
+        ModuleError: the bytes are no module.
     """
     _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = _jax.newest_stablehlo()
-    too_new = stablehlo.why_too_new(serialized, newest)
-    if too_new is None:
+    if not module_head.is_for_newer(serialized, newest):
         try:
             return _jax.deserialize_portable_artifact(serialized, context)
         except MemoryError:
             raise
         except Exception as error:  # of several types, RuntimeErrors and ValueErrors among them
-            raise DeserializationError(
+            raise ModuleError(
                 _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
             ) from error
-    found, certain = too_new
+    from jaxexp._releases import stablehlo
+
+    found, certain = stablehlo.why_too_new(serialized, newest)
     cause: Exception | None = None
     if not certain:  # a module for a newer version that makes no use of it
         try:
@@ -51,7 +52,7 @@ def parse(serialized: bytes, context: Any) -> Any:
             raise
         except Exception as error:
             cause = error
-    raise UnsupportedArtifactError(
+    raise UnsupportedModuleError(
         _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", found
     ) from cause
 

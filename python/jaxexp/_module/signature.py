@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from jaxexp import _jax
-from jaxexp._errors import DeserializationError
+from jaxexp._errors import ModuleError
 from jaxexp._function.convention import OLDEST_VERSION, Arguments
 from jaxexp._function.data import ExportedData
 
@@ -22,11 +22,11 @@ def check(exported: ExportedData, module: Any) -> None:
         module: its module; its MLIR context is entered.
 
     Raises:
-        DeserializationError: names the first argument or result that differs.
+        ModuleError: names the first argument or result that differs.
     """
     symbols = _jax.ir.SymbolTable(module.operation)
     if "main" not in symbols or not isinstance(symbols["main"], _jax.func_op):
-        raise DeserializationError(_MODULE, "a module with the function 'main'", "one without")
+        raise ModuleError(_MODULE, "a module with the function 'main'", "one without")
     type_ = symbols["main"].type
     inputs, results = list(type_.inputs), list(type_.results)
     groups = Arguments.of_exported(exported)
@@ -62,7 +62,7 @@ def _check_count(what: str, expected: int, found: Sequence[Any], groups: Argumen
         others = [
             f"{n} for {of}" for n, of in ((groups.platform_indices, "the platform"), (groups.tokens, "tokens")) if n
         ]
-        raise DeserializationError(
+        raise ModuleError(
             _MODULE,
             f"a main function with {expected} {what}, as the signature says"
             + (f" ({', '.join(others)})" if others else ""),
@@ -89,4 +89,4 @@ def _check_type(where: str, aval: Any, found: Any) -> None:
 
 
 def _refuse(where: str, expected: str, found: Any) -> NoReturn:
-    raise DeserializationError(_MODULE, f"a main function that takes or returns {expected} as {where}", str(found))
+    raise ModuleError(_MODULE, f"a main function that takes or returns {expected} as {where}", str(found))

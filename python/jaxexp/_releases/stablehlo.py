@@ -68,23 +68,21 @@ def needs(head: Bytecode) -> list[tuple[Release, str]]:
     return sorted(((release(first), what) for first, what in found), key=lambda need: (need[0].number, need[1]))
 
 
-def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool] | None:
-    """Whether a module is too new for a jaxlib.
+def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool]:
+    """What in a module for a newer version of StableHLO is too new for a jaxlib.
 
     Args:
         module: a portable artifact.
-        newest: the newest version of StableHLO that the jaxlib knows.
+        newest: the newest version of StableHLO that the jaxlib knows; the module is for a newer one.
 
     Returns:
-        None if the jaxlib is promised to parse it. Else what the module is and who reads it, and whether it is certain
-        that this jaxlib cannot: a module for a newer version need not make use of it.
+        What the module is and who reads it, and whether it is certain that this jaxlib cannot: a module for a newer
+        version need not make use of it.
     """
-    version = module_head.stablehlo_of(module_head.producer(module))
-    if version is None or number(version) <= number(newest):
-        return None
-    too_new = [
-        (first, what) for first, what in needs(module_head.read(module)) if number(first.stablehlo) > number(newest)
-    ]
+    head = module_head.read(module)
+    too_new = [(first, what) for first, what in needs(head) if number(first.stablehlo) > number(newest)]
+    version = head.stablehlo
+    assert version is not None
     reader = too_new[-1][0] if too_new else first_to_read(version)
     contains = f" with {', '.join(what for _, what in too_new)}" if too_new else ""
     takes = "needs a JAX that is newer than this jaxexp" if reader is None else f"JAX {reader.version} and newer read"

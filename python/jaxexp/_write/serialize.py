@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numbers
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -115,17 +115,25 @@ def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
     # By far the most common, and there is little else to do for a small function.
     if type(vjp_order) is int and vjp_order == 0:
         return [exported]
-    if not isinstance(vjp_order, numbers.Integral):
-        raise ExportTypeError(
-            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
-            "it is the number of VJPs to include, an int"
-        )
+    order = _order(exported, vjp_order)
 
     def error(found: int) -> ExportError:
         return ExportError(
-            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order}: it was loaded from an "
+            f"{data.described(exported)} cannot be serialized with vjp_order={order}: it was loaded from an "
             f"artifact that holds its VJPs up to order {found}. Serialize the original with "
-            f"vjp_order={data.origin(exported)[1] + vjp_order} or more"
+            f"vjp_order={data.origin(exported)[1] + order} or more"
         )
 
-    return data.chain_up_to(exported, int(vjp_order), error)
+    return data.chain_up_to(exported, order, error)
+
+
+def _order(exported: ExportedData, vjp_order: Any) -> int:
+    """How many VJPs to include. A fraction counts as the next whole number, because `jax.export` counts down to 0."""
+    try:
+        order: int = math.ceil(vjp_order)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ExportTypeError(
+            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
+            "it is the number of VJPs to include, an int"
+        ) from error
+    return order
