@@ -62,6 +62,16 @@ def test_nothing_is_read_before_it_is_needed(saved: Path) -> None:
     works(loaded)
 
 
+def test_from_another_folder(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(saved.parent)
+    loaded = jaxexp.load(saved.name)
+    jaxexp.load(saved.name).save("again.jaxexp", vjp_order=1)
+    assert names(saved.parent) == ["again.jaxexp", "again.safetensors", "model.jaxexp", "model.safetensors"]
+    monkeypatch.chdir("/")
+    works(loaded)
+    works(jaxexp.load(saved.with_name("again.jaxexp")))
+
+
 def test_on_a_cpu_weights_are_the_mapped_file(saved: Path) -> None:
     w = jaxexp.load(saved).weights["layers/0/w"]
     address = w.unsafe_buffer_pointer()
