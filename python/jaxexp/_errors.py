@@ -85,7 +85,8 @@ class WeightsError(DeserializationError):
 
     def __str__(self) -> str:
         file = "" if self.file is None else f" {self.file!r}"
-        where = f"tensor {self.path!r}: " if self.path else ""
+        name = repr(self.path)  # which may be as long as the header of a file
+        where = f"tensor {name if len(name) <= 300 else f'{name[:300]}...'}: " if self.path else ""
         return f"cannot read the weights{file}: {where}expected {self.expected}, found {self.found}"
 
 

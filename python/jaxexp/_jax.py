@@ -5,6 +5,7 @@ Every other module takes these names from here. So if a JAX release moves one of
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import sys
@@ -335,8 +336,7 @@ def with_more_scan_constants(params: dict[str, Any], count: int) -> dict[str, An
     """The parameters of a scan whose body takes this many constants more, in front of the others."""
     if "num_consts" in params:
         return {**params, "num_consts": count + params["num_consts"]}
-    from jax._src import flattree
-
+    flattree: Any = importlib.import_module("jax._src.flattree")
     constants, *others = params["ft_in"].unpack()
     return {**params, "ft_in": flattree.pack((flattree.nones(count + len(constants)), *others))}
 

@@ -134,6 +134,15 @@ def test_programs_that_cannot_be_bound(function: Any, specs: Any, message: str) 
         exported.bind({})
 
 
+def test_arrays_that_change_later() -> None:
+    given = {"w": np.eye(64, dtype=np.float32)}
+    x = np.ones((2, 64), np.float32)
+    bound = jaxexp.export(jax.jit(lambda p, x: x @ p["w"]))(given, x).bind(given)
+    close(bound.call(x), x)
+    given["w"][:] = 0
+    close(bound.call(x), x)
+
+
 def test_bound_once(program: jaxexp.Exported) -> None:
     bound = program.bind(params(LAYERS))
     with pytest.raises(ExportError, match="has weights: use with_weights"):

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "rebuild.h"
@@ -33,11 +34,21 @@ wire::Notes notes_of(const wire::schema::Trailer& trailer) {
     };
     notes.functions.push_back({indices(function->weak_arguments()), indices(function->weak_results())});
   }
+  if (trailer.weights()) notes.weights = wire::read_weights(*trailer.weights());
   return notes;
+}
+
+bool same(const std::optional<wire::Weights>& a, const std::optional<wire::Weights>& b) {
+  if (!a || !b) return !a && !b;
+  const auto file = [](const wire::Weights::File& f) { return std::tie(f.name, f.size, f.content); };
+  const auto tensor = [](const wire::Weights::Tensor& t) { return std::tie(t.name, t.file, t.size, t.digest); };
+  return std::ranges::equal(a->files, b->files, {}, file, file) &&
+         std::ranges::equal(a->tensors, b->tensors, {}, tensor, tensor);
 }
 
 bool same(const wire::Notes& a, const wire::Notes& b) {
   return a.writer == b.writer && a.metadata == b.metadata && a.constraints == b.constraints &&
+         same(a.weights, b.weights) &&
          std::ranges::equal(a.functions, b.functions, [](const auto& f, const auto& g) {
            return f.weak_arguments == g.weak_arguments && f.weak_results == g.weak_results;
          });

@@ -24,6 +24,7 @@ from .layout import (
     repeated,
     table,
     with_constraints,
+    with_weights,
 )
 from .parts import Copy, Part, put_together
 
@@ -316,6 +317,19 @@ def inequalities(size: int) -> bytes:
 @family
 def division_by_sums(size: int) -> bytes:
     return with_constraints(["floordiv(x^63*y^63, x - a - b - c - d - e) >= mod(x^63, x - a - b)"], (), "x")
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+@family
+def one_file_of_weights_many_times(size: int) -> bytes:
+    return with_weights(size // 4, 1)
+
+
+@family
+def many_weights(size: int) -> bytes:
+    return with_weights(1, size // 60)
 
 
 # --- metadata, modules, VJPs ------------------------------------------------------------------------------------------

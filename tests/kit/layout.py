@@ -79,7 +79,23 @@ def with_constraints(constraints: Sequence[str] = (), metadata: Sequence[tuple[s
     return _sealed(put_together(root), constraints, metadata)
 
 
-def _sealed(blob: bytes, constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) -> bytes:
+def with_weights(files: int, tensors: int) -> bytes:
+    """An artifact whose trailer has one file so often, and so many tensors, which its dict of arguments has, too."""
+    names = [f"{i:06x}" for i in range(tensors)]
+    first = node(DICT, *[node(LEAF)] * tensors, names=names)
+    root = function(
+        in_tree=node(TUPLE, node(TUPLE, first), node(DICT)), unique_avals=[aval("1")], in_avals_idxs=[0] * tensors,
+        in_shardings_idxs=[0] * tensors, mlir_module_serialized=Copy(MODULE),
+    )  # fmt: skip
+    return _sealed(put_together(root), (), (), (files, names))
+
+
+def _sealed(
+    blob: bytes,
+    constraints: Sequence[str],
+    metadata: Sequence[tuple[str, str]],
+    weights: tuple[int, Sequence[str]] | None = None,
+) -> bytes:
     # The module is moved to the end, where an artifact with a trailer has it.
     at = blob.index(struct.pack("<I", len(MODULE)) + MODULE)
     field = next(i for i in range(4, at, 4) if i + struct.unpack_from("<I", blob, i)[0] == at)
@@ -89,14 +105,16 @@ def _sealed(blob: bytes, constraints: Sequence[str], metadata: Sequence[tuple[st
     metadata_bytes = bytearray(struct.pack("<I", struct.unpack_from("<I", body)[0] + start) + b"jaxexp\0\1" + bytes(4))
     metadata_bytes += body[4:]
     module = struct.pack("<I", len(MODULE)) + MODULE
-    content = _trailer(constraints, metadata)
+    content = _trailer(constraints, metadata, weights)
     end = len(metadata_bytes) + len(module) + len(content) + 48
     struct.pack_into("<I", metadata_bytes, 12, end)
     foot = xxhash.xxh3_128_digest(bytes(metadata_bytes)) + struct.pack("<II", len(metadata_bytes), len(content))
     return bytes(metadata_bytes) + module + content + foot + xxhash.xxh3_128_digest(content + foot) + b"jaxexp\0\1"
 
 
-def _trailer(constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) -> bytes:
+def _trailer(
+    constraints: Sequence[str], metadata: Sequence[tuple[str, str]], weights: tuple[int, Sequence[str]] | None
+) -> bytes:
     import flatbuffers
 
     builder = flatbuffers.Builder(1024)
@@ -108,7 +126,7 @@ def _trailer(constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) ->
         return int(builder.EndVector())
 
     def made(slots: dict[int, int]) -> int:
-        builder.StartObject(4)
+        builder.StartObject(5)
         for slot, offset in slots.items():
             builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
         return int(builder.EndObject())
@@ -116,6 +134,18 @@ def _trailer(constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) ->
     entries = [made({0: builder.CreateString(key), 1: builder.CreateString(value)}) for key, value in metadata]
     texts = [builder.CreateString(text) for text in constraints]
     digest = xxhash.xxh3_128_digest(MODULE)
+
+    def stored(name: str, digest_slot: int) -> int:
+        """A file or a tensor of this name, without bytes."""
+        text = builder.CreateString(name)
+        builder.StartObject(4)
+        builder.PrependUOffsetTRelativeSlot(0, text, 0)
+        builder.Prep(1, 16)
+        for _ in range(16):
+            builder.PrependByte(0)
+        builder.Slot(digest_slot)
+        return int(builder.EndObject())
+
     builder.StartObject(4)
     builder.PrependUint32Slot(0, len(MODULE), 0)
     builder.Prep(1, 16)
@@ -128,5 +158,8 @@ def _trailer(constraints: Sequence[str], metadata: Sequence[tuple[str, str]]) ->
         slots[2] = vector(texts)
     if entries:
         slots[3] = vector(entries)
+    if weights is not None:
+        files, names = weights
+        slots[4] = made({0: vector([stored("", 2)] * files), 1: vector([stored(name, 3) for name in names])})
     builder.Finish(made(slots))
     return bytes(builder.Output())

@@ -1,4 +1,4 @@
-"""Runs the fuzz targets of tests/cpp, and the Python decoder's, for some seconds: what `make fuzz` does.
+"""Runs the fuzz targets of tests/cpp, and those in Python, for some seconds: what `make fuzz` does.
 
 Prints the table of docs/guide/security.md: executions, hours of CPU, and the worst cost of a run as a part of what is
 promised.
@@ -27,6 +27,7 @@ LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, 
 LONGEST_INPUT, TIMEOUT, MEGABYTES = 1 << 20, 60, 4096
 HOSTILE_SIZES = (1_000, 30_000)
 
+
 DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 COVERED = re.compile(r"cov: (\d+)")
 CPU = re.compile(r"cpu: (\d+)")
@@ -36,6 +37,7 @@ PYTHON_TARGETS = {
     "decoder": ["decoder_fuzz.py"],
     "scopes": ["reader_fuzz.py", "scopes"],
     "archives": ["reader_fuzz.py", "archives"],
+    "tensors": ["tensors_fuzz.py"],
 }
 
 CONSTRAINTS = {

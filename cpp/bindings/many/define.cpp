@@ -23,12 +23,13 @@ void define_many(nb::module_& m) {
            nb::sig("def slices(self, owner: typing_extensions.Buffer, extents: list[tuple[int, int, object]]) "
                    "-> tuple[list[typing.Any], list[int]]"),
            "The same for parts of one buffer.");
-  m.def("verify_files", &verify_files, "paths"_a, "workers"_a,
-        nb::sig("def verify_files(paths: list[str], workers: int) -> "
-                "list[tuple[int, bool, bool, None | int | tuple[str, str, str]]]"),
-        "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
-        "digests, whether weights are beside it, and what is wrong, if anything: an errno, or where, what was expected, "
-        "and what was found.");
+  m.def(
+      "verify_files", &verify_files, "paths"_a, "workers"_a,
+      nb::sig("def verify_files(paths: list[str], workers: int) -> "
+              "list[tuple[int, bool, bool, None | int | tuple[str, str, str]]]"),
+      "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
+      "digests, whether weights are beside it, and what is wrong, if anything: an errno, or where, what was expected, "
+      "and what was found.");
 }
 
 }  // namespace jaxexp::bindings

@@ -408,8 +408,9 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
 
     if isinstance(exported_or_bytes, Exported):
         if exported_or_bytes.weights:
-            fun_name = exported_or_bytes.fun_name
-            raise UnsupportedError(f"{fun_name} has weights, which archives do not hold: add its program, unbound")
+            raise UnsupportedError(
+                f"{exported_or_bytes.fun_name} has weights, which archives do not hold: add .unbound"
+            )
         return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
     raise ExportTypeError(
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "

@@ -118,8 +118,8 @@ class BoundExported(Exported):
 
         The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
         always finds the weights that it was saved with: if the process dies while it saves, the old program with the
-        old weights, or the new one with the new ones. Weights that were loaded from the folder of `path` and are still
-        the same are not written again.
+        old weights, or the new one with the new ones. Weights that were loaded from the files that they would go to are
+        not written again.
 
         The weights are written in small parts, so nothing of their size is needed in memory.
 

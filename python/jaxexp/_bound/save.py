@@ -8,8 +8,9 @@ from typing import Any
 
 from jaxexp._errors import ExportError
 from jaxexp._function.data import ExportedData
+from jaxexp._safetensors.layout import file_name
 from jaxexp._weights import saving
-from jaxexp._weights.stored import Table
+from jaxexp._weights.stored import Stored, Table
 from jaxexp._weights.weights import Weights
 from jaxexp._write import serialize
 
@@ -41,16 +42,20 @@ def save(
         in_trailer = table.for_trailer()
         serialize.save(program, path, vjp_order, compatibility, True, metadata, strict, in_trailer)
 
+    weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX
     stored = weights.stored
-    if stored is not None and name is None and max_file_size is None and _is_in(stored.path, folder):
+    if stored is not None and max_file_size is None and _is_there(stored, folder, weights_name):
         stored.check_files()
         save_program(stored.table)
         return
     sources = weights.sources()
     sizes = {source.name: source.size for source in sources}
-    weights_path = os.path.join(folder, name or os.path.splitext(program_name)[0] + _SUFFIX)
-    saving.save(weights_path, sources, sizes, save_program, max_file_size=max_file_size)
+    saving.save(os.path.join(folder, weights_name), sources, sizes, save_program, max_file_size=max_file_size)
 
 
-def _is_in(path: str, folder: str) -> bool:
-    return os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
+def _is_there(stored: Stored, folder: str, name: str) -> bool:
+    """Whether the files that weights were loaded from are those that they would be written to."""
+    if os.path.realpath(os.path.dirname(stored.path)) != os.path.realpath(folder):
+        return False
+    count = len(stored.table.files)
+    return [file.name for file in stored.table.files] == [file_name(name, i, count) for i in range(1, count + 1)]

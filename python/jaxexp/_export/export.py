@@ -27,7 +27,7 @@ from jaxexp._write.reader import check_choice
 from .lower import Lowering, lower, not_jitted
 from .surroundings import Surroundings
 from .vjp import vjp_function
-from .weights import ByContent, Named, StillThere, with_weights
+from .weights import ByContent, Named, StillThere, Taking
 
 logger = logging.getLogger(__name__)
 
@@ -100,22 +100,16 @@ def export(
     chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
     check_choice(compatibility)
-    choice = None if weights is None or weights is False else ByContent() if weights is True else Named(weights)
+    chosen_weights = None if weights is None or weights is False else ByContent() if weights is True else Named(weights)
 
     def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
         how = _How(actual_platforms, checks, _override_lowering_rules, batch_dim, compatibility)
-        if choice is None:
+        if chosen_weights is None:
             return how.export(fun_jit, args_specs, kwargs_specs)
-        found: dict[str, Any] = {}
-
-        def rewrite(traced: Any) -> Any:
-            rewritten, taken = with_weights(traced, choice)
-            found.update(taken)
-            return rewritten
-
-        program = how.export(fun_jit, args_specs, kwargs_specs, rewrite, found)
-        return BoundExported.of(program, found)
+        taking = Taking(chosen_weights)
+        program = how.export(fun_jit, args_specs, kwargs_specs, taking, taking.weights)
+        return BoundExported.of(program, taking.weights)
 
     return do_export
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -334,7 +334,8 @@ def _jaxpr_of(
     variables, values = [variable for variable, _ in constant_variables], [value for _, value in constant_variables]
     names = jaxpr.debug_info._replace(arg_names=argument_names)
     parts = (variables, arguments, results, equations, jaxpr.effects, names, jaxpr.is_high)
+    make = cast(Any, _jax.Jaxpr)  # takes other arguments in other releases
     if _jax.ClosedJaxpr is _jax.Jaxpr:
-        return _jax.Jaxpr(*parts, consts=values)
-    new = _jax.Jaxpr(*parts)
+        return make(*parts, consts=values)
+    new = make(*parts)
     return _jax.ClosedJaxpr(new, values) if isinstance(jaxpr, _jax.ClosedJaxpr) else new

@@ -139,6 +139,8 @@ def is_text(name: str) -> bool:
 def _metadata(entries: Any) -> dict[str, str]:
     if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
         _refuse("", f"a {METADATA} that maps text to text", _shown(entries))
+    if not all(is_text(text) for entry in entries.items() for text in entry):
+        _refuse("", f"a {METADATA} that is Unicode text", "half of a surrogate pair")
     return entries
 
 
@@ -173,7 +175,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                _refuse("", "names that are different", f"{name!r} twice")
+                _refuse("", "names that are different", f"{_shown(name)} twice")
             seen.add(name)
     return found
 

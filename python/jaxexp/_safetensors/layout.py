@@ -47,7 +47,7 @@ def plan(name: str, tensors: Iterable[tuple[str, str, Sequence[int]]], max_file_
         groups[-1].append(tensor)
         size += tensor.size
     files = [
-        PlannedFile(_name(name, number, len(groups)), tuple(_placed(group)))
+        PlannedFile(file_name(name, number, len(groups)), tuple(_placed(group)))
         for number, group in enumerate(groups, start=1)
     ]
     for file in files:
@@ -84,6 +84,6 @@ def _placed(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
         end += tensor.size
 
 
-def _name(name: str, number: int, count: int) -> str:
+def file_name(name: str, number: int, count: int) -> str:
     """The name of one of several files, in the form that other tools write."""
     return name if count == 1 else f"{name.removesuffix(places.SUFFIX)}-{number:05}-of-{count:05}{places.SUFFIX}"

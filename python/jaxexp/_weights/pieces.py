@@ -37,7 +37,8 @@ def source(name: str, array: Any) -> Source:
             "Gather it first, for example with jax.experimental.multihost_utils.process_allgather"
         )
     dtype, shape = held
-    return Source(name, dtype, shape, lambda: packed(array) if dtype == "F4" else pieces(array))
+    make = packed if dtype == "F4" else pieces
+    return Source(name, dtype, shape, lambda: (piece.data for piece in make(array)))
 
 
 def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:

@@ -82,7 +82,7 @@ class Stored:
         path: the artifact, beside which the files are.
         table: what its trailer says.
         """
-        self.path = os.fsdecode(path)
+        self.path = os.path.abspath(os.fsdecode(path))  # files are opened later, perhaps from elsewhere
         self.table = table
         self._tensors = {tensor.name: tensor for tensor in table.tensors}
         self._open: Callable[[int], TensorFile] = functools.cache(self._opened)

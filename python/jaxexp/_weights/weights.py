@@ -201,9 +201,9 @@ class Weights(Mapping[str, Any]):
             placing.check(file, tensor, type_)
             return placing.placed(file, tensor, type_, sharding)
         array = self._arrays[name]
-        if sharding is None and isinstance(array, jax.Array):
-            return array
-        return jax.device_put(array, sharding)
+        if not isinstance(array, jax.Array):
+            array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
+        return array if sharding is None else jax.device_put(array, sharding)
 
 
 def _shown(array: Any) -> str:
