@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._function import data
-from jaxexp._function.data import ExportedData
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
@@ -173,7 +172,7 @@ def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -
     """
     without = set(failed)
     for i, (item, result) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
-        is_file = isinstance(item, (str, os.PathLike)) and isinstance(result, ExportedData)
+        is_file = isinstance(item, (str, os.PathLike)) and not isinstance(result, Exception)
         if not is_file or data.weights_in_trailer(result) is None:
             continue
         from jaxexp._bound.load import with_stored
