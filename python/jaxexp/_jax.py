@@ -154,7 +154,7 @@ try:
     trace_state_clean, jaxpr_as_fun = core.trace_state_clean, core.jaxpr_as_fun
     mapped_aval, unmapped_aval = core.mapped_aval, core.unmapped_aval
     Jaxpr, Literal, Variable, JaxprInputEffect = core.Jaxpr, core.Literal, core.Var, effects.JaxprInputEffect
-    ClosedJaxpr = getattr(core, "ClosedJaxpr", core.Jaxpr)  # since JAX 0.11, a jaxpr has its own constants
+    ClosedJaxpr: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)  # since JAX 0.11, a jaxpr has its own constants
     new_equation = core.new_jaxpr_eqn
     stop_gradient_p = ad_util.stop_gradient_p
     function_name = util.fun_name

@@ -48,8 +48,7 @@ bool same(const std::optional<wire::Weights>& a, const std::optional<wire::Weigh
 
 bool same(const wire::Notes& a, const wire::Notes& b) {
   return a.writer == b.writer && a.metadata == b.metadata && a.constraints == b.constraints &&
-         same(a.weights, b.weights) &&
-         std::ranges::equal(a.functions, b.functions, [](const auto& f, const auto& g) {
+         same(a.weights, b.weights) && std::ranges::equal(a.functions, b.functions, [](const auto& f, const auto& g) {
            return f.weak_arguments == g.weak_arguments && f.weak_results == g.weak_results;
          });
 }

@@ -9,8 +9,9 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// For each file: its size, whether it has digests, whether weights are beside it, and None or what is wrong: the number
-/// of an error of the system, or where, what was expected, and what was found. Checked are structure, digests, and the bytecode of modules.
+/// For each file: its size, whether it has digests, whether weights are beside it, and None or what is wrong: the
+/// number of an error of the system, or where, what was expected, and what was found. Checked are structure, digests,
+/// and the bytecode of modules.
 nb::list verify_files(const nb::list& paths, std::size_t workers);
 
 }  // namespace jaxexp::bindings

@@ -171,14 +171,15 @@ def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -
         The indices of all errors.
     """
     without = set(failed)
-    for i, (item, result) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
-        is_file = isinstance(item, (str, os.PathLike)) and not isinstance(result, Exception)
-        if not is_file or data.weights_in_trailer(result) is None:
+    for i, (item, program) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
+        if isinstance(program, Exception) or not isinstance(item, (str, os.PathLike)):
+            continue
+        if data.weights_in_trailer(program) is None:
             continue
         from jaxexp._bound.load import with_stored
 
         try:
-            results[i] = with_stored(result, item)
+            results[i] = with_stored(program, item)
         except DeserializationError as error:
             results[i] = error
             without.add(i)
