@@ -107,8 +107,7 @@ class ArchiveWriter:
 
         Raises:
             ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
-                serialized.
-            UnsupportedError: it has weights, which archives do not hold.
+                serialized or has weights.
             DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
@@ -408,9 +407,7 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
 
     if isinstance(exported_or_bytes, Exported):
         if exported_or_bytes.weights:
-            raise UnsupportedError(
-                f"{exported_or_bytes.fun_name} has weights, which archives do not hold: add .unbound"
-            )
+            raise UnsupportedError(f"{exported_or_bytes.fun_name} has weights, which archives do not hold: add unbound")
         return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
     raise ExportTypeError(
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
