@@ -124,3 +124,14 @@ def test_the_log_names_the_operation_once() -> None:
     assert len(said) == 1
     assert "stablehlo.all_reduce (devices exchange data in it)" in said[0]
     assert "test_loops.py" in said[0]
+
+
+def test_results_of_64_bits_where_jax_makes_32() -> None:
+    with jax.enable_x64(True):
+        wide = [loaded(lambda x: x.astype(float) + 1e-9, X), loaded(lambda x: shard_mapped(x.astype(float) + 1e-9), X)]
+    with said_of_loops() as said:
+        for exported in wide:
+            found = jax.vmap(exported.call)(BATCH)
+            assert found.dtype == np.float64
+            np.testing.assert_array_equal(found, BATCH.astype(float) + 1e-9)
+    assert len(said) == 1

@@ -62,7 +62,10 @@ def test_foreign_functions_stay_on_their_platform() -> None:
     exported = loaded(jnp.linalg.cholesky, np.eye(3, dtype=np.float32))
     matrix = 2 * np.eye(3, dtype=np.float32)
     assert_same_bits([exported.raised()(matrix)], [exported.call(matrix)])
-    with pytest.raises(NotImplementedError, match="tpu"):
+    batch = np.stack([matrix, 3 * matrix])
+    assert_same_bits([jax.vmap(exported.raised())(batch)], [np.stack(list(map(exported.call, batch)))])
+    message = r"lowering cholesky.raised\(\) for tpu: it calls lapack_spotrf_ffi, which cpu has"
+    with pytest.raises(jaxexp.UnsupportedError, match=message):
         jaxexp.export(jax.jit(exported.raised()), platforms=["tpu"])(matrix)
 
 

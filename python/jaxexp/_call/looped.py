@@ -35,6 +35,12 @@ def loop(call: Callable[..., Sequence[Any]], level: Level, arrays: Sequence[Any]
     # A loop runs over an axis that is not sharded.
     whole = [reshaped(array, array.shape, None, *partitions(array)[1:], mesh=mesh) for array in whole]
     types = jax.make_jaxpr(element)([jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in whole]).out_avals
+    # A function may return arrays of 64 bits where JAX makes only those of 32.
+    with jax.enable_x64(bool(jax.config.read("jax_enable_x64")) or any(map(_is_wide, types))):
+        return _filled(element, level, whole, types)
+
+
+def _filled(element: Callable[..., Sequence[Any]], level: Level, whole: list[Any], types: Sequence[Any]) -> list[Any]:
     begun = [
         _zero(type_) if is_summed else _rows(level.size, whole, type_)
         for type_, is_summed in zip(types, level.summed, strict=True)
@@ -77,6 +83,10 @@ def _rows(size: Any, arrays: Sequence[Any], result: Any) -> Any:
     if _jax.issubdtype(like.dtype, np.complexfloating):
         like = like.real
     return lax.broadcast_in_dim(like.astype(result.dtype), (size, *result.shape), (0,))
+
+
+def _is_wide(aval: Any) -> bool:
+    return bool(aval.dtype in (np.int64, np.uint64, np.float64, np.complex128))
 
 
 def _is_number(aval: Any) -> bool:

@@ -60,6 +60,24 @@ def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dic
         return jax.make_jaxpr(function)(*plain)
 
 
+# What a function is on platforms that do not have the foreign functions that it calls: nothing that can be lowered.
+elsewhere_p = _jax.Primitive("raised_elsewhere")
+elsewhere_p.multiple_results = True
+elsewhere_p.def_abstract_eval(lambda *, types, **_: [_jax.ShapedArray(shape, dtype) for shape, dtype in types])
+
+
+def _refuse_platform(ctx: Any, *, name: str, platforms: Sequence[str], foreign: Sequence[str], **_: Any) -> NoReturn:
+    wanted = ", ".join(p for p in ctx.module_context.platforms if p not in platforms)
+    there = ", ".join(platforms)
+    raise UnsupportedError(
+        f"lowering {name}.raised() for {wanted}: it calls {', '.join(foreign)}, which {there} has. "
+        f"Lower it for {there} only, or export the original function for {wanted}"
+    )
+
+
+_jax.register_lowering(elsewhere_p, _refuse_platform)
+
+
 def _raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> Raised:
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     return raise_function(exported, in_avals, out_avals, platform)
@@ -70,8 +88,16 @@ def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[
     in_avals = list(map(jax.typeof, leaves))
     each = {platform: _raised(exported, in_avals, platform) for platform in exported.platforms}
     first = each[exported.platforms[0]]
-    if any(function.foreign for function in each.values()):
-        results: Sequence[Any] = jax.lax.platform_dependent(*leaves, **each)
+    if foreign := sorted(set().union(*(function.foreign for function in each.values()))):
+        types = tuple((aval.shape, aval.dtype) for aval in first.out_avals)
+
+        def elsewhere(*_: Any) -> Sequence[Any]:
+            refused: Sequence[Any] = elsewhere_p.bind(
+                types=types, name=exported.fun_name, platforms=exported.platforms, foreign=tuple(foreign)
+            )
+            return refused
+
+        results: Sequence[Any] = jax.lax.platform_dependent(*leaves, default=elsewhere, **each)
     elif len(each) > 1:
         results = jax.lax.platform_dependent(*leaves, default=first, **each)
     else:
