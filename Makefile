@@ -68,8 +68,9 @@ matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_A
 	@$(BIN)/nox $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
-interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some)
+interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some), and that IREE runs it
 	@$(PYTHON) tests/interop/run.py $(RELEASES)
+	@$(PYTHON) tests/interop/second_engine.py
 
 # JAX's wheels and sdists have no tests: JAX_SOURCE is a checkout of JAX, at the installed release or near it.
 shadow: $(INSTALLED)  ## JAX's own tests with jaxexp in jax.export's place (JAX_SOURCE=checkout; SHADOW_ARGS=... is passed on)

@@ -3,6 +3,7 @@
 //   functions PLUGIN ADD DIVIDED      float32[3] -> float32[3], one more, its argument donated
 //                                     float32[8] -> float32[8], twice, divided among four devices
 #include <cstdio>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,6 +37,10 @@ void use(const Runtime& runtime, const Function& add, const Function& divided, f
   static_cast<void>(add(there));
   require_error(RunError::Reason::argument, [&] { add(donated); });
   require_error(RunError::Reason::argument, [&] { add(Array({4}, Floats(4))); });
+  const std::string path = add.artifact().arguments()[0].path;
+  tests::require(add.call({{path, own}})[0].to<float>() == Floats({number + 1, 2, 3}), "arguments have paths");
+  require_error(RunError::Reason::argument, [&] { add.call({{path, own}, {"nothing", own}}); });
+  require_error(RunError::Reason::argument, [&] { add.call(std::map<std::string, Array>{}); });
   const std::vector<Array> twice = divided(Array({8}, Floats(8, number)));
   tests::require(divided(twice[0])[0].to<float>() == Floats(8, 4 * number), "parts are passed on");
   // Dropped before it is there.

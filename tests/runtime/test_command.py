@@ -128,6 +128,8 @@ def test_arguments_that_do_not_fit(artifact: Path, files: tuple[Path, Path], tmp
     assert "has no argument args[2]" in fails(artifact, x, "--argument", f"args[2]={x}")
     np.savez(tmp_path / "in.npz", X, B, X)
     assert "'arr_2' is one more" in fails(artifact, tmp_path / "in.npz")
+    np.savez(tmp_path / "in.npz", arr_0=X, arr_1x=B)
+    assert "'arr_1x' names no argument" in fails(artifact, tmp_path / "in.npz")
     assert "No such file" in fails(artifact, tmp_path / "none.npy", b)
     assert "No such file" in fails(artifact, x, b, "--out", tmp_path / "none" / "y.npy")
 

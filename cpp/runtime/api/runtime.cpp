@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <limits>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -96,22 +97,20 @@ std::vector<Array> Function::call(std::span<const Array> arguments) const {
 
 std::vector<Array> Function::call(const std::map<std::string, Array>& arguments) const {
   auto numbers = none(arguments.size());
-  std::size_t used = 0;
+  std::set<std::string_view> unused;
+  for (const auto& [path, array] : arguments) unused.insert(path);
   for (const runtime::Parameter& parameter : callable_->arguments()) {
     const auto found = arguments.find(parameter.path);
     if (found == arguments.end())
       throw RunError(Reason::argument, "the argument " + parameter.path + ", " + parameter.str() + ", is missing");
+    if (unused.erase(parameter.path) == 0)  // a path that was cut
+      throw RunError(Reason::argument,
+                     "several arguments have the path " + parameter.path + ": give them in their order");
     numbers.push_back(found->second.numbers_);
-    ++used;
   }
-  if (used != arguments.size()) {
-    for (const auto& [path, array] : arguments) {
-      bool is_known = false;
-      for (const runtime::Parameter& parameter : callable_->arguments()) is_known |= parameter.path == path;
-      if (!is_known)
-        throw RunError(Reason::argument, std::string(artifact().function_name()) + " has no argument " + path);
-    }
-  }
+  if (!unused.empty())
+    throw RunError(Reason::argument,
+                   std::string(artifact().function_name()) + " has no argument " + std::string(*unused.begin()));
   std::vector<Array> results;
   for (auto& result : callable_->call(numbers)) results.push_back(Array(std::move(result)));
   return results;

@@ -2,11 +2,13 @@
 #include "runtime/command/arrays.h"
 
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <system_error>
 
 #include "runtime/npy/npy.h"
@@ -83,7 +85,7 @@ class Inputs {
     const auto items = reading(name, [&] { return npy::read_npz(file->bytes()); });
     for (const auto& [member, item] : items) {
       const std::string where = name + ", '" + member.substr(0, 80) + "'";
-      const bool is_positional = member.starts_with("arr_") && !index_.contains(member);
+      const bool is_positional = member.starts_with(prefix) && !index_.contains(member);
       add(is_positional ? position(member, where) : index(member, where), {file, item}, where);
     }
   }
@@ -103,12 +105,14 @@ class Inputs {
   }
 
  private:
+  static constexpr std::string_view prefix = "arr_";  // as np.savez names what has no name
+
   static std::size_t position(const std::string& member, const std::string& where) {
-    try {
-      return std::stoul(member.substr(4));
-    } catch (const std::logic_error&) {
-      refuse(where + " names no argument");
-    }
+    std::size_t index = 0;
+    const char* const end = member.data() + member.size();
+    const auto [rest, error] = std::from_chars(member.data() + prefix.size(), end, index);
+    if (error != std::errc{} || rest != end) refuse(where + " names no argument");
+    return index;
   }
 
   const std::vector<Value>& values_;

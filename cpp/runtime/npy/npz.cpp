@@ -112,7 +112,7 @@ std::string npz(const std::vector<std::pair<std::string, std::string>>& files) {
   for (const auto& [name, file] : files) {
     const std::size_t position = out.size();
     if (position + file.size() > std::numeric_limits<std::int32_t>::max() * std::uint64_t{2} || files.size() > 0xFFFE)
-      throw NpyError("the results are too large for one .npz file: name a folder instead");
+      throw NpyError("the results do not fit into a .npz file, which is written with less than 4 GiB");
     std::string common;             // to the local header and the directory
     append(common, 20, 2);          // the version of the format
     append(common, 1 << 11, 2);     // names are UTF-8

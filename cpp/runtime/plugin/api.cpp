@@ -125,12 +125,15 @@ void Api::when_ready(PJRT_Event* event, std::function<void()> done) const {
   struct Callback {
     Api api;
     std::function<void()> done;
+    Event event{nullptr, {}};
   };
-  const Event owner = owned(event);
+  Event owner = owned(event);
   auto callback = std::make_unique<Callback>(Callback{*this, std::move(done)});
+  callback->event = Event(owner.release(), DestroyEvent{&callback->api});
   JAXEXP_PJRT_ARGUMENTS(PJRT_Event_OnReady_Args, arguments);
   arguments.event = event;
   arguments.user_arg = callback.get();
+  // The event goes when it has come: nobody promises that a plugin calls back for an event that is gone.
   arguments.callback = [](PJRT_Error* error, void* user) {
     const std::unique_ptr<Callback> mine(static_cast<Callback*>(user));
     if (error) mine->api.destroy(error);

@@ -72,7 +72,7 @@ class Api {
  private:
   struct DestroyEvent {
     void operator()(PJRT_Event* event) const noexcept;
-    const Api* api;
+    const Api* api = nullptr;
   };
   using Event = std::unique_ptr<PJRT_Event, DestroyEvent>;
 

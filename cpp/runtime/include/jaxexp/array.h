@@ -81,6 +81,7 @@ class Array {
   /// The same, to a vector. Throws RunError, also where the dtype is another.
   template <class T>
   std::vector<T> to() const {
+    static_assert(!std::is_same_v<T, bool>, "a std::vector<bool> holds bits: copy_to bytes");
     check_dtype(dtype_of<T>());
     std::vector<T> numbers(size());
     copy_to(numbers.data());
