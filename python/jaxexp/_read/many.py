@@ -172,14 +172,15 @@ def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -
         The indices of all errors.
     """
     without = set(failed)
-    for i, item in enumerate(items):
-        is_file = i not in without and isinstance(item, (str, os.PathLike)) and isinstance(results[i], ExportedData)
-        if not is_file or data.weights_in_trailer(results[i]) is None:
+    # Where the first error ends the work, there are fewer results than items.
+    for i, (item, result) in enumerate(zip(items, results, strict=False)):
+        is_file = i not in without and isinstance(item, (str, os.PathLike)) and isinstance(result, ExportedData)
+        if not is_file or data.weights_in_trailer(result) is None:
             continue
         from jaxexp._bound.load import with_stored
 
         try:
-            results[i] = with_stored(results[i], item)
+            results[i] = with_stored(result, item)
         except DeserializationError as error:
             results[i] = error
             without.add(i)
