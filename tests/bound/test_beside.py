@@ -288,6 +288,9 @@ def test_many(saved: Path) -> None:
     for model in loaded[:2]:
         works(model)
     works(jaxexp.load_many([saved], policy=jaxexp.Policy())[0])
+    with pytest.raises(DeserializationError) as error:
+        jaxexp.load_many([saved, broken, saved, saved])
+    assert error.value.file == str(broken)
 
 
 def test_a_policy_limits_weights(saved: Path) -> None:
