@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -15,6 +15,7 @@ import pytest
 from jaxexp import _jax
 from jaxexp._raise import reader
 from jaxexp._raise.operation import _REQUIRED, Operation
+from jaxexp._raise.refused import RefusedError
 from jaxexp._raise.table import OPERATIONS, REFUSED
 from kit.snippets import SNIPPETS
 
@@ -75,3 +76,35 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
             reader.Reader(_jax.ir.Module.parse(snippet.text, context), OPERATIONS).main()
     assert len(Recorder.left_out) > 15
     assert Recorder.left_out ^ Recorder.said_otherwise == {TOP_K}
+
+
+def operations_of(module: Any) -> Iterator[Any]:
+    pending = [module.operation]
+    while pending:
+        operation = pending.pop()
+        yield operation
+        pending += [inner.operation for region in operation.regions for block in region for inner in block]
+
+
+def test_an_attribute_that_nobody_knows_is_refused() -> None:
+    """On any operation, functions and ends of blocks included."""
+    tried: set[str] = set()
+    for snippet in SNIPPETS.values():
+        with jax.enable_x64(True), _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
+            module = _jax.ir.Module.parse(snippet.text, context)
+            for operation in operations_of(module):
+                if operation.name in tried:
+                    continue
+                operation.attributes["tests.unknown"] = _jax.ir.UnitAttr.get(context)
+                try:
+                    reader.Reader(module, OPERATIONS).main()
+                except RefusedError as refused:
+                    assert "tests.unknown" in str(refused)
+                    tried.add(operation.name)
+                del operation.attributes["tests.unknown"]
+            # What is left was not read: branches that are never taken, and decompositions that have a name.
+            names = {operation.name for operation in operations_of(module)}
+            left = names - tried
+            assert not left or "case" in str(module) or "composite" in str(module), left
+    assert tried >= {"builtin.module", "func.func", "func.return", "stablehlo.return", "stablehlo.add"}
+    assert len(tried) > 90

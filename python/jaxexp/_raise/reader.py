@@ -20,6 +20,7 @@ from .refused import RefusedError
 # What a module, a function, or one of its arguments and results may say that does not change what is computed: names,
 # visibility, and requests about memory. Shardings change nothing on one device.
 _OF_MODULES = re.compile(r"sym_name|mhlo\.num_(partitions|replicas)|jax\.\w+|jaxexp\.\w+")
+_OF_ENDS = re.compile("")
 _OF_FUNCTIONS = re.compile(r"sym_name|function_type|sym_visibility|arg_attrs|res_attrs")
 _OF_VALUES = re.compile(
     r"jax\.(result_info|arg_info|buffer_donor|global_constant)|tf\.aliasing_output|mhlo\.(layout_mode|memory_kind)"
@@ -170,6 +171,7 @@ class Reader:
         terminator = operations[-1].operation
         if terminator.name not in ("func.return", "stablehlo.return"):
             raise RefusedError(terminator.name, "at the end of a block")
+        _check_attributes(terminator, _OF_ENDS)
         return Block.of(parameters, steps, [self.number_of(value) for value in terminator.operands])
 
     def _read(self, mlir: Any, steps: list[Step]) -> None:
