@@ -28,6 +28,9 @@ REFUSED = set(
     "affine arith cf complex gpu llvm math memref mhlo mpmd nvgpu nvvm scf shape tensor ub vector vhlo".split()
 )
 
+# Refused, too; it is there once something in the process has loaded the passes for quantized types.
+ONLY_SOMETIMES = {"quant"}
+
 
 def available_dialects() -> set[str]:
     """What jaxlib's parser says it knows, when it is given an operation of none of these."""
@@ -38,7 +41,8 @@ def available_dialects() -> set[str]:
 
 
 def test_every_dialect_is_understood_or_refused() -> None:
-    assert available_dialects() == UNDERSTOOD | REFUSED, "a dialect that nobody has looked at"
+    assert available_dialects() - ONLY_SOMETIMES == UNDERSTOOD | REFUSED, "a dialect that nobody has looked at"
+    assert not {name for name in operations.OPERATIONS if name.partition(".")[0] in ONLY_SOMETIMES}
     assert {name.partition(".")[0] for name in operations.OPERATIONS} == UNDERSTOOD
 
 
