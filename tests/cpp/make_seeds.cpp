@@ -106,7 +106,8 @@ int main(int argc, char** argv) try {
           for (std::uint32_t d = 0; aval->Get(k)->shape() && d < aval->Get(k)->shape()->size(); ++d)
             if (texts.insert(aval->Get(k)->shape()->Get(d)->str()).second)
               write_to(dimensions, aval->Get(k)->shape()->Get(d)->str());
-      wire::Notes notes{"seed", {{"key", "[1, null]"}, {"other", "\"\""}}, {"mod(b, 8) == 0"}, {}};
+      wire::Notes notes{
+          .writer = "seed", .metadata = {{"key", "[1, null]"}, {"other", "\"\""}}, .constraints = {"mod(b, 8) == 0"}};
       for (const auto* e = &root; e; e = e->vjp()) notes.functions.push_back({{}, {}});
       notes.functions[0].weak_results = {0};
       members.emplace_back("m" + std::to_string(i), tests::rebuild(root, 8, &notes));

@@ -76,6 +76,8 @@ def test_golden_artifacts(version: str, name: str, tmp_path: Path) -> None:
         done = runtime.run(artifact, tmp_path / "in.npz", devices=8)
         assert done.returncode == 1
         assert re.search(r"specialize|for StableHLO", done.stderr)
+        if jaxexp.compatibility(blob).unreadable_here is not None:  # nor does this JAX specialize it
+            return
         args, kwargs = goldens.arguments(exported, version, name)
         artifact.write_bytes(static(exported, args, kwargs).serialize(compatibility=runtime.READER))
     elif stablehlo(artifact) > NEWEST and "JAXEXP_PJRT_PLUGIN" not in os.environ:
