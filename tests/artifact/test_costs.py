@@ -63,3 +63,27 @@ def test_families_have_the_sizes_that_are_asked_for() -> None:
     for family, make in hostile.FAMILIES.items():
         if not family.startswith((*ends, "vjps_that_share_trees")):
             assert SMALL / 4 < len(make(SMALL)) < 4 * SMALL, family
+
+
+GROWTH_WITH_TREES = """
+import jaxexp
+from kit import costs
+from kit.layout import aval, of_values
+
+def read(count):
+    jaxexp.deserialize(of_values([aval("1")], [0] * count))
+
+def many():
+    for i in range(60):
+        read(20_000 + i)
+
+read(20_000)
+print(costs.measured(many)[2])
+"""
+
+
+def test_trees_that_differ_are_not_kept_for_ever(subprocess_env) -> None:
+    """Sixty trees of 20,000 leaves have 75 MB; the cache of trees has 16 MB."""
+    command = [sys.executable, "-c", GROWTH_WITH_TREES]
+    done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 48 << 20

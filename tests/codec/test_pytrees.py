@@ -397,27 +397,3 @@ def forget(nodetype: type, name: str) -> None:
     for table, key in zip(shared_registry.share(), (nodetype, name), strict=True):
         table.pop(key)
         table.from_jaxexp.pop(key)
-
-
-GROWTH_WITH_TREES = """
-import jaxexp
-from kit import costs
-from kit.layout import aval, of_values
-
-def read(count):
-    jaxexp.deserialize(of_values([aval("1")], [0] * count))
-
-def many():
-    for i in range(60):
-        read(20_000 + i)
-
-read(20_000)
-print(costs.measured(many)[2])
-"""
-
-
-def test_trees_that_differ_are_not_kept_for_ever(subprocess_env) -> None:
-    """Sixty trees of 20,000 leaves have 75 MB; the cache of trees has 16 MB."""
-    command = [sys.executable, "-c", GROWTH_WITH_TREES]
-    done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 48 << 20
