@@ -84,7 +84,7 @@ std::uint32_t crc32(std::string_view bytes) {
 }
 
 void append(std::string& out, std::uint64_t value, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i) out += static_cast<char>(value >> 8 * i);
+  for (; bytes > 0; --bytes, value >>= 8) out += static_cast<char>(value);
 }
 
 }  // namespace
