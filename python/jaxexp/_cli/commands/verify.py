@@ -173,7 +173,8 @@ def _with_weights(path: str, verdict: Verdict) -> Verdict:
     from jaxexp._weights.stored import Stored, Table
 
     try:
-        found = _native.Artifact(files.opened(path)).weights()
+        file: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
+        found = _native.Artifact(file).weights()
         assert found is not None
         table = Table.of_trailer(*found)
         Stored(path, table).check_digests()
