@@ -13,9 +13,8 @@ from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 
 from . import first_argument, trees
-from .call import InOwnTree, are_plain, compiled_leaves, explain, refuse_misread
+from .call import are_plain, explain, jitted_as, refuse_misread, shared_callable
 from .primitive import abstract_eval, call_exported_p
-from .shared import MAKING, first_of_equals, have_same_nodes
 from .specialize import specialize, specialized_avals
 
 
@@ -96,26 +95,19 @@ def _eager_callable(program: ExportedData) -> Any:
 
 
 def _shared_callable(program: ExportedData) -> Any:
-    """The jitted callable that all equal programs share, with results in this program's own tree."""
-    first = first_of_equals(program)
-    has_generic_nodes = trees.has_generic_nodes(program)
-    with MAKING:
-        if has_generic_nodes:
-            return _OfLeaves(first_argument.without(program), compiled_leaves(first))
-        jitted = data.kept(first, "_jitted_bound", _jitted)
-    return jitted if have_same_nodes(program.out_tree, first.out_tree) else InOwnTree(program.out_tree, jitted)
+    return shared_callable(
+        program, "_jitted_bound", _jitted, lambda leaves: _OfLeaves(first_argument.without(program), leaves)
+    )
 
 
 def _jitted(program: ExportedData) -> Callable[..., Any]:
-    traced = data.bare(program)  # as for other functions, what is traced does not keep what is kept with the function
     rest = first_argument.without(program)
 
-    def call(weights: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
-        return _call_traced(traced, rest, weights, args, kwargs)
+    def apply(traced: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        weights, *others = args
+        return _call_traced(traced, rest, weights, tuple(others), kwargs)
 
-    call.__name__ = call.__qualname__ = program.fun_name
-    jitted: Callable[..., Any] = jax.jit(call)
-    return jitted
+    return jitted_as(program, apply)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -83,31 +83,42 @@ def _eager_callable(exported: ExportedData) -> Any:
 
 
 def _shared_callable(exported: ExportedData) -> Any:
-    """The jitted callable that all equal functions share, with results in this function's own tree."""
+    return shared_callable(exported, "_jitted", _jitted, lambda leaves: _OfLeaves(data.bare(exported), leaves))
+
+
+def shared_callable(
+    exported: ExportedData,
+    name: str,
+    make: Callable[[ExportedData], Any],
+    of_leaves: Callable[[Any], Any],
+) -> Any:
+    """The jitted callable that all equal functions share, with results in this function's own tree.
+
+    Args:
+        exported: the function.
+        name: the name under which the first of equal functions keeps the callable.
+        make: makes the callable of that function.
+        of_leaves: where the signature has generic nodes, makes a callable of the jitted function of leaves.
+    """
     first = first_of_equals(exported)
     has_generic_nodes = trees.has_generic_nodes(exported)
     with MAKING:
         if has_generic_nodes:
-            return _OfLeaves(data.bare(exported), compiled_leaves(first))
-        jitted = data.kept(first, "_jitted", _jitted)
-    return jitted if have_same_nodes(exported.out_tree, first.out_tree) else InOwnTree(exported.out_tree, jitted)
+            return of_leaves(data.kept(first, "_jitted_leaves", _jitted_leaves))
+        jitted = data.kept(first, name, make)
+    return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
-    return _jit(exported, _call_traced)
-
-
-def compiled_leaves(first: ExportedData) -> Any:
-    """The function of leaves that the first of equal functions keeps for all of them."""
-    return data.kept(first, "_jitted_leaves", _jitted_leaves)
+    return jitted_as(exported, _call_traced)
 
 
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
     """The function of the leaves of its arguments, as one jitted callable that returns those of its results."""
-    return _jit(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
+    return jitted_as(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
 
 
-def _jit(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
+def jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
     """A jitted callable under the function's name; `apply` is given a function, positional and keyword arguments."""
     # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
     traced = data.bare(exported)
@@ -120,7 +131,7 @@ def _jit(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any
     return jitted
 
 
-class InOwnTree:
+class _InOwnTree:
     """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
 
     __slots__ = ("jitted", "out_tree")
