@@ -12,6 +12,7 @@ import jax
 import pytest
 from _pytest.junitxml import xml_key
 
+from kit import native
 from kit.compiled import HARMLESS, forget_if_too_many, keep_compiled_programs
 from kit.places import TESTS
 
@@ -99,3 +100,12 @@ def brief(items: list[pytest.Item], rooms: set[str]) -> set[pytest.Item]:
         inside = item.path.relative_to(TESTS).parts[0] in rooms
         chosen.setdefault((item.path, item.originalname if inside else ""), item)
     return set(chosen.values())
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the C++ tests' programs, built with AddressSanitizer and UBSan."""
+    try:
+        return native.build()
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from jaxexp import Archive
-from kit import native
 from kit.archives import blob
 from kit.places import GOLDEN, WORKERS
 from read.test_changing_files import with_modules
@@ -66,14 +65,6 @@ def test_a_few_steps(how: str, paths: dict[str, Path], subprocess_env) -> None:
 def test_a_ladder(how: str, paths: dict[str, Path], subprocess_env) -> None:
     found = outcomes(how, paths[how], range(0, 20_000, 1000), subprocess_env())
     assert found == {"done", "MemoryError"}
-
-
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    try:
-        return native.build()
-    except native.UnavailableError as missing:
-        pytest.skip(str(missing))
 
 
 @instrumented

@@ -6,21 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kit import native
 from tools import sanitize
 
 pytestmark = [
     pytest.mark.slow(reason="builds the C++ runtime with sanitizers, which takes minutes"),
     pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
 ]
-
-
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    try:
-        return native.build()
-    except native.UnavailableError as missing:
-        pytest.skip(str(missing))
 
 
 def test_functions_called_by_threads(programs: Path, plugin: Path, tmp_path: Path) -> None:

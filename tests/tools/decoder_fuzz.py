@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -29,6 +28,7 @@ from kit import (
 from kit.parts import CycleError, Part, put_together, take_apart, walk
 from kit.places import GOLDEN
 from kit.wire import LAYOUT
+from tools.fuzz_loop import fuzz_for
 
 TEXTS: list[Any] = [
     "", " ", "0", "-1", "1", "2", "007", "1_000", "+3", "9223372036854775807", "9223372036854775808", "1" * 400, "1.5",
@@ -218,18 +218,8 @@ def run(blobs: list[bytes], seed: int, count: int) -> collections.Counter[str]:
 
 
 def main() -> None:
-    seconds = float(sys.argv[1])
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
-    end = time.monotonic() + seconds
-    total: collections.Counter[str] = collections.Counter()
     blobs = sources()
-    while time.monotonic() < end:
-        signal.alarm(600)  # a hang ends the process
-        total += run(blobs, seed, 50)
-        seed += 50
-    signal.alarm(0)
-    cpu = f"cpu: {time.process_time():.0f}, cost: {WORST[0]:.3f}"
-    print(f"Done {total.total()} runs in {seconds:.0f} second(s): {dict(total)}, {cpu}")
+    fuzz_for(sys.argv[1:], 50, functools.partial(run, blobs), WORST)
 
 
 if __name__ == "__main__":

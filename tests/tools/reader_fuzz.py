@@ -8,10 +8,10 @@ Archives are read from a file, a file object and a URL.
 from __future__ import annotations
 
 import collections
+import functools
 import io
 import json
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jaxexp
 from kit import costs, layout
 from kit.archives import blob, plain
+from tools.fuzz_loop import fuzz_for
 
 Make = Callable[[random.Random], bytes]
 Look = Callable[[bytes], str]
@@ -198,17 +199,8 @@ def run(kind: str, seed: int, count: int) -> collections.Counter[str]:
 
 
 def main() -> None:
-    kind, seconds = sys.argv[1], float(sys.argv[2])
-    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1_000_000
-    end = time.monotonic() + seconds
-    total: collections.Counter[str] = collections.Counter()
-    while time.monotonic() < end:
-        signal.alarm(600)  # a hang ends the process
-        total += run(kind, seed, 20)
-        seed += 20
-    signal.alarm(0)
-    cpu = f"cpu: {time.process_time():.0f}, cost: {WORST[0]:.3f}"
-    print(f"Done {total.total()} runs in {seconds:.0f} second(s): {dict(total)}, {cpu}")
+    kind, *arguments = sys.argv[1:]
+    fuzz_for(arguments, 20, functools.partial(run, kind), WORST)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import jaxexp
-from kit import native
 from kit.parts import Part, put_together, take_apart, walk
 from kit.places import TESTS
 from tools import decoder_fuzz, fuzz, reader_fuzz
@@ -26,14 +25,6 @@ TARGETS = sorted(path.stem for path in (TESTS / "cpp").glob("fuzz_*.cpp"))
 
 
 instrumented = pytest.mark.slow(reason="builds the codec with sanitizers, which takes minutes")
-
-
-@pytest.fixture(scope="session")
-def programs() -> Path:
-    try:
-        return native.build()
-    except native.UnavailableError as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")
