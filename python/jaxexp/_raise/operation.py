@@ -119,7 +119,7 @@ class Operation:
     # --- attributes
 
     def has(self, name: str) -> bool:
-        return name in self._unread or name in self.said
+        return name in self._mlir.attributes
 
     def attribute(self, name: str) -> Any:
         """An attribute as MLIR has it."""
@@ -133,17 +133,16 @@ class Operation:
         self._unread.discard(name)
 
     def _read(self, name: str, default: T, read: Callable[[Any], T]) -> T:
-        if name in self._unread:
-            try:
-                value = read(self.attribute(name))
-            except (TypeError, ValueError, KeyError) as error:
-                raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from error
-        elif default is _REQUIRED:
-            self.refuse(f"without the attribute {name}")
-        else:
-            value = default
+        value = self._parsed(name, read) if name in self._unread or default is _REQUIRED else default
         self.said[name] = value
         return value
+
+    def _parsed(self, name: str, read: Callable[[Any], T]) -> T:
+        attribute = self.attribute(name)
+        try:
+            return read(attribute)
+        except (TypeError, ValueError, KeyError) as error:
+            raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from error
 
     def integer(self, name: str, default: int = _REQUIRED) -> int:
         return self._read(name, default, lambda a: int(_jax.ir.IntegerAttr(a).value))
@@ -188,8 +187,8 @@ class Operation:
         return self._read(name, {}, lambda a: {entry.name: _plain(entry.attr) for entry in _jax.ir.DictAttr(a)})
 
     def structure(self, name: str, kind: Any) -> Any:
-        """An attribute with named parts, as the class that MLIR's bindings have for it."""
-        return self._read(name, _REQUIRED, kind)
+        """An attribute with named parts, as the class that MLIR's bindings have for it. Nobody may keep that."""
+        return self._parsed(name, kind)
 
     def print(self) -> str:
         """The operation as text."""

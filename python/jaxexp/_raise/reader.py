@@ -14,6 +14,7 @@ from jaxexp import _jax
 from .array_type import Type
 from .array_type import read as read_type
 from .operation import Function, Many, Operation, Read
+from .outer_products import in_order
 from .program import ALIAS, Block, Step
 from .refused import RefusedError
 
@@ -67,6 +68,7 @@ class Reader:
         self._types: list[Type] = []
         self._known_types: dict[Any, Type] = {}
         self._readings: dict[Any, _Reading] = {}
+        self._turned: dict[Callable[..., Any], Callable[..., Any]] = {}
         # Values that are the index of the platform, as far as they are passed on.
         self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
@@ -189,7 +191,8 @@ class Reader:
         if terminator.name not in ("func.return", "stablehlo.return"):
             raise RefusedError(terminator.name, "at the end of a block")
         _check_attributes(terminator, _OF_ENDS)
-        return Block.of(parameters, steps, [self.number_of(value) for value in terminator.operands])
+        results = [self.number_of(value) for value in terminator.operands]
+        return Block.of(parameters, in_order(steps, results, self._types, self._turned), results)
 
     def _read(self, mlir: Any, steps: list[Step]) -> None:
         name = mlir.name
