@@ -64,7 +64,7 @@ class Raised:
         return self._run(arrays, self.block)
 
     def _as_one(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        equation = _staged(self, tuple(map(jax.typeof, arguments)))
+        equation = staged(self.block, tuple(map(jax.typeof, arguments)), self.exported.fun_name)
         if equation is None:
             return self.block(arguments)
         primitive, params = equation
@@ -79,11 +79,6 @@ class Raised:
             results = run((*prefix, *arguments))
             left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
             return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
-
-
-@_jax.cached_with_first()
-def _staged(function: Raised, avals: tuple[Any, ...]) -> tuple[Any, dict[str, Any]] | None:
-    return staged(function.block, avals, function.exported.fun_name)
 
 
 def _entering(array: Any, aval: Any) -> Any:

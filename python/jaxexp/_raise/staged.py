@@ -26,8 +26,9 @@ class _Equations(NamedTuple):
     outputs: Sequence[Any]
 
 
-def staged(block: Block, avals: Sequence[Any], name: str) -> tuple[Any, dict[str, Any]] | None:
-    """A block as one equation.
+@_jax.cached_with_first()
+def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[str, Any]] | None:
+    """A block as one equation; the same one again as long as the block is there, and JAX's settings do not change.
 
     Args:
         block: the block, which captures nothing.
