@@ -39,7 +39,7 @@ def check_source(path: Path) -> None:
 def check_wheel(path: Path) -> None:
     version = path.name.split("-")[1]
     with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
+        names = {name for name in archive.namelist() if not name.endswith("/")}
         read = {name: archive.read(name) for name in names if ".dist-info/" in name}
     info = f"jaxexp-{version}.dist-info/"
     _expect(sources() <= names, f"{path.name} lacks {sorted(sources() - names)}")
