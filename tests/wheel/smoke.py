@@ -1,6 +1,6 @@
-"""Uses an installed jaxexp as a new user would: export, save, load, call, differentiate, batch, archive, command line.
+"""Uses an installed jaxexp as a new user would: export, save, load, call, differentiate, batch, archive, commands.
 
-Run with `python -I` in an environment that has the wheel and what it requires, and no compiler; `--with-compilers` where
+Run with `python -I` in an environment that has the wheel, what it requires, and no compiler; `--with-compilers` where
 there may be one.
 """
 

@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+
 from kit import native
 from kit.places import ROOT
 
