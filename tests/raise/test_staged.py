@@ -15,6 +15,7 @@ from jaxexp._raise import table
 from jaxexp._raise.program import Step
 from kit.corpus import arr
 from kit.raising import assert_same_bits
+from kit.snippets import SNIPPETS
 
 X, Y = arr(4), arr(4, seed=1)
 TABLE = arr(30, 4, seed=2)
@@ -157,3 +158,10 @@ def test_refusals_name_the_operation(monkeypatch: pytest.MonkeyPatch) -> None:
         jaxexp.UnsupportedError, match=r"stablehlo.sine \(became float32\[7\] instead of float32\[4\]\)"
     ):
         jax.jit(loaded(long, X, Y).raised())(X, Y)
+
+
+def test_what_jax_does_not_map_is_named() -> None:
+    snippet = SNIPPETS["reduce from an argument"]
+    batches = [np.stack([array, array]) for array in snippet.arguments()]
+    with pytest.raises(jaxexp.UnsupportedError, match=r"stablehlo\.reduce \(NotImplementedError"):
+        jax.vmap(snippet.exported().raised())(*batches)

@@ -68,7 +68,10 @@ class Raised:
         if equation is None:
             return self.block(arguments)
         primitive, params = equation
-        results: Sequence[Any] = primitive.bind(*arguments, **params)
+        try:
+            results: Sequence[Any] = primitive.bind(*arguments, **params)
+        except NotImplementedError:  # JAX does not map an operation, and does not say which
+            results = self.block(arguments)
         return results
 
     def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
