@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
 #include "bindings/codec/form.h"
+#include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
 #include "wire/artifact/writer.h"
 #include "wire/base/error.h"
@@ -52,6 +54,7 @@ class Encoder {
   // aval.cpp
   Offset<schema::AbstractValue> aval(nb::handle aval);
   Offset<wire::String> dimension(nb::handle dimension);
+  Offset<wire::String> dimension(std::string_view text);
   void note_constraints(nb::handle dimension);
   schema::DType dtype(nb::handle dtype);
   // mesh.cpp
@@ -141,6 +144,7 @@ class Encoder {
   std::vector<nb::object> kept_;
   wire::FlatMap<std::uint32_t> dimensions_, avals_, meshes_, specs_;  // offsets, by identity
   Offset<schema::PyTreeDef> leaf_;
+  std::optional<Symbolic> symbolic_;  // from the first symbolic dimension on
 
   // Of the Exported that is being written.
   wire::FlatMap<std::uint32_t> named_shardings_;  // offsets, by identity; they contain numbers of meshes
