@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "bindings/base/cache.h"
+#include "bindings/base/object_cache.h"
 
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
+
+class EncodedTree;
 
 // clang-format off
 // Attributes of the object that bind() is given.
@@ -56,6 +59,8 @@ struct JaxRefs {
   // in every call.
   mutable Cache avals{std::size_t{4} << 20};
   mutable Cache trees{std::size_t{16} << 20};
+  // What trees without custom nodes are in bytes.
+  mutable ObjectCache<EncodedTree> encoded_trees{std::size_t{16} << 20};
 };
 
 /// The argument of the last bind(). Throws RuntimeError before its first call.

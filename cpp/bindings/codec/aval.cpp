@@ -17,9 +17,11 @@
 
 namespace jaxexp::bindings {
 
-Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
-  std::uint32_t& offset = known(avals_, aval);
-  if (offset != 0) return offset;
+Offset<schema::AbstractValue> Encoder::aval(nb::handle aval, bool& is_weak) {
+  Aval& known = this->known(avals_, aval);
+  is_weak = known.is_weak;
+  if (known.offset != 0) return known.offset;
+  is_weak = known.is_weak = nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True));
 
   const nb::tuple shape = tuple_of(aval.attr(names_.shape));
   Offsets<wire::String> dimensions;
@@ -38,7 +40,7 @@ Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
         return schema::CreateAbstractValue(writer_.fbb(), schema::AbstractValueKind::shapedArray, dimension_vector,
                                            dtype, space);
       });
-  return offset = table.o;
+  return known.offset = table.o;
 }
 
 Offset<wire::String> Encoder::dimension(nb::handle dimension) {

@@ -10,6 +10,7 @@
 
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
+#include "bindings/codec/encoded_tree.h"
 #include "bindings/codec/form.h"
 #include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
@@ -52,7 +53,7 @@ class Encoder {
   TreeNode tree_node(schema::PyTreeDefKind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
                      nb::handle auxdata, bool share);
   // aval.cpp
-  Offset<schema::AbstractValue> aval(nb::handle aval);
+  Offset<schema::AbstractValue> aval(nb::handle aval, bool& is_weak);
   Offset<wire::String> dimension(nb::handle dimension);
   Offset<wire::String> dimension(std::string_view text);
   void note_constraints(nb::handle dimension);
@@ -142,9 +143,15 @@ class Encoder {
   void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);
 
   std::vector<nb::object> kept_;
-  wire::FlatMap<std::uint32_t> dimensions_, avals_, meshes_, specs_;  // offsets, by identity
+  struct Aval {
+    std::uint32_t offset = 0;
+    bool is_weak = false;
+  };
+  wire::FlatMap<std::uint32_t> dimensions_, meshes_, specs_;  // offsets, by identity
+  wire::FlatMap<Aval> avals_;
   Offset<schema::PyTreeDef> leaf_;
-  std::optional<Symbolic> symbolic_;  // from the first symbolic dimension on
+  std::optional<EncodedTree> encoded_tree_;  // while a tree is written that can be kept
+  std::optional<Symbolic> symbolic_;         // from the first symbolic dimension on
 
   // Of the Exported that is being written.
   wire::FlatMap<std::uint32_t> named_shardings_;  // offsets, by identity; they contain numbers of meshes

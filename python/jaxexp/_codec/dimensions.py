@@ -47,6 +47,8 @@ def layout() -> tuple[type, type, type, Any] | None:
         dimension: Any = _jax.symbolic_shape("c + a*b^2 - 2*max(a - 3, 0) + 5", scope=scope)[0]
         names = [{*cls.__slots__} for cls in (_jax.DimExpr, _jax.DimTerm, _jax.DimFactor)]
         known = names == _SLOTS and _slots(dimension) == _KNOWN and dimension._scope is scope
+    except MemoryError:
+        raise
     except Exception:
         return None
     return (_jax.DimExpr, _jax.DimTerm, _jax.DimFactor, _jax.dim_term_one) if known else None
