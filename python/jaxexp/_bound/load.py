@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 
 from jaxexp._call import first_argument
 from jaxexp._errors import DeserializationError
 from jaxexp._exported import Exported
 from jaxexp._function import data
-from jaxexp._weights.stored import Stored, Table
+from jaxexp._weights.stored import Stored, Table, WithDigests
 from jaxexp._weights.weights import Weights
 
 from .bound import BoundExported, types_of
@@ -21,6 +22,21 @@ def with_stored(program: Exported, path: str | os.PathLike[str]) -> BoundExporte
     Raises:
         DeserializationError: the trailer says of the weights what does not fit the signature.
     """
+    return bound_to(program, lambda table, _: Stored(path, table))
+
+
+def bound_to(
+    program: Exported, tensors: Callable[[Table, Mapping[str, tuple[str, tuple[int, ...]]]], WithDigests]
+) -> BoundExported:
+    """The same with weights that are elsewhere.
+
+    Args:
+        program: the function.
+        tensors: where they are, given what the trailer says, and dtypes and shapes of the weights.
+
+    Raises:
+        DeserializationError: as in `with_stored`.
+    """
     found = data.weights_in_trailer(program)
     assert found is not None
     table = Table.of_trailer(*found)
@@ -29,7 +45,9 @@ def with_stored(program: Exported, path: str | os.PathLike[str]) -> BoundExporte
         raise DeserializationError(
             "trailer.weights.tensors", "the names in the dict that is the first argument", _shown(names)
         )
-    return BoundExported.of(program, Weights(types_of(program), Stored(path, table)))
+    types = types_of(program)
+    where = tensors(table, {name: (str(aval.dtype), aval.shape) for name, aval in types.items()})
+    return BoundExported.of(program, Weights(types, where, (), table.named_otherwise()))
 
 
 def _shown(names: list[str]) -> str:
