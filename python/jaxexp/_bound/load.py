@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxexp._call import first_argument
 from jaxexp._errors import DeserializationError
@@ -25,14 +26,12 @@ def with_stored(program: Exported, path: str | os.PathLike[str]) -> BoundExporte
     return bound_to(program, lambda table, _: Stored(path, table))
 
 
-def bound_to(
-    program: Exported, tensors: Callable[[Table, Mapping[str, tuple[str, tuple[int, ...]]]], WithDigests]
-) -> BoundExported:
+def bound_to(program: Exported, tensors: Callable[[Table, Mapping[str, Any]], WithDigests]) -> BoundExported:
     """The same with weights that are elsewhere.
 
     Args:
         program: the function.
-        tensors: where they are, given what the trailer says, and dtypes and shapes of the weights.
+        tensors: where they are, given what the trailer says, and the abstract value of each weight by its name.
 
     Raises:
         DeserializationError: as in `with_stored`.
@@ -46,8 +45,7 @@ def bound_to(
             "trailer.weights.tensors", "the names in the dict that is the first argument", _shown(names)
         )
     types = types_of(program)
-    where = tensors(table, {name: (str(aval.dtype), aval.shape) for name, aval in types.items()})
-    return BoundExported.of(program, Weights(types, where, (), table.named_otherwise()))
+    return BoundExported.of(program, Weights(types, tensors(table, types), (), table.named_otherwise()))
 
 
 def _shown(names: list[str]) -> str:

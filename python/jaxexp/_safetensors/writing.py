@@ -165,6 +165,37 @@ def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
     return header.compose(planned.tensors, {"writer": _WRITER, CONTENT: content})
 
 
+def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
+    """Writes a file that was there before: of the same size, and with the same content.
+
+    Args:
+        path: the file, which is replaced.
+        sources: the tensors, whose digests are known.
+        size: how many bytes the file had.
+        content: its content.
+
+    Raises:
+        WeightsError: these tensors do not make such a file, or one is damaged.
+        OSError: it cannot be written.
+    """
+    (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
+    by_name = {source.name: source for source in sources}
+    found = content_of({source.name: source.digest or b"" for source in sources})
+    # Another version may have had another name for itself, which nobody needs.
+    for metadata in ({"writer": _WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
+        head = header.compose(planned.tensors, metadata, size - planned.data_size)
+        if found == content and len(head) + planned.data_size == size:
+            break
+    else:
+        raise WeightsError(
+            "", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found.hex()}"
+        )
+    with files.replacing(path) as file:
+        file.write(head)
+        for tensor in planned.tensors:
+            _write_tensor(file, tensor.size, by_name[tensor.name])
+
+
 def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> WrittenFile:
     head = head_of(planned)
     digests = {}

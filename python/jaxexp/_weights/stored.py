@@ -154,11 +154,11 @@ class Stored(WithDigests):
             _refuse(file, name, f"a tensor of {stored.size:,} bytes", str(tensor) if tensor else "none of this name")
         return file, tensor
 
-    def whole_files(self) -> list[Source]:
-        """The tensors as they are written elsewhere, from where the files can be made again.
+    def check_whole(self) -> None:
+        """Looks whether the table has all tensors of its files, so that these can be made again from it.
 
         Raises:
-            WeightsError: a file has others, too; or as in `find`.
+            WeightsError: a file has others, too.
         """
         for number, file in enumerate(self.table.files):
             digests = {tensor.name: tensor.digest for tensor in self.table.tensors if tensor.file == number}
@@ -166,7 +166,6 @@ class Stored(WithDigests):
                 opened = self._open(number)
                 _refuse(opened, "", f"only the tensors of {os.path.basename(self.path)!r}, content {found.hex()}",
                         f"content {file.content.hex()}")  # fmt: skip
-        return self.sources()
 
     def check_files(self) -> None:
         """Looks whether all files are there, and have the tensors. No tensor is read.
