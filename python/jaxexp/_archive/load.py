@@ -54,7 +54,9 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
     from .member_weights import of_table
 
     for i, program in enumerate(loaded):
-        found = None if isinstance(program, Exception) else weights_in_trailer(program)
+        if isinstance(program, Exception):
+            continue
+        found = weights_in_trailer(program)
         if found is None or not opened.has_tensors(found):
             continue
         label = opened.label(opened.index.name(numbers[i]))

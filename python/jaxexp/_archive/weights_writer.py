@@ -17,7 +17,13 @@ from jaxexp._safetensors.writing import Source, head_of
 class File(Protocol):
     """The file of an archive that is being written."""
 
-    end: int
+    @property
+    def end(self) -> int:
+        """Where the next bytes go."""
+        ...
+
+    @end.setter
+    def end(self, end: int) -> None: ...
 
     def write_at(self, position: int, *parts: Any) -> None: ...
 

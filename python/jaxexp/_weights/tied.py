@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
@@ -50,4 +51,4 @@ def _difference(one: Any, other: Any) -> str | None:
 
 
 def _is_readable(array: Any) -> bool:
-    return not isinstance(array, jax.Array) or (not isinstance(array, jax.core.Tracer) and array.is_fully_addressable)
+    return not isinstance(array, jax.Array) or (not isinstance(array, Tracer) and array.is_fully_addressable)
