@@ -88,7 +88,7 @@ def test_without_weights(weights: Any) -> None:
 
 def test_there_is_nothing_to_take() -> None:
     with pytest.raises(ExportError, match="closes over no array that could be a weight"):
-        jaxexp.export(jax.jit(jnp.sin), weights=True)(X)
+        jaxexp.export(jax.jit(jnp.sin), weights={"w": X})(X)
 
 
 def test_a_warning_is_about_the_line_that_exports() -> None:

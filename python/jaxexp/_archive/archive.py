@@ -126,9 +126,9 @@ class Archive(Mapping[str, "Handle"]):
             ExportError: another process is changing it.
             OSError: the file cannot be read or written.
         """
-        from . import writer
+        from .compacting import compact
 
-        writer.compact(path, share_modules)
+        compact(path, share_modules)
 
     @property
     def name(self) -> str:
@@ -137,6 +137,12 @@ class Archive(Mapping[str, "Handle"]):
     @property
     def unfinished_bytes(self) -> int:
         return self._opened.unfinished_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """How many bytes of weights are in the file, each tensor counted once."""
+        with self._opened.placed():
+            return sum(size for _, _, size in self._opened.index.tensors())
 
     def __getitem__(self, name: str) -> Handle:
         number = self._opened.find(name) if self._includes(name) else None
@@ -215,7 +221,8 @@ class Archive(Mapping[str, "Handle"]):
         """Checks every byte of the archive, without JAX.
 
         This checks the index, each artifact (the digest of all its bytes, then everything that `deserialize` checks),
-        and the directory that `unzip` uses. For an archive from `glob`, only its members are checked.
+        the weights (all of their bytes), and the directory that `unzip` uses. For an archive from `glob`, only its
+        members and their weights are checked.
 
         Args:
             workers: how many threads; None for as many as there are CPUs.

@@ -12,6 +12,7 @@ from jaxexp._io.files import named_in_errors
 from jaxexp._public import public
 
 from . import load
+from .member_weights import of_artifact
 from .opened import Opened
 from .summary import Summary, of_member
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jaxexp._artifact.inspection import Inspection
     from jaxexp._exported import Exported
     from jaxexp._read.policy import Policy
+    from jaxexp._weights.stored import WithDigests
 
 
 @public
@@ -63,6 +65,9 @@ class Handle:
     def load(self, *, policy: Policy | None = None, verify: bool = False) -> Exported:
         """The function, as from `jaxexp.load`. Of a local file, a large module is read when the function is called.
 
+        If its weights are in the archive, it is a `BoundExported`. They are mapped, or fetched from a URL, when they
+        are first used.
+
         Without a policy, the same object is returned again as long as it is in use, with the code that was compiled for
         it.
 
@@ -85,6 +90,9 @@ class Handle:
 
             with self._placed():
                 verify_modules(exported)
+            weights: Any = exported.weights
+            if weights:
+                weights.check_digests()
         return exported
 
     def load_and_keep(self) -> Exported:
@@ -102,6 +110,16 @@ class Handle:
         """
         with self._placed():
             return self._opened.artifact_bytes(self._number)
+
+    def stored_weights(self) -> WithDigests | None:
+        """The weights of the function, where they are in the archive; None if there are none. Without JAX.
+
+        Raises:
+            DeserializationError: as in `read`.
+        """
+        with self._placed():
+            artifact = _native.Artifact(*self._opened.parts(self._number))
+            return of_artifact(self._opened, self._opened.label(self.name), artifact)
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """What the artifact says about itself, as from `jaxexp.inspect`."""

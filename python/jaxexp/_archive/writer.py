@@ -9,20 +9,24 @@ from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, UnsupportedError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._io import files, lock
-from jaxexp._io.sources import open_source
 from jaxexp._public import public
 from jaxexp._version import __version__
 
+from .appended import Appended
 from .member_metadata import metadata_text, stored_metadata
-from .opened import Opened
 from .summary import to_store
+from .weights_writer import WeightsWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Buffer
 
     from jaxexp._exported import Exported
+    from jaxexp._safetensors.writing import Source
+    from jaxexp._weights.stored import WithDigests
 
 _WRITER = f"jaxexp {__version__}"
 
@@ -39,6 +43,9 @@ class ArchiveWriter:
     functions with the same module, for example exported with different trees, need its space only once. A member that
     is stored under its own name is always an artifact that `jax.export` reads.
 
+    Weights are stored once for each content, whatever functions have them, in safetensors files in the folder
+    ``.jaxexp/weights``. Removed members leave them there, until `Archive.compact`.
+
     Args:
         share_modules: whether modules are shared between different artifacts.
     """
@@ -51,8 +58,9 @@ class ArchiveWriter:
         self._records = records
         self._start = end  # of the section that is written
         self._end = end
-        self._is_published = False
+        self.is_published = False
         self._share_modules = share_modules
+        self._weights = WeightsWriter(_File(self), records)
         self._context = contextlib.ExitStack()  # of the file: it is told how the block ended
         # What readers find here until the section is complete: nothing that is in it counts before.
         self._write_at(self._start, head := _native.archive_section_head(self._start))
@@ -72,7 +80,7 @@ class ArchiveWriter:
     @classmethod
     def appending(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
         with contextlib.ExitStack() as stack:
-            appended = stack.enter_context(_Appended(path))
+            appended = stack.enter_context(Appended(path))
             writer = appended.writer = cls(appended.file, appended.records, appended.end, share_modules, True)
             writer._context = stack.pop_all()
         return writer
@@ -98,7 +106,8 @@ class ArchiveWriter:
         Args:
             name: a relative path with ``/`` between its parts. It must not exist already, and must not be a folder of
                 other names. ``..``, backslashes and control characters are refused.
-            exported_or_bytes: a `jaxexp.Exported`, or a buffer with any artifact, which is stored as it is.
+            exported_or_bytes: a `jaxexp.Exported`, with its weights if it has some; or a buffer with any artifact,
+                which is stored as it is. (Use `add_file` for an artifact that has weights in files beside it.)
             vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
             metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The index keeps it.
                 `Handle.metadata` and the loaded function's `metadata` return it. The default is the metadata of the
@@ -107,23 +116,55 @@ class ArchiveWriter:
 
         Raises:
             ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
-                serialized or has weights.
+                serialized.
             DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
         own = None if metadata is None else metadata_text(metadata)
-        self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
+        function: Any = exported_or_bytes
+        if getattr(function, "weights", None):
+            from jaxexp._bound.archived import serialized
+
+            self._check_name(name)  # before weights are written
+            self._add(name, memoryview(serialized(function, self._add_weights, vjp_order, strict)), own)
+        else:
+            self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
+
+    def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
+        """Adds an artifact's file as it is, with the weights in files beside it.
+
+        Args:
+            name: as in `add`.
+            path: the file.
+            metadata: as in `add`.
+
+        Raises:
+            ExportError: the name cannot be used, or `metadata` is not JSON or too long.
+            DeserializationError: the file is not an artifact or is damaged, or its weights are missing or damaged.
+            OSError: a file cannot be read.
+        """
+        with files.named_in_errors(path):
+            blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
+            weights = weights_beside(path, blob)
+        self.add_with_weights(name, blob, weights, metadata)
+
+    def add_with_weights(
+        self, name: str, blob: Any, weights: WithDigests | None, metadata: Mapping[str, Any] | None
+    ) -> None:
+        """An artifact as it is, and the tensors that its trailer names, wherever they are now."""
+        own = None if metadata is None else metadata_text(metadata)
+        self._check_name(name)  # before weights are written
+        if weights is not None:
+            self._add_weights(weights.sources())
+        self._add(name, memoryview(blob), own)
+
+    def _add_weights(self, sources: Sequence[Source]) -> dict[str, bytes]:
+        """Stores tensors that are not there yet. Returns the digests of all by their names."""
+        return self._weights.add(sources)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
         """Returns the digest of what was added."""
-        try:
-            if not isinstance(name, str):
-                raise ValueError(f"it is no str, but a {type(name).__name__}")
-            if not _is_text(name):
-                raise ValueError("it is not UTF-8")
-            self._records.check_name(name)
-        except ValueError as error:
-            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
+        self._check_name(name)
         artifact = _native.Artifact(blob)
         modules = artifact.modules()
         size = artifact.size
@@ -143,6 +184,16 @@ class ArchiveWriter:
         else:
             self._store(name, blob, member, modules)
         return digest
+
+    def _check_name(self, name: str) -> None:
+        try:
+            if not isinstance(name, str):
+                raise ValueError(f"it is no str, but a {type(name).__name__}")
+            if not _is_text(name):
+                raise ValueError("it is not UTF-8")
+            self._records.check_name(name)
+        except ValueError as error:
+            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
 
     def remove(self, name: str) -> None:
         """Removes a member from the index. `Archive.compact` frees its bytes.
@@ -307,7 +358,7 @@ class ArchiveWriter:
         self._end += len(last)
         self._sync()
         head = _native.archive_section_head(self._start, self._end, last[-_native.ARCHIVE_END_SIZE :])
-        self._is_published = True  # from its first byte on: a reader may have seen it
+        self.is_published = True  # from its first byte on: a reader may have seen it
         self._write_at(self._start, head)
         self._sync()
 
@@ -317,80 +368,36 @@ class ArchiveWriter:
             os.fsync(self._file.fileno())
 
 
-def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
-    """What `Archive.compact` does."""
-    with lock.locked(path), _open(path) as old:
-        old.check()
-        _refuse_unknown_rest(old)
-        with ArchiveWriter.compacting(path, share_modules) as new:
-            for number, name in enumerate(old.names()):
-                with old.placed(name):
-                    member = old.index.member(number)
-                    blob = old.artifact_bytes(number)
-                    digest = new._add(name, blob, member.metadata if member.own_metadata else None)
-                    if digest != member.digest:
-                        raise DeserializationError(
-                            "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
-                        )
-
-
-class _Appended:
-    """An archive's file for writing, its members, and its end. After an exception the file is as it was, unless the new
-    section was published.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
-        self._lock = lock.locked(path)
-        self.records = _native.ArchiveRecords()
-        self.writer: ArchiveWriter | None = None
-
-    def __enter__(self) -> _Appended:
-        self.file = self._lock.__enter__()
-        try:
-            with _open(self._path) as opened:
-                _refuse_unknown_rest(opened)
-                with opened.placed():
-                    self.records.take(opened.index)
-                self.end = opened.end
-            self.file.truncate(self.end)  # who was here before was interrupted
-        except BaseException as error:
-            self._lock.__exit__(type(error), error, error.__traceback__)
-            raise
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            if error is not None and not (self.writer is not None and self.writer._is_published):
-                self.file.truncate(self.end)
-        finally:
-            self._lock.__exit__(kind, error, trace)
-
-
-def _refuse_unknown_rest(opened: Opened) -> None:
-    """Refuses to write where it would cut off what no append has left, unless that is nothing but zeros.
+def weights_beside(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
+    """The weights of an artifact, in files beside its own; None if it has none.
 
     Raises:
-        DeserializationError: there is something else behind the archive.
+        DeserializationError: it is not an artifact. Or other tensors are in these files, too, which would get lost.
     """
-    if opened.rest_is_known or not opened.unfinished_bytes:
-        return
-    position, size = opened.end, opened.source.size
-    while position < size:
-        part = min(size - position, 1 << 20)
-        if opened.source.read(position, part).strip(b"\0"):
-            error = DeserializationError(
-                "",
-                f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
-                f"{opened.unfinished_bytes} bytes of something else; cut them off if nobody needs them",
-            )
-            error.file = opened.source.name
-            raise error
-        position += part
+    found = _native.Artifact(blob).weights()
+    if found is None:
+        return None
+    from jaxexp._weights.stored import Stored, Table
+
+    stored = Stored(path, Table.of_trailer(*found))
+    stored.check_whole()
+    return stored
 
 
-def _open(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
-    return contextlib.closing(Opened(open_source(path, {})))
+class _File:
+    """The file of an archive, for the writer of its weights."""
+
+    def __init__(self, writer: ArchiveWriter) -> None:
+        self._writer = writer
+        self.write_at, self.read = writer._write_at, writer._read
+
+    @property
+    def end(self) -> int:
+        return self._writer._end
+
+    @end.setter
+    def end(self, end: int) -> None:
+        self._writer._end = end
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
@@ -406,8 +413,6 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
     from jaxexp._exported import Exported
 
     if isinstance(exported_or_bytes, Exported):
-        if exported_or_bytes.weights:
-            raise UnsupportedError(f"{exported_or_bytes.fun_name} has weights, which archives do not hold: add unbound")
         return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
     raise ExportTypeError(
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "

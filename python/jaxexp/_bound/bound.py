@@ -50,15 +50,18 @@ class BoundExported(Exported):
         )
 
     @classmethod
-    def of(cls, program: Exported, weights: Weights | Mapping[str, Any]) -> BoundExported:
+    def of(
+        cls, program: Exported, weights: Weights | Mapping[str, Any], other_names: Mapping[str, str] | None = None
+    ) -> BoundExported:
         """A program with its weights.
 
         Args:
             program: a function whose first argument is the dict of the weights.
             weights: the weights, or arrays that fit the program.
+            other_names: with arrays: of tied weights, each further name with the weight's own one.
         """
         if not isinstance(weights, Weights):
-            weights = Weights(types_of(program), weights)
+            weights = Weights(types_of(program), weights, (), other_names)
         bound = object.__new__(cls)
         bound.__dict__.update(data.bare(program).__dict__, _unbound=program, _bound=Bound(program, weights))
         return bound
@@ -170,7 +173,11 @@ class BoundExported(Exported):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its artifact, and the weights as arrays."""
-        return operator.methodcaller("bind", dict(self.weights)), (self.unbound,)
+        bind = operator.methodcaller("bind", dict(self.weights))
+        return bind, (self.unbound,), self.weights.other_names
+
+    def __setstate__(self, other_names: dict[str, str]) -> None:
+        self.weights.other_names.update(other_names)
 
 
 def types_of(program: Exported) -> dict[str, Any]:
@@ -181,19 +188,23 @@ def types_of(program: Exported) -> dict[str, Any]:
     return types
 
 
-def _flatten(bound: BoundExported) -> tuple[tuple[dict[str, Any]], Exported]:
+_Unflattened = tuple[Exported, tuple[tuple[str, str], ...]]  # the program, and other names of its weights
+
+
+def _flatten(bound: BoundExported) -> tuple[tuple[dict[str, Any]], _Unflattened]:
     weights = bound.weights
-    return (dict(zip(weights, weights.arrays(), strict=True)),), bound.unbound
+    return (dict(zip(weights, weights.arrays(), strict=True)),), (bound.unbound, tuple(weights.other_names.items()))
 
 
-def _flatten_with_keys(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str, Any]]], Exported]:
-    (weights,), program = _flatten(bound)
-    return ((jax.tree_util.GetAttrKey("weights"), weights),), program
+def _flatten_with_keys(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str, Any]]], _Unflattened]:
+    (weights,), rest = _flatten(bound)
+    return ((jax.tree_util.GetAttrKey("weights"), weights),), rest
 
 
-def _unflatten(program: Exported, children: Iterable[Any]) -> BoundExported:
+def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
     (leaves,) = children
-    return BoundExported.of(program, Weights.of_leaves(types_of(program), leaves))
+    program, other_names = rest
+    return BoundExported.of(program, Weights.of_leaves(types_of(program), leaves, dict(other_names)))
 
 
 jax.tree_util.register_pytree_with_keys(BoundExported, _flatten_with_keys, _unflatten, _flatten)

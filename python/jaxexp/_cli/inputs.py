@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MEMBER = "::"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,10 @@ class Source:
             return self.handle.read()
         with named_in_errors(self.path):
             return mapped(self.path)
+
+    def stored_weights(self) -> Any:
+        """The weights of a member, where its archive has them; None of a file."""
+        return None if self.handle is None else self.handle.stored_weights()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +166,8 @@ def is_archive(path: str) -> bool:
 
 
 def files(folder: Path, include: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
-    """The files in a folder in the order of their names, without those that are hidden.
+    """The files in a folder in the order of their names, without those that are hidden, and without files of weights,
+    which belong to the artifacts beside them.
 
     Args:
         folder: where to look.
@@ -174,5 +180,7 @@ def files(folder: Path, include: tuple[str, ...], *, recursive: bool) -> Iterato
         if entry.is_dir():
             if recursive and not entry.is_symlink():
                 yield from files(entry, include, recursive=True)
-        elif not include or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in include):
+        elif not entry.name.endswith(_WEIGHTS) and any(
+            fnmatch.fnmatchcase(entry.name, pattern) for pattern in include or ["*"]
+        ):
             yield entry

@@ -32,37 +32,30 @@ def command(
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
     The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
-    that folder. Damaged artifacts are refused. The archive appears, or changes, when everything is written. Metadata
-    goes into the index of the archive; the artifacts stay as they are. JAX is not imported.
+    that folder. Weights in files beside artifacts are packed, too, each tensor once. Damaged artifacts are refused. The
+    archive appears, or changes, when everything is written. Metadata goes into the index of the archive; the artifacts
+    stay as they are. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)
     from jaxexp._archive.archive import Archive
+    from jaxexp._archive.writer import weights_beside
 
     notes = dict(map(_entry, metadata)) or None
     found = _named(paths, include)
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         for name, source in found.items():
-            data = _without_weights(source, inputs.checked(source).buffer)
+            data = inputs.checked(source).buffer
             if force and name in writer:
                 writer.remove(name)
-            writer.add(name, data, metadata=notes)
+            beside = None if source.path is None else weights_beside(source.path, data)
+            writer.add_with_weights(name, data, beside or source.stored_weights(), notes)
             advance(1)
     page = Page()
     page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "
               f"{os.path.getsize(archive):,} bytes")  # fmt: skip
     page.write()
-
-
-def _without_weights(source: inputs.Source, buffer: Any) -> Any:
-    from jaxexp import _native
-
-    if _native.Artifact(buffer).weights() is not None:
-        raise click.ClickException(
-            f"{source.name!r} has weights in files beside it, which an archive does not hold: keep it as a file"
-        )
-    return buffer
 
 
 def _entry(text: str) -> tuple[str, Any]:
