@@ -193,8 +193,14 @@ class Exported(ExportedData):
         )
 
     def __repr__(self) -> str:
-        # Short, because it ends up in the locations of modules that call the function.
-        return f"Exported({self.fun_name}: {len(self.in_avals)} arguments, {len(self.out_avals)} results)"
+        from jaxexp._view.line import line
+
+        return line(self, len(self.weights))
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import of_exported
+
+        return of_exported(self, len(self.weights))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Functions are pickled as artifacts, loaded ones with the VJPs that they were loaded with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import fnmatch
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from jaxexp._errors import DeserializationError
 from jaxexp._io.sources import open_source
 from jaxexp._public import public
+from jaxexp._view.facts import bytes_in_words, counted
 
 from . import load, verify
 from .handle import Handle
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from jaxexp._read.policy import Policy
 
     from .writer import ArchiveWriter
+
+
+# Members of a card in a notebook.
+_SHOWN = 50
 
 
 @public
@@ -160,7 +166,17 @@ class Archive(Mapping[str, "Handle"]):
         return len(self._opened.index) if self._names is None else len(self._names)
 
     def __repr__(self) -> str:
-        return f"Archive({self.name!r}: {len(self)} artifacts)"
+        size = f", {bytes_in_words(self._opened.end)}" if self._names is None else ""
+        return f"Archive({self.name!r}: {counted(len(self), 'artifact')}{size})"
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import table_card
+
+        lines = [
+            (name, str(handle.summary), bytes_in_words(handle.size))
+            for name, handle in itertools.islice(self.items(), _SHOWN)
+        ]
+        return table_card(repr(self), ("name", "function", "size"), lines, len(self) - len(lines))
 
     def glob(self, pattern: str) -> Archive:
         """The members whose names match a pattern, as an archive of the same file.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._artifact.inspect import described
+from jaxexp._errors import DeserializationError
 from jaxexp._io.files import named_in_errors
 from jaxexp._public import public
+from jaxexp._view.facts import bytes_in_words, counted, cut
 
 from . import load
 from .member_weights import of_artifact
@@ -136,7 +138,27 @@ class Handle:
         return self._opened.placed(self.name)
 
     def __repr__(self) -> str:
-        return f"Handle({self.name!r} in {self._opened.source.name!r})"
+        place = f"{self.name!r} in {self._opened.source.name!r}"
+        try:
+            return f"Handle({place}: {cut(str(self.summary))}, {bytes_in_words(self.size)})"
+        except (DeserializationError, OSError):  # the index is read where it is needed
+            return f"Handle({place})"
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import rows_card
+
+        summary = self.summary
+        rows = {
+            "function": summary.fun_name,
+            "platforms": f"{', '.join(summary.platforms)}, for {counted(summary.nr_devices, 'device')}",
+            "written by": f"JAX {summary.jax_version or summary.writer}",
+            "size": bytes_in_words(self.size),
+            "derivatives": f"VJPs up to order {summary.vjp_order}" if summary.vjp_order else "no VJP",
+            counted(summary.argument_count, "argument"): ", ".join(summary.arguments),
+            counted(summary.result_count, "result"): ", ".join(summary.results),
+            "digest": self.digest,
+        }
+        return rows_card(self.name, rows.items())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Handle):

@@ -164,13 +164,6 @@ class BoundExported(Exported):
     def __hash__(self) -> int:
         return hash(self.unbound)
 
-    def __repr__(self) -> str:
-        others = len(self.in_avals) - len(self.weights)
-        return (
-            f"BoundExported({self.fun_name}: {len(self.weights)} weights, {others} arguments, "
-            f"{len(self.out_avals)} results)"
-        )
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its artifact, and the weights as arrays."""
         bind = operator.methodcaller("bind", dict(self.weights))

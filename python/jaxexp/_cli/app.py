@@ -15,7 +15,7 @@ from jaxexp._version import __version__
 
 from .complaints import FAILED, INTERRUPTED, complain, said_of_any
 
-_COMMANDS = ("inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench")
+_COMMANDS = ("inspect", "view", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench")
 # As diff(1) does: 1 says that two things differ.
 _FAILED = {"diff": 2}
 

@@ -309,6 +309,12 @@ def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatib
     return exported
 
 
+def module_size(exported: ExportedData) -> int:
+    """How many bytes the module has; it is not read."""
+    artifact = _artifact_of(exported)
+    return len(exported.mlir_module_serialized) if artifact is None else artifact.module_size
+
+
 def _artifact_of(exported: ExportedData) -> Artifact | None:
     """The artifact that holds the module; None once the module was made as bytes."""
     attributes = exported.__dict__
@@ -358,9 +364,7 @@ def _without_scope(aval: Any) -> tuple[Any, ...]:
 
 def _hash(exported: ExportedData) -> int:
     # The module takes part by its length: walking it would cost more than the calls that need the hash.
-    artifact = _artifact_of(exported)
-    size = len(exported.mlir_module_serialized) if artifact is None else artifact.module_size
-    return hash((signature(exported), size))
+    return hash((signature(exported), module_size(exported)))
 
 
 def _vjp(exported: E) -> E:
