@@ -30,7 +30,7 @@ REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["b
 DOCS_REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all docs runtime fuzz sanitize bench matrix interop shadow lint format clean
+.PHONY: help demo check test test-all docs runtime fuzz sanitize bench counts matrix wheel interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -69,8 +69,15 @@ sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer an
 bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
+# `make test-all` compares with them.
+counts: $(INSTALLED)  ## count the instructions of core operations with valgrind, and keep them in bench/counts.json
+	@$(BIN)/python -m bench counts --update
+
 matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
+
+wheel: $(NOX)  ## build the wheel from the source distribution for each Python here, and use it where there is no compiler
+	@$(BIN)/nox --session wheel $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
 interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some), and that IREE runs it
