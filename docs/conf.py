@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+# Pages that are files of the checkout's root.
+COPIES = {"contributing": "CONTRIBUTING.md", "releasing": "RELEASING.md", "changelog": "CHANGELOG.md"}
 LINK = re.compile(r"^- \[[^\]]*\]\(([^)#]+)\.md\)", re.MULTILINE)
 
 project = "jaxexp"
@@ -71,9 +73,16 @@ def contents() -> str:
 
 
 def prepare(app: Any, name: str, source: list[str]) -> None:
-    """The first page gets the contents. Files outside of this folder are named by their paths in the checkout."""
+    """Gives the first page its contents, and copies their text; names files elsewhere by their paths."""
     if name == "index":
         source[0] += "\n" + contents()
+    if name in COPIES:
+        original = HERE.parent / COPIES[name]
+        app.env.note_dependency(str(original))
+        text = original.read_text(encoding="utf-8").replace("](docs/", "](")
+        for page, file in COPIES.items():
+            text = text.replace(f"]({file})", f"]({page}.md)")
+        source[0] = re.sub(r"\[[^\]]*\]\((?![a-z]+:|[^)]*\.md)([^)#]+)\)", r"`\1`", text)
     source[0] = re.sub(r"\[[^\]]*\]\((?:\.\./)+((?:cpp|schema|tests|bench|python)/[^)]*)\)", r"`\1`", source[0])
 
 
