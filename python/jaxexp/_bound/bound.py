@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -104,6 +104,14 @@ class BoundExported(Exported):
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> BoundExported:
         program = self.__dict__["_bound"].specialize(args_specs, kwargs_specs)
         return BoundExported.of(program, self.weights)
+
+    def raised(self) -> Callable[..., Any]:
+        """As `Exported.raised`. The weights are constants of what it is traced into."""
+        return self.__dict__["_bound"].raised()  # type: ignore[no-any-return]
+
+    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
+        """As `Exported.jaxpr`. The weights are arguments in front; none is read."""
+        return self.__dict__["_bound"].jaxpr(args_specs, kwargs_specs)
 
     def save(
         self,

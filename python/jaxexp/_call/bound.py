@@ -65,9 +65,34 @@ class Bound:
         n = first_argument.count(self.program.in_tree)
         # Here, because the errors for all arguments would count the weights, too.
         abstract_eval(*specialized_avals(self.rest, args_specs, kwargs_specs), exported=self.rest)
+        return specialize(self.program, (self._first(self.program.in_avals[:n]), *args_specs), kwargs_specs)
+
+    def raised(self) -> Callable[..., Any]:
+        """The function of the other arguments, read back into JAX."""
+        from .read_back import raised
+
+        function = raised(self.program)
+
+        def with_weights(*args: Any, **kwargs: Any) -> Any:
+            trees.leaves_and_out_tree(self.rest, args, kwargs)  # whose errors do not count the weights
+            return function(self._first(self.weights.arrays()), *args, **kwargs)
+
+        with_weights.__name__ = with_weights.__qualname__ = self.program.fun_name
+        return with_weights
+
+    def jaxpr(self, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Any:
+        """The jaxpr of the program, for specs of the other arguments."""
+        from .read_back import jaxpr
+
+        if not args_specs and not kwargs_specs:
+            return jaxpr(self.program, (), {})
+        trees.leaves_and_out_tree(self.rest, args_specs, kwargs_specs)
+        return jaxpr(self.program, (self._first(self.weights.specs()), *args_specs), kwargs_specs)
+
+    def _first(self, leaves: Sequence[Any]) -> Any:
+        """The program's first argument."""
         args, _ = self.program.in_tree.children()
-        weights = jax.tree_util.tree_unflatten(args.children()[0], self.program.in_avals[:n])
-        return specialize(self.program, (weights, *args_specs), kwargs_specs)
+        return jax.tree_util.tree_unflatten(args.children()[0], leaves)
 
 
 def bound_of(exported: ExportedData) -> Bound | None:
