@@ -88,7 +88,7 @@ class Handle:
             from jaxexp._read.load import give_executables, refuse_both
 
             refuse_both(self.name, policy, executables)
-            exported = load.load(self._opened, [self.name], 1, "raise", None)[0]
+            exported: Exported = load.load(self._opened, [self.name], 1, "raise", None)[0]
             give_executables(exported, executables)
         else:
             exported = self._loaded(policy)
