@@ -28,7 +28,7 @@ CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o 
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all runtime fuzz sanitize bench matrix interop shadow lint format clean
+.PHONY: help demo check test test-all runtime fuzz sanitize bench matrix wheel interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -66,6 +66,9 @@ bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK
 
 matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
+
+wheel: $(NOX)  ## build the wheel from the source distribution for each Python here, and use it where there is no compiler
+	@$(BIN)/nox --session wheel $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
 interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some), and that IREE runs it

@@ -15,36 +15,35 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._function.data import ExportedData
 from jaxexp._module import batch_dim
 
+from . import mapped_lowering  # noqa: F401  (gives a rule)
 from .looped import partitions, reshaped
 from .mapped import Element, Level, mapped_p
-from .primitive import abstract_eval, call_exported_p, pushforward_p
+from .primitive import abstract_eval
 
 
-def _batching_rule(primitive: Any) -> Callable[..., Any]:
-    def rule(
-        axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, exported: ExportedData, **params: Any
-    ) -> tuple[Any, Any]:
-        wrt, batch = params.get("wrt"), batch_dim.of(exported)
-        led = None if batch is None else (batch.arguments, batch.results)
-        results = params.get("results")
-        if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
-            led = (*led[0], *(led[0][i] for i in wrt)), led[1]
-        if led is not None and results is not None:
-            led = led[0], tuple(led[1][i] for i in results)
+def batch_call(
+    primitive: Any, axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, exported: ExportedData, **params: Any
+) -> tuple[Any, Any]:
+    """The rule of `call_exported_p` and of `pushforward_p`."""
+    wrt, batch = params.get("wrt"), batch_dim.of(exported)
+    led = None if batch is None else (batch.arguments, batch.results)
+    results = params.get("results")
+    if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
+        led = (*led[0], *(led[0][i] for i in wrt)), led[1]
+    if led is not None and results is not None:
+        led = led[0], tuple(led[1][i] for i in results)
 
-        def fits(avals: Sequence[Any]) -> bool:
-            assert batch is not None
-            try:
-                abstract_eval(*avals[: len(exported.in_avals)], exported=batch.constrained)
-            except ExportError:
-                return False
-            return True
+    def fits(avals: Sequence[Any]) -> bool:
+        assert batch is not None
+        try:
+            abstract_eval(*avals[: len(exported.in_avals)], exported=batch.constrained)
+        except ExportError:
+            return False
+        return True
 
-        bind = functools.partial(primitive.bind, exported=exported, **params)
-        element = Element(exported, wrt, tuple(range(len(exported.out_avals)) if results is None else results))
-        return _run(bind, axis_data, args, dims, led, fits, element, ())
-
-    return rule
+    bind = functools.partial(primitive.bind, exported=exported, **params)
+    element = Element(exported, wrt, tuple(range(len(exported.out_avals)) if results is None else results))
+    return _run(bind, axis_data, args, dims, led, fits, element, ())
 
 
 def _batch_mapped(
@@ -180,6 +179,4 @@ def _fold(
     return list(map(unfolded, bind(*map(folded, args, batched, led_args)), led_results))
 
 
-_jax.fancy_primitive_batchers[call_exported_p] = _batching_rule(call_exported_p)
-_jax.fancy_primitive_batchers[pushforward_p] = _batching_rule(pushforward_p)
 _jax.fancy_primitive_batchers[mapped_p] = _batch_mapped

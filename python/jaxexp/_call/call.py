@@ -15,7 +15,7 @@ from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._module import custom_calls, mlir
 
-from . import batching, derivatives, lowering, mapped_lowering, trees  # noqa: F401  (all but trees give rules)
+from . import rules, trees  # noqa: F401  (rules are what calls are traced with)
 from .primitive import call_exported_p
 from .shared import MAKING, first_of_equals, have_same_nodes
 

@@ -7,7 +7,7 @@ is computed from the VJP of the VJP, whose part that belongs to the cotangents i
 The parameter `results` says which results are wanted, where that is not all of them. The compiler then drops what
 computes the others: a gradient by the inputs of a model does not compute that by its weights.
 
-Their rules are in `lowering`, `derivatives` and `batching`.
+Their rules are in `lowering`, `derivatives` and `batching` (see `rules`).
 """
 
 from __future__ import annotations

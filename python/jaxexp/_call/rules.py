@@ -1,0 +1,24 @@
+"""What JAX does with the primitives of calls. The rules of `jax.vmap` are imported when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxexp import _jax
+
+from . import derivatives, lowering  # noqa: F401  (they give rules)
+from .primitive import call_exported_p, pushforward_p
+
+
+def _batching_rule(primitive: Any) -> Callable[..., Any]:
+    def rule(*mapped: Any, **params: Any) -> Any:
+        from . import batching
+
+        return batching.batch_call(primitive, *mapped, **params)
+
+    return rule
+
+
+for _primitive in (call_exported_p, pushforward_p):
+    _jax.fancy_primitive_batchers[_primitive] = _batching_rule(_primitive)
