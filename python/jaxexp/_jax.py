@@ -72,6 +72,7 @@ try:
     from jax._src.interpreters import ad, batching, mlir, pxla
     from jax._src.lax import lax, linalg
     from jax._src.lib import _jax as jaxlib
+    from jax._src.lib import version_str as jaxlib_version
     from jax._src.lib import xla_client
     from jax._src.lib.mlir import ir as _ir
     from jax._src.lib.mlir import passmanager as passmanager
@@ -81,6 +82,7 @@ try:
     from jax._src.random import prng
 
     jax_export_module = jax_export
+    jaxlib_release, jaxlib_folder = jaxlib_version, os.path.dirname(xla_client.__file__)
     jax_exporter = _exporter
 
     ir: Any = _ir  # its stubs know only the generated half of each operation

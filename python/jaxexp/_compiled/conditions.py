@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
-import jaxlib.version
 
 from jaxexp import _jax, _native
 from jaxexp._function import data
@@ -65,7 +63,7 @@ def of_machine(devices: Sequence[Any]) -> dict[str, str]:
     return {
         "jaxexp": __version__,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.version.__version__,
+        "jaxlib": _jax.jaxlib_release,
         "build of jaxlib": _build(),
         "platform": client.platform,
         "platform version": client.platform_version,
@@ -87,7 +85,7 @@ def _flags(name: str) -> str:
 @functools.cache
 def _build() -> str:
     """A digest of jaxlib's libraries: builds of one version may differ."""
-    folder = Path(jaxlib.__file__).parent
+    folder = Path(_jax.jaxlib_folder)
     hashed = hashlib.sha256()
     if listed := _listed_libraries(folder):
         hashed.update("\n".join(listed).encode())
@@ -100,7 +98,7 @@ def _build() -> str:
 def _listed_libraries(folder: Path) -> list[str]:
     """The lines of a wheel's list of files that have the digests of its libraries; none if it was no wheel."""
     try:
-        text = (folder.parent / f"jaxlib-{jaxlib.version.__version__}.dist-info" / "RECORD").read_text()
+        text = (folder.parent / f"jaxlib-{_jax.jaxlib_release}.dist-info" / "RECORD").read_text()
     except OSError:
         return []
     libraries = (".so,", ".dylib,", ".dll,", ".pyd,")
