@@ -64,6 +64,7 @@ def test_code_of_the_same_machine_is_used(written: Path, subprocess_env: Environ
     }
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("devices", [1, 8])
 def test_other_numbers_of_devices(written: Path, devices: int, subprocess_env: Environment) -> None:
@@ -71,6 +72,7 @@ def test_other_numbers_of_devices(written: Path, devices: int, subprocess_env: E
     assert reasons(states) == {"XLA_FLAGS"}
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("flag", ["--xla_cpu_max_isa=SSE4_2", "--xla_cpu_enable_fast_math=true"])
 def test_other_flags(written: Path, flag: str, subprocess_env: Environment) -> None:
