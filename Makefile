@@ -28,7 +28,7 @@ CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o 
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all runtime fuzz sanitize bench matrix wheel interop shadow lint format clean
+.PHONY: help demo check test test-all runtime fuzz sanitize bench counts matrix wheel interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -63,6 +63,10 @@ sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer an
 # A partial run is not for docs/benchmarks.md.
 bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
+
+# `make test-all` compares with them.
+counts: $(INSTALLED)  ## count the instructions of core operations with valgrind, and keep them in bench/counts.json
+	@$(BIN)/python -m bench counts --update
 
 matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)

@@ -130,8 +130,8 @@ try:
     describe_argument = shape_poly.pretty_print_dimension_descriptor
     describe_key_path = shape_poly.args_kwargs_path_to_str
     dimension_of_sorted_terms = shape_poly._DimExpr._normalize_sorted_terms
-    DimFactor = shape_poly._DimFactor
-    DimTerm = shape_poly._DimTerm
+    DimExpr, DimTerm, DimFactor = shape_poly._DimExpr, shape_poly._DimTerm, shape_poly._DimFactor
+    dim_term_one = shape_poly._DimTerm_one
     _SymbolicConstraint = shape_poly._SymbolicConstraint
     _Comparator = shape_poly.Comparator
     _dimension_of_variable, _dimension_of_operation = shape_poly._DimExpr._from_var, shape_poly._DimExpr._from_operation

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._raise import function, table
+from jaxexp._raise import table
 from jaxexp._raise.program import Step
 from kit.corpus import arr
 from kit.raising import assert_same_bits
+from kit.snippets import SNIPPETS
 
 X, Y = arr(4), arr(4, seed=1)
 TABLE = arr(30, 4, seed=2)
@@ -123,22 +124,31 @@ def test_weak_types_and_explicit_meshes() -> None:
         assert_same_bits(jax.jit(exported.raised())(x, y), exported.call(X, Y))
 
 
-def test_eager_calls_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    original = function.staged
-
-    def counting(*args: Any) -> Any:
-        made.append(args)
-        return original(*args)
-
-    monkeypatch.setattr(function, "staged", counting)
+def test_traced_once(steps: list[str]) -> None:
     raised = loaded(long, X, Y).raised()
     first = raised(X, Y)
     assert_same_bits(raised(X, Y), first)
-    assert len(made) == 1
+    assert len(steps) == 3
     with jax.default_matmul_precision("float32"):
         raised(X, Y)
-    assert len(made) == 2  # what JAX's settings change is traced again
+    assert len(steps) == 6  # under other settings, JAX may trace something else
+
+
+def test_functions_of_the_module(steps: list[str]) -> None:
+    """Long ones are staged by themselves, however often they are called."""
+    function = jax.jit(long)
+    exported = loaded(lambda x, y: function(*function(x, y)), X, Y)
+    found = jax.jit(exported.raised())(X, Y)
+    assert sorted(steps) == ["func.call", "stablehlo.multiply", "stablehlo.sine", "stablehlo.subtract"]
+    assert_same_bits(found, exported.call(X, Y))
+    mapped = jax.vmap(exported.call)(np.stack([X, Y]), np.stack([Y, X]))
+    for row, x, y in ((0, X, Y), (1, Y, X)):
+        for column, expected in zip(mapped, exported.call(x, y), strict=True):
+            np.testing.assert_allclose(column[row], expected, rtol=1e-4)
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x, y = (jax.device_put(z, jax.sharding.NamedSharding(mesh, jax.P("i"))) for z in (X, Y))
+        assert_same_bits(jax.jit(exported.raised())(x, y), exported.call(X, Y))
 
 
 def test_refusals_name_the_operation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +158,10 @@ def test_refusals_name_the_operation(monkeypatch: pytest.MonkeyPatch) -> None:
         jaxexp.UnsupportedError, match=r"stablehlo.sine \(became float32\[7\] instead of float32\[4\]\)"
     ):
         jax.jit(loaded(long, X, Y).raised())(X, Y)
+
+
+def test_what_jax_does_not_map_is_named() -> None:
+    snippet = SNIPPETS["reduce from an argument"]
+    batches = [np.stack([array, array]) for array in snippet.arguments()]
+    with pytest.raises(jaxexp.UnsupportedError, match=r"stablehlo\.reduce \(NotImplementedError"):
+        jax.vmap(snippet.exported().raised())(*batches)

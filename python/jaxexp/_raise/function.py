@@ -64,11 +64,14 @@ class Raised:
         return self._run(arrays, self.block)
 
     def _as_one(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        equation = _staged(self, tuple(map(jax.typeof, arguments)))
+        equation = staged(self.block, tuple(map(jax.typeof, arguments)), self.exported.fun_name)
         if equation is None:
             return self.block(arguments)
         primitive, params = equation
-        results: Sequence[Any] = primitive.bind(*arguments, **params)
+        try:
+            results: Sequence[Any] = primitive.bind(*arguments, **params)
+        except NotImplementedError:  # JAX does not map an operation, and does not say which
+            results = self.block(arguments)
         return results
 
     def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
@@ -79,11 +82,6 @@ class Raised:
             results = run((*prefix, *arguments))
             left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
             return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
-
-
-@_jax.cached_with_first()
-def _staged(function: Raised, avals: tuple[Any, ...]) -> tuple[Any, dict[str, Any]] | None:
-    return staged(function.block, avals, function.exported.fun_name)
 
 
 def _entering(array: Any, aval: Any) -> Any:

@@ -17,6 +17,7 @@ from .operation import Function, Many, Operation, Read
 from .outer_products import in_order
 from .program import ALIAS, Block, Step
 from .refused import RefusedError
+from .staged import staged
 
 # What a module, a function, or one of its arguments and results may say that does not change what is computed: names,
 # visibility, and requests about memory. Shardings change nothing on one device.
@@ -26,6 +27,9 @@ _OF_FUNCTIONS = re.compile(r"sym_name|function_type|sym_visibility|arg_attrs|res
 _OF_VALUES = re.compile(
     r"jax\.(result_info|arg_info|buffer_donor|global_constant)|tf\.aliasing_output|mhlo\.(layout_mode|memory_kind)"
 )
+
+# Functions of so many steps are traced in no time.
+_SHORT = 50
 
 
 class _Reading(NamedTuple):
@@ -294,8 +298,16 @@ def _jitted(name: str, block: Block) -> Any:
     def function(*arguments: Any) -> Any:
         return block(arguments)
 
+    def long(*arguments: Any) -> Any:
+        equation = staged(block, tuple(map(jax.typeof, arguments)), name)
+        if equation is None:
+            return jitted(*arguments)
+        primitive, params = equation
+        return primitive.bind(*arguments, **params)
+
     function.__name__ = function.__qualname__ = name
-    return jax.jit(function)
+    jitted = jax.jit(function)
+    return long if len(block.steps) > _SHORT else jitted
 
 
 def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:

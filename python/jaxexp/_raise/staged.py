@@ -26,8 +26,9 @@ class _Equations(NamedTuple):
     outputs: Sequence[Any]
 
 
-def staged(block: Block, avals: Sequence[Any], name: str) -> tuple[Any, dict[str, Any]] | None:
-    """A block as one equation.
+@_jax.cached_with_first()
+def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[str, Any]] | None:
+    """A block as one equation; the same one again as long as the block is there, and JAX's settings do not change.
 
     Args:
         block: the block, which captures nothing.
@@ -35,12 +36,14 @@ def staged(block: Block, avals: Sequence[Any], name: str) -> tuple[Any, dict[str
         name: what the equation is called.
 
     Returns:
-        Its primitive and its parameters. None if types say more than shapes and dtypes: where Explicit meshes are part
-        of them, or weak types, only tracing each step tells what it makes.
+        Its primitive and its parameters. None if types say more than shapes and dtypes: where they name meshes, or are
+        weak, only tracing each step tells what it makes.
 
     Raises:
         RefusedError: a step cannot be run.
     """
+    if any(aval != _jax.ShapedArray(aval.shape, aval.dtype) for aval in avals):
+        return None
     closed, each = _traced(block, avals)
     parameters = [_jax.Variable(aval) for aval in avals]
     atoms: dict[int, Any] = dict(zip(block.parameters, parameters, strict=True))
