@@ -35,6 +35,11 @@ def rate_of(name: str) -> Measure:
     return lambda cell: over(cell.median(name), cell.median(SUBJECT))
 
 
+def faster_with(name: str) -> Measure:
+    """How many times faster than jax.export `name` is, which stands beside the subject."""
+    return lambda cell: over(cell.median(ORACLE), cell.median(name))
+
+
 def against(*names: str) -> Measure:
     """The subject, divided by the sum of `names`, which stand beside it."""
 
@@ -283,6 +288,23 @@ GOALS = (
         1 - NOISE,
         True,
         times,
+    ),
+    *(
+        Goal(
+            f"{question}, {case}, {name}: times faster than jax.export",
+            question,
+            (case,),
+            faster_with(name),
+            limit,
+            True,
+            times,
+        )
+        for question, name, limits in (
+            ("cold start", "executables", (1.8, 1.8)),
+            ("cold first call", "executables", (10, 10)),
+            ("cold start", "C++, executables", (5, 2.5)),
+        )
+        for case, limit in zip(("convnet", "transformer"), limits, strict=True)
     ),
     *(
         Goal(

@@ -15,6 +15,7 @@ from ._compat.compatibility import compatibility as compatibility
 from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
 from ._compat.migrate import migrate as migrate
+from ._compiled.executables import Executable as Executable
 from ._errors import DeserializationError as DeserializationError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
@@ -47,6 +48,7 @@ __all__ = [
     "Compatibility",
     "DeserializationError",
     "DisabledSafetyCheck",
+    "Executable",
     "ExportError",
     "Exported",
     "GenericNode",

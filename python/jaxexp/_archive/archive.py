@@ -19,6 +19,7 @@ from .handle import Handle
 from .opened import Opened
 
 if TYPE_CHECKING:
+    from jaxexp._compiled.executables import Executable
     from jaxexp._exported import Exported
     from jaxexp._io.sources import BinaryFile
     from jaxexp._read.many import OnError
@@ -232,6 +233,28 @@ class Archive(Mapping[str, "Handle"]):
             PolicyError: a member contains something that the policy does not allow. The error names both, too.
         """
         return load.load(self._opened, self._names if names is None else names, workers, on_error, policy)
+
+    def precompile(
+        self, names: Iterable[str] | None = None, *, into: str | os.PathLike[str], mesh_or_device: Any = None
+    ) -> dict[str, tuple[Executable, ...]]:
+        """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
+
+        Args:
+            names: the members, each with constant shapes; None for all.
+            into: the file, as in `Exported.precompile`.
+            mesh_or_device: as in `Exported.precompile`.
+
+        Returns:
+            What is in the file for each member.
+
+        Raises:
+            KeyError: there is no member with such a name.
+            ExportError: as in `Exported.precompile`.
+            DeserializationError: a member, or the file, is damaged.
+            OSError: a file cannot be read or written.
+        """
+        wanted = list(self._listed() if names is None else names)
+        return {name: self[name].load().precompile(into=into, mesh_or_device=mesh_or_device) for name in wanted}
 
     def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
         """Checks every byte of the archive, without JAX.

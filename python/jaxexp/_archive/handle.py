@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import os
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -64,29 +65,40 @@ class Handle:
         """Whether its modules are stored with another member. Then `unzip` does not extract a complete artifact."""
         return self._member.place.apart
 
-    def load(self, *, policy: Policy | None = None, verify: bool = False) -> Exported:
+    def load(
+        self,
+        *,
+        policy: Policy | None = None,
+        verify: bool = False,
+        executables: str | os.PathLike[str] | None = None,
+    ) -> Exported:
         """The function, as from `jaxexp.load`. Of a local file, a large module is read when the function is called.
 
         If its weights are in the archive, it is a `BoundExported`. They are mapped, or fetched from a URL, when they
         are first used.
 
-        Without a policy, the same object is returned again as long as it is in use, with the code that was compiled for
-        it.
+        Without a policy or executables, the same object is returned again as long as it is in use, with the code that
+        was compiled for it.
 
         Args:
             policy: what the artifact may contain, as in `deserialize`.
             verify: as in `jaxexp.load`.
+            executables: as in `jaxexp.load`: a file that `Archive.precompile` or `Exported.precompile` wrote.
 
         Raises:
             DeserializationError: the artifact is damaged. The error names the archive and the member.
             PolicyError: the artifact contains something that the policy does not allow.
-            OSError: a remote file cannot be read.
+            ExportError: both `policy` and `executables` are given.
+            OSError: a file cannot be read.
         """
-        exported = self._opened.loaded.get(self._number) if policy is None else None
-        if exported is None:
-            exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
-            if policy is None:
-                self._opened.loaded[self._number] = exported
+        if executables is not None:
+            from jaxexp._read.load import give_executables, refuse_both
+
+            refuse_both(self.name, policy, executables)
+            exported: Exported = load.load(self._opened, [self.name], 1, "raise", None)[0]
+            give_executables(exported, executables)
+        else:
+            exported = self._loaded(policy)
         if verify:
             from jaxexp._read.decode import verify_modules
 
@@ -95,6 +107,15 @@ class Handle:
             weights: Any = exported.weights
             if weights:
                 weights.check_digests()
+        return exported
+
+    def _loaded(self, policy: Policy | None) -> Exported:
+        known: Exported | None = self._opened.loaded.get(self._number) if policy is None else None
+        if known is not None:
+            return known
+        exported: Exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
+        if policy is None:
+            self._opened.loaded[self._number] = exported
         return exported
 
     def load_and_keep(self) -> Exported:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -19,6 +19,9 @@ from jaxexp._public import public
 from jaxexp._weights.weights import Weights
 
 from .renamed import with_named_weights
+
+if TYPE_CHECKING:
+    from jaxexp._compiled.executables import Executable
 
 
 @public
@@ -79,6 +82,10 @@ class BoundExported(Exported):
     @property
     def unbound(self) -> Exported:
         return self.__dict__["_unbound"]  # type: ignore[no-any-return]
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        return self.unbound.executables
 
     @property
     def batch_dim(self) -> str | None:

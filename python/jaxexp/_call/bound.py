@@ -58,7 +58,7 @@ class Bound:
 
     def lowered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The `jax.stages.Lowered` of a call; no weight is read for it."""
-        return _eager_callable(self.program).lower(self.weights.specs(), *args, **kwargs)
+        return _shared_callable(self.program).lower(self.weights.specs(), *args, **kwargs)
 
     def specialize(self, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> ExportedData:
         """The program for other shapes of the other arguments."""
@@ -116,7 +116,22 @@ def _call_traced(
 
 def _eager_callable(program: ExportedData) -> Any:
     """A callable that takes the weights as one tuple, and the other arguments as they are."""
-    return data.kept(program, "_eager_bound", _shared_callable)
+    return data.kept(program, "_eager_bound", _callable_of)
+
+
+def _callable_of(program: ExportedData) -> Any:
+    if "_executables" not in program.__dict__:
+        return _shared_callable(program)
+    from . import from_file
+
+    rest = first_argument.without(program)
+
+    def split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
+        weights, *others = args
+        leaves, out_tree = trees.leaves_and_out_tree(rest, tuple(others), kwargs)
+        return [*weights, *leaves], out_tree
+
+    return from_file.callable_of(program, _shared_callable, split, lambda _, leaves: _OfLeaves(rest, leaves))
 
 
 def _shared_callable(program: ExportedData) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from jaxexp import _jax, _native
 from jaxexp._artifact.chain import chain
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ExportTypeError
 
 from . import sharding
 from .safety_check import DisabledSafetyCheck
@@ -202,6 +202,31 @@ def module_view(exported: ExportedData) -> bytes | memoryview:
     return exported.mlir_module_serialized if artifact is None else artifact.module()
 
 
+def module_digest(exported: ExportedData) -> bytes:
+    """The digest of the module (XXH3, 128 bits). Where the trailer of an artifact says it, the module is not read."""
+    artifact = _artifact_of(exported)
+    if artifact is not None and artifact.trailer() is not None:
+        return artifact.modules()[0][2]
+    return _native.digest(module_view(exported))
+
+
+def check_picklable(exported: ExportedData) -> None:
+    """Refuses a function whose VJPs would have to be exported to be pickled."""
+    if exported.has_vjp() and not is_loaded(exported):
+        raise ExportTypeError(
+            f"cannot pickle {exported.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
+            "many to keep. Pickle the result of serialize(vjp_order=...), or the function without VJPs, "
+            "dataclasses.replace(exported, _get_vjp=None)"
+        )
+
+
+def has_no_weights(exported: ExportedData) -> ExportError:
+    return ExportError(
+        f"{exported.fun_name} has no weights: its arrays are in its module. Export it with weights=..., or make its "
+        "first argument its weights, with bind"
+    )
+
+
 def is_loaded(exported: ExportedData) -> bool:
     """Whether a function comes from an artifact, as it is."""
     return "_artifact" in exported.__dict__
@@ -372,6 +397,8 @@ def _vjp(exported: E) -> E:
     name, order = origin(exported)
     vjp: E = exported._get_vjp(exported)
     vjp.__dict__.setdefault("_origin", (name, order + 1))
+    if (executables := exported.__dict__.get("_executables")) is not None:  # a file has those of VJPs, too
+        vjp.__dict__["_executables"] = executables
     return vjp
 
 

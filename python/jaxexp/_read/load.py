@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._io import files
@@ -57,7 +58,13 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
 
 
 @public
-def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: bool = False) -> Exported:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    policy: Policy | None = None,
+    verify: bool = False,
+    executables: str | os.PathLike[str] | None = None,
+) -> Exported:
     """Reads a function from a file that `Exported.save` wrote, or that holds the bytes of `Exported.serialize`.
 
     A file below 1 MB is read at once. Of a larger one, the modules are read when they are first used, if the artifact
@@ -75,12 +82,17 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: 
         verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
             happens when each is first used. Weights are read and compared with their digests, too; otherwise they never
             are, but for their sizes and for what their files say of their content.
+        executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
+            may do, so name only a file that you trust like a program. Eager calls use the code that fits; where none
+            does, they compile as always, and `Exported.executables` says why.
 
     Raises:
         DeserializationError: as in `deserialize`; it names the file.
         PolicyError: as in `deserialize`; it names the file.
-        OSError: the file cannot be opened.
+        ExportError: both `policy` and `executables` are given: no policy can say what native code does.
+        OSError: a file cannot be opened.
     """
+    refuse_both(path, policy, executables)
     with files.named_in_errors(path):
         if policy is not None:
             exported = deserialize(files.read(path, policy.check_size), policy=policy)
@@ -88,6 +100,8 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: 
             exported = read(files.opened(path))
         if verify:
             verify_modules(exported)
+        if executables is not None:
+            give_executables(exported, executables)
         if data.weights_in_trailer(exported) is None:
             return exported
         from jaxexp._bound.load import with_stored  # with what calls need, which most functions load later
@@ -96,3 +110,26 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: 
     if verify:
         bound.weights.check_digests()  # errors name the file of weights
     return bound
+
+
+def refuse_both(
+    name: str | os.PathLike[str], policy: Policy | None, executables: str | os.PathLike[str] | None
+) -> None:
+    """Raises ExportError if there are a policy and executables, whatever is in them."""
+    if executables is not None and policy is not None:
+        raise ExportError(
+            f"loading {os.fsdecode(name)!r}: a policy says what a program may contain, and executables are native "
+            "code, of which nobody can say that. Leave out one of the two"
+        )
+
+
+def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:
+    """Makes a function use the code in a file of executables.
+
+    Raises:
+        DeserializationError: it is something else, or it is damaged.
+        OSError: it cannot be opened.
+    """
+    from jaxexp._compiled.executables import attach  # which most functions do not need
+
+    attach(exported, path)
