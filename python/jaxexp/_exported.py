@@ -72,7 +72,7 @@ class Exported(ExportedData):
 
     @property
     def batch_dim(self) -> str | None:
-        """The `batch_dim` of `export`, or None. A VJP has it too if every differentiable argument of the function has."""
+        """The `batch_dim` of `export`, or None. A VJP has it if each differentiable argument of the function has it."""
         from jaxexp._module import batch_dim
 
         declared = batch_dim.of(self)
