@@ -125,15 +125,16 @@ def why_not_refined(error: Exception) -> str | None:
     return first_line.rpartition(" error: ")[2]
 
 
-def iter_operations(module: Any) -> Iterator[Any]:
-    """Every operation of a module, outermost first."""
+def iter_operations(module: Any, *, innermost_first: bool = False) -> Iterator[Any]:
+    """Every operation of a module: before those inside of it, or behind them."""
     found: list[Any] = []
 
     def visit(operation: Any) -> Any:
         found.append(operation)
         return _jax.ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit, _jax.ir.WalkOrder.PRE_ORDER)
+    order = _jax.ir.WalkOrder.POST_ORDER if innermost_first else _jax.ir.WalkOrder.PRE_ORDER
+    module.operation.walk(visit, order)
     return iter(found)
 
 

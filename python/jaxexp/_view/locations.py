@@ -34,6 +34,8 @@ class Place(NamedTuple):
 
 def of_operations(module: Any) -> dict[Any, Place] | None:
     """The places of all operations of a module; None if its text is not as expected."""
+    from jaxexp._module import mlir
+
     text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_KEPT)
     named: dict[str, str] = {}
     last: list[str] = []
@@ -42,25 +44,11 @@ def of_operations(module: Any) -> dict[Any, Place] | None:
             named[alias[1]] = alias[2]
         elif (end := _LAST.search(line)) is not None:
             last.append(end[1])
-    operations = _as_printed(module)
+    operations = list(mlir.iter_operations(module, innermost_first=True))  # in the order in which their texts end
     if len(operations) != len(last):
         return None
     places = {name: place_of(name, named) for name in {*last}}
     return {operation: places[name] for operation, name in zip(operations, last, strict=True)}
-
-
-def _as_printed(module: Any) -> list[Any]:
-    """All operations in the order in which their texts end: each behind what is inside of it."""
-    from jaxexp import _jax
-
-    found: list[Any] = []
-
-    def visit(operation: Any) -> Any:
-        found.append(operation)
-        return _jax.ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit, _jax.ir.WalkOrder.POST_ORDER)
-    return found
 
 
 def place_of(name: str, named: dict[str, str]) -> Place:
