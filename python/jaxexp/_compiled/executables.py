@@ -46,10 +46,9 @@ class Executable:
     why: str | None
 
     def __repr__(self) -> str:
-        arguments = self.conditions.get("arguments", "").replace("\n", ", ")
-        shown = arguments if len(arguments) <= 100 else f"{arguments[:100]}..."
+        arguments = conditions.shown(self.conditions.get("arguments", ""))
         state = "used" if self.used else f"not used: {self.why}"
-        return f"Executable({self.conditions.get('function')} of {shown}: {state})"
+        return f"Executable({self.conditions.get('function')} of {arguments}: {state})"
 
 
 class Executables:
@@ -117,10 +116,10 @@ class Executables:
     def listed(self, exported: ExportedData) -> tuple[Executable, ...]:
         """The records for a function, or for another one of its name, and what became of them."""
         own = conditions.of_function(exported)
-        records = [r for r in self._file.records if r.conditions.get("function") == own["function"]]
-        records += [r for r in self._functions.get(own["module"], ()) if r not in records]
+        named = [r for r in self._file.records if r.conditions.get("function") == own["function"]]
+        records = {record.position: record for record in (*named, *self._functions.get(own["module"], ()))}
         with self._lock:
-            return tuple(self._state(record, own) for record in records)
+            return tuple(self._state(record, own) for record in records.values())
 
     def _state(self, record: Record, own: Mapping[str, str]) -> Executable:
         shown = types.MappingProxyType(dict(record.conditions))
@@ -156,7 +155,7 @@ class Executables:
         in_avals: Sequence[Any],
         out_avals: Sequence[Any],
     ) -> tuple[Any, Record] | None:
-        own = conditions.of_function(exported)
+        own, arguments = conditions.of_function(exported), conditions.shown(call["arguments"], 200)
         for record in reversed(candidates):
             if conditions.difference(record.conditions, call) is not None:
                 continue
@@ -169,10 +168,10 @@ class Executables:
                 else:
                     self._used.add(record.position)
                     self._why.pop(record.position, None)
-                    logger.info("%s: uses code from %r for %s", exported.fun_name, self.name, _shown(call))
+                    logger.info("%s: uses code from %r for %s", exported.fun_name, self.name, arguments)
                     return made, record
             self._note([record], why)
-            logger.info("%s: code in %r for %s is not used: %s", exported.fun_name, self.name, _shown(call), why)
+            logger.info("%s: code in %r for %s is not used: %s", exported.fun_name, self.name, arguments, why)
         return None
 
     def _note(self, records: Sequence[Record], why: str) -> None:
@@ -202,11 +201,6 @@ def _digest(exported: ExportedData) -> str:
 
 def _devices_by_id() -> dict[str, Any]:
     return {str(device.id): device for device in jax.devices()}
-
-
-def _shown(call: Mapping[str, str]) -> str:
-    arguments = call["arguments"].replace("\n", ", ")
-    return arguments if len(arguments) <= 200 else f"{arguments[:200]}..."
 
 
 def _lacking(record: Record, device: Any) -> str | None:
