@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,8 @@ def test_threads_swap_weights(path: Path) -> None:
             if not np.allclose(model.with_weights(given).call(X), apply(given, X), rtol=1e-3, atol=1e-4):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(use, range(4)))
     assert not wrong
     close(model.call(X), apply(params(), X))
 
