@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from jaxexp._artifact.words import bytes_in_words, counted
 from jaxexp._errors import DeserializationError
 from jaxexp._io.sources import open_source
 from jaxexp._public import public
-from jaxexp._view.facts import bytes_in_words, counted
 
 from . import load, verify
 from .handle import Handle

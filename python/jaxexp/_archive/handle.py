@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._artifact.inspect import described
+from jaxexp._artifact.words import bytes_in_words, counted, cut
 from jaxexp._errors import DeserializationError
 from jaxexp._io.files import named_in_errors
 from jaxexp._public import public
-from jaxexp._view.facts import bytes_in_words, counted, cut
 
 from . import load
 from .member_weights import of_artifact

@@ -17,19 +17,14 @@ from typing import IO, Any
 
 import click
 
+from jaxexp._artifact.words import shown
+
 _INDENT = 2
 _GAP = "  "
 _NARROWEST = 12  # column of a table
 _WIDEST = 200  # likewise, in a pipe
 _SHOWN = 40  # rows of a table,
 _TALLEST = 8  # and lines of a text, that may be long, on a terminal
-
-
-def shown(text: str) -> str:
-    """Text with everything but printable characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def one_line(text: str) -> str:
@@ -40,11 +35,6 @@ def one_line(text: str) -> str:
 def colours(stream: IO[str]) -> bool:
     """Whether a stream takes colours: a terminal, unless https://no-color.org or a dumb one."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def counted(number: int, what: str) -> str:
-    """As in "1 device" and "1,000 devices"."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def listed(names: Iterable[str], separator: str = ", ") -> str:

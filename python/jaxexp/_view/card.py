@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from jaxexp._artifact.words import counted, cut
+
 from . import facts, figures, tree
-from .facts import Facts, Leaf, Placement, counted, cut
+from .facts import Facts, Leaf, Placement
 from .markup import Markup, element, joined
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from jaxexp._artifact.words import cut
+
 from . import card, graph
-from .facts import cut
 from .graph import Graph
 from .markup import Markup, element, joined
 from .sides import Side, modules

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._artifact.inspect import shown_node
+from jaxexp._artifact.words import bytes_in_words, counted, cut
 
 if TYPE_CHECKING:
     from jaxexp._artifact.inspection import Inspection
     from jaxexp._function.data import ExportedData
     from jaxexp._native import Artifact
 
-# Values of a list, and characters of a text. What is left out is counted.
-MOST_VALUES, LONGEST = 2_000, 240
+# Values of a list. What is left out is counted.
+MOST_VALUES = 2_000
 # A step of a path: a key, an attribute, or the number of a child; and the rest of a path that was cut.
 STEP = re.compile(r"\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[[^\]]*\]|\.\w+|<\d+>|/?[^\[./<]+|.", re.DOTALL)
 
@@ -203,28 +204,6 @@ def rows_of(found: Inspection) -> list[tuple[str, str]]:
         ("metadata", ", ".join(metadata)),
         ("digest", found.module_digests[0] if found.module_digests else "none: damage may go unnoticed"),
     ]
-
-
-def cut(text: str, most: int = LONGEST) -> str:
-    """A text with everything but printable characters escaped, and no longer than there is room."""
-    text = text if len(text) <= most else f"{text[: most - 1]}…"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def bytes_in_words(size: int) -> str:
-    """As in "12 bytes", "3.4 kB" and "1.2 GB"."""
-    value = float(size)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{size:,} bytes" if unit == "bytes" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"
 
 
 def _leaf(value: Any, raw: Any, donated: str, size: int | None) -> Leaf:

@@ -9,7 +9,9 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
-from .facts import STEP, Leaf, Placement, bytes_in_words, cut
+from jaxexp._artifact.words import bytes_in_words, cut
+
+from .facts import STEP, Leaf, Placement
 from .markup import Markup, element
 
 # Parts of an array, and devices, that are drawn one by one.

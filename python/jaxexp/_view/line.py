@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .facts import bytes_in_words, counted, cut
+from jaxexp._artifact.words import bytes_in_words, counted, cut
 
 if TYPE_CHECKING:
     from jaxexp._function.data import ExportedData

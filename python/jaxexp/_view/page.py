@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jaxexp._artifact.words import bytes_in_words, counted, cut
+
 from . import card, figures, graph
 from .document import data, document
-from .facts import bytes_in_words, counted, cut
 from .graph import Graph
 from .markup import Markup, element
 from .sides import Side, modules

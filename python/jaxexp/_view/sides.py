@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from jaxexp._artifact.chain import chain
 from jaxexp._artifact.inspect import shown_node
+from jaxexp._artifact.words import cut
 
 from . import graph
-from .facts import Facts, cut, of_artifact
+from .facts import Facts, of_artifact
 from .graph import Graph
 
 if TYPE_CHECKING:

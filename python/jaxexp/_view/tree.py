@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from .facts import STEP, Leaf, bytes_in_words, counted
+from jaxexp._artifact.words import bytes_in_words, counted
+
+from .facts import STEP, Leaf
 from .markup import Markup, element
 
 # Nodes with more leaves are folded at first, unless something inside differs.

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from jaxexp._artifact.words import counted
 from jaxexp._cli import complaints, inputs, progress
-from jaxexp._cli.page import Column, Page, counted
+from jaxexp._cli.page import Column, Page
 
 _EXAMPLE = """\b
 Example:

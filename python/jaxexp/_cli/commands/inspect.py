@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxexp._artifact.words import counted
 from jaxexp._cli import complaints, inputs
-from jaxexp._cli.page import Column, Page, counted, listed
+from jaxexp._cli.page import Column, Page, listed
 from jaxexp._io.files import named_in_errors
 
 if TYPE_CHECKING:

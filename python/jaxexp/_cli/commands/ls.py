@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxexp._artifact.words import counted
 from jaxexp._cli import inputs
-from jaxexp._cli.page import Column, Page, counted
+from jaxexp._cli.page import Column, Page
 
 if TYPE_CHECKING:
     from jaxexp._archive.summary import Summary

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from jaxexp._artifact.words import counted
 from jaxexp._cli import outputs
 from jaxexp._cli.inputs import Source, artifact
-from jaxexp._cli.page import Page, counted
+from jaxexp._cli.page import Page
 from jaxexp._io.files import named_in_errors
 from jaxexp._native import Artifact
 

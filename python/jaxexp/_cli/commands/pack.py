@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from jaxexp._artifact.words import counted
 from jaxexp._cli import inputs, outputs, progress
-from jaxexp._cli.page import Page, counted
+from jaxexp._cli.page import Page
 
 _EXAMPLE = """\b
 Example:

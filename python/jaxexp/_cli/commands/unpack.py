@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from jaxexp._artifact.words import counted
 from jaxexp._cli import inputs, outputs, progress
-from jaxexp._cli.page import Page, counted
+from jaxexp._cli.page import Page
 from jaxexp._io.files import named_in_errors
 
 _EXAMPLE = """\b

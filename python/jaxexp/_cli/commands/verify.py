@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp import _native
+from jaxexp._artifact.words import counted
 from jaxexp._cli import complaints, inputs, progress
-from jaxexp._cli.page import Column, Page, counted
+from jaxexp._cli.page import Column, Page
 from jaxexp._errors import DeserializationError
 from jaxexp._io import files
 from jaxexp._io.workers import worker_count
