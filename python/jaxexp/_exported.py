@@ -13,7 +13,7 @@ from jaxexp._errors import ExportError, ExportRuntimeError, ExportTypeError
 from jaxexp._function import data, sharding
 from jaxexp._function.conversion import ConvertedVjp, fields_of
 from jaxexp._function.data import ExportedData
-from jaxexp._public import public
+from jaxexp._public import public, public_dir
 
 if TYPE_CHECKING:
     from jaxexp import BoundExported
@@ -195,6 +195,8 @@ class Exported(ExportedData):
     def __repr__(self) -> str:
         # Short, because it ends up in the locations of modules that call the function.
         return f"Exported({self.fun_name}: {len(self.in_avals)} arguments, {len(self.out_avals)} results)"
+
+    __dir__ = public_dir
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Functions are pickled as artifacts, loaded ones with the VJPs that they were loaded with."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp._errors import DeserializationError
 from jaxexp._io.sources import open_source
-from jaxexp._public import public
+from jaxexp._public import PublicNames, public, public_dir
 
 from . import load, verify
 from .handle import Handle
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @public
-class Archive(Mapping[str, "Handle"]):
+class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     """The artifacts in one file: a read-only mapping of their names to handles, in the order of the names.
 
     The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts one that is stored under
@@ -155,6 +155,8 @@ class Archive(Mapping[str, "Handle"]):
 
     def __repr__(self) -> str:
         return f"Archive({self.name!r}: {len(self)} artifacts)"
+
+    __dir__ = public_dir
 
     def glob(self, pattern: str) -> Archive:
         """The members whose names match a pattern, as an archive of the same file.

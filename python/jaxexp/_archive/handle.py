@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._artifact.inspect import described
 from jaxexp._io.files import named_in_errors
-from jaxexp._public import public
+from jaxexp._public import public, public_dir
 
 from . import load
 from .opened import Opened
@@ -33,6 +33,11 @@ class Handle:
     _opened: Opened
     _number: int
     name: str
+
+    @property
+    def label(self) -> str:
+        """The archive and the name, as in ``"fleet.zip::resnet/b8"``: what `load` takes, and what errors say."""
+        return self._opened.label(self.name)
 
     @property
     def summary(self) -> Summary:
@@ -119,6 +124,8 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"Handle({self.name!r} in {self._opened.source.name!r})"
+
+    __dir__ = public_dir
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Handle):

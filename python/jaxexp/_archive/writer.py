@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 import zlib
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
@@ -11,12 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, UnsupportedError
 from jaxexp._io import files, lock
-from jaxexp._io.sources import open_source
-from jaxexp._public import public
+from jaxexp._public import public, public_dir
 from jaxexp._version import __version__
 
+from .appended import Appended, open_for_writing, refuse_unknown_rest
 from .member_metadata import metadata_text, stored_metadata
-from .opened import Opened
 from .summary import to_store
 
 if TYPE_CHECKING:
@@ -51,9 +51,12 @@ class ArchiveWriter:
         self._records = records
         self._start = end  # of the section that is written
         self._end = end
-        self._is_published = False
         self._share_modules = share_modules
         self._context = contextlib.ExitStack()  # of the file: it is told how the block ended
+        self._appended: Appended | None = None
+        self._is_inside = False  # of its block, where it can be used
+        self._is_pending = False  # whether somebody has to end the block
+        self._path = "path"
         # What readers find here until the section is complete: nothing that is in it counts before.
         self._write_at(self._start, head := _native.archive_section_head(self._start))
         self._sync()
@@ -62,7 +65,7 @@ class ArchiveWriter:
     @classmethod
     def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
         """Of a new file, which takes the place of the old one; nobody may change that one meanwhile."""
-        return cls._of(lock.replacing_locked(path), share_modules)
+        return cls._of(lock.replacing_locked(path), share_modules)._for(path)
 
     @classmethod
     def compacting(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
@@ -72,10 +75,11 @@ class ArchiveWriter:
     @classmethod
     def appending(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
         with contextlib.ExitStack() as stack:
-            appended = stack.enter_context(_Appended(path))
-            writer = appended.writer = cls(appended.file, appended.records, appended.end, share_modules, True)
+            appended = stack.enter_context(Appended(path))
+            writer = cls(appended.file, appended.records, appended.end, share_modules, True)
+            writer._appended = appended
             writer._context = stack.pop_all()
-        return writer
+        return writer._for(path)
 
     @classmethod
     def _of(cls, new_file: contextlib.AbstractContextManager[IO[bytes]], share_modules: bool) -> ArchiveWriter:
@@ -83,6 +87,18 @@ class ArchiveWriter:
             writer = cls(stack.enter_context(new_file), _native.ArchiveRecords(), 0, share_modules, False)
             writer._context = stack.pop_all()
         return writer
+
+    def _for(self, path: str | os.PathLike[str]) -> ArchiveWriter:
+        self._path, self._is_pending = os.fsdecode(path), True
+        return self
+
+    def _require_inside(self) -> None:
+        if not self._is_inside:
+            how = "create" if not self._in_place else "append"
+            raise ExportError(
+                "an archive is written in a block, at whose end the changes appear: "
+                f"`with Archive.{how}({self._path!r}) as archive:`, and in it archive.add(...)"
+            )
 
     def add(
         self,
@@ -106,11 +122,12 @@ class ArchiveWriter:
             strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
 
         Raises:
-            ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
-                serialized or has weights.
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized
+                or has weights, or this is not inside of the `with` block.
             DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
+        self._require_inside()
         own = None if metadata is None else metadata_text(metadata)
         self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
 
@@ -144,15 +161,26 @@ class ArchiveWriter:
             self._store(name, blob, member, modules)
         return digest
 
-    def remove(self, name: str) -> None:
-        """Removes a member from the index. `Archive.compact` frees its bytes.
+    def remove(self, *names: str) -> None:
+        """Removes members from the index. `Archive.compact` frees their bytes.
 
         Raises:
-            KeyError: there is no such member.
+            KeyError: there is no such member; then none is removed.
+            ExportError: this is not inside of the `with` block.
         """
-        member = self._records.get(name) if name in self else None
-        if member is None:
-            raise KeyError(name)
+        self._require_inside()
+        members = {}
+        for name in names:
+            if (member := self._records.get(name) if name in self else None) is None:
+                raise KeyError(name)
+            members[name] = member.place
+        # Those first that use bytes of others: what nobody uses any more need not be moved.
+        for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        member = self._records.get(name)
+        assert member is not None
         self._records.remove(name)
         if member.place.shared:
             return
@@ -172,10 +200,14 @@ class ArchiveWriter:
         """The names of the members, in ascending order."""
         return self._records.names()
 
+    __dir__ = public_dir
+
     def __enter__(self) -> ArchiveWriter:
+        self._is_inside = True
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._is_inside = self._is_pending = False
         if error is None:
             try:
                 self._finish()
@@ -183,6 +215,21 @@ class ArchiveWriter:
                 self._context.__exit__(type(failure), failure, failure.__traceback__)
                 raise
         self._context.__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        """Undoes what was begun, as an exception in the block would; nobody can end that block any more."""
+        if not getattr(self, "_is_pending", False):
+            return
+        dropped = ExportError("a writer that nobody uses any more")
+        with contextlib.suppress(Exception):
+            self._context.__exit__(type(dropped), dropped, None)
+        warnings.warn(
+            f"nothing was written to {self._path!r}: the writer was used without a `with` block, at whose end changes "
+            "appear",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def _put(self, name: str, member: _native.Member) -> None:
         try:
@@ -307,7 +354,8 @@ class ArchiveWriter:
         self._end += len(last)
         self._sync()
         head = _native.archive_section_head(self._start, self._end, last[-_native.ARCHIVE_END_SIZE :])
-        self._is_published = True  # from its first byte on: a reader may have seen it
+        if self._appended is not None:
+            self._appended.is_published = True  # from its first byte on: a reader may have seen it
         self._write_at(self._start, head)
         self._sync()
 
@@ -319,9 +367,9 @@ class ArchiveWriter:
 
 def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
     """What `Archive.compact` does."""
-    with lock.locked(path), _open(path) as old:
+    with lock.locked(path), open_for_writing(path) as old:
         old.check()
-        _refuse_unknown_rest(old)
+        refuse_unknown_rest(old)
         with ArchiveWriter.compacting(path, share_modules) as new:
             for number, name in enumerate(old.names()):
                 with old.placed(name):
@@ -332,65 +380,6 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                         raise DeserializationError(
                             "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
                         )
-
-
-class _Appended:
-    """An archive's file for writing, its members, and its end. After an exception the file is as it was, unless the new
-    section was published.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
-        self._lock = lock.locked(path)
-        self.records = _native.ArchiveRecords()
-        self.writer: ArchiveWriter | None = None
-
-    def __enter__(self) -> _Appended:
-        self.file = self._lock.__enter__()
-        try:
-            with _open(self._path) as opened:
-                _refuse_unknown_rest(opened)
-                with opened.placed():
-                    self.records.take(opened.index)
-                self.end = opened.end
-            self.file.truncate(self.end)  # who was here before was interrupted
-        except BaseException as error:
-            self._lock.__exit__(type(error), error, error.__traceback__)
-            raise
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            if error is not None and not (self.writer is not None and self.writer._is_published):
-                self.file.truncate(self.end)
-        finally:
-            self._lock.__exit__(kind, error, trace)
-
-
-def _refuse_unknown_rest(opened: Opened) -> None:
-    """Refuses to write where it would cut off what no append has left, unless that is nothing but zeros.
-
-    Raises:
-        DeserializationError: there is something else behind the archive.
-    """
-    if opened.rest_is_known or not opened.unfinished_bytes:
-        return
-    position, size = opened.end, opened.source.size
-    while position < size:
-        part = min(size - position, 1 << 20)
-        if opened.source.read(position, part).strip(b"\0"):
-            error = DeserializationError(
-                "",
-                f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
-                f"{opened.unfinished_bytes} bytes of something else; cut them off if nobody needs them",
-            )
-            error.file = opened.source.name
-            raise error
-        position += part
-
-
-def _open(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
-    return contextlib.closing(Opened(open_source(path, {})))
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
