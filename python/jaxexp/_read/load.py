@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from typing import TYPE_CHECKING
 
 from jaxexp._exported import Exported
@@ -47,7 +47,7 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """
     if policy is None:
         return read(blob)
-    if isinstance(blob, (bytes, bytearray, memoryview)):
+    with contextlib.suppress(TypeError):  # of what is no buffer, which is refused below
         policy.check_size(memoryview(blob).nbytes)
     artifact = verified(blob)
     policy.check_declared(artifact)
@@ -56,31 +56,8 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     return exported
 
 
-@public
-def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: bool = False) -> Exported:
-    """Reads a function from a file that `Exported.save` wrote, or that holds the bytes of `Exported.serialize`.
-
-    A file below 1 MB is read at once. Of a larger one, the modules are read when they are first used, if the artifact
-    has a trailer; the file stays open until then. `Exported.save` replaces files, which does not affect loaded
-    functions. If another program changes the file in place, the function stays what it was, or the first use of a
-    module raises a DeserializationError. With a policy, the whole file is read at once, so that what runs is what was
-    checked.
-
-    If the function was saved with weights, it is returned as a `BoundExported`. The files of weights, which have to be
-    in the same folder, are opened when the first weight is needed.
-
-    Args:
-        path: the file.
-        policy: what the artifact may contain, as in `deserialize`.
-        verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
-            happens when each is first used. Weights are read and compared with their digests, too; otherwise they never
-            are, but for their sizes and for what their files say of their content.
-
-    Raises:
-        DeserializationError: as in `deserialize`; it names the file.
-        PolicyError: as in `deserialize`; it names the file.
-        OSError: the file cannot be opened.
-    """
+def load_file(path: str, policy: Policy | None, verify: bool) -> Exported:
+    """What `load` returns, of a file."""
     with files.named_in_errors(path):
         if policy is not None:
             exported = deserialize(files.read(path, policy.check_size), policy=policy)
@@ -96,3 +73,11 @@ def load(path: str | os.PathLike[str], *, policy: Policy | None = None, verify: 
     if verify:
         bound.weights.check_digests()  # errors name the file of weights
     return bound
+
+
+def load_bytes(buffer: Buffer, policy: Policy | None, verify: bool) -> Exported:
+    """What `load` returns, of bytes: of a function with weights, the program."""
+    exported = deserialize(buffer, policy=policy)
+    if verify:
+        verify_modules(exported)
+    return exported

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 import click
 
-from jaxexp._cli import inputs, outputs, progress
+from jaxexp._cli import completing, inputs, outputs, progress
 from jaxexp._cli.page import Page, counted
 
 _EXAMPLE = """\b
@@ -18,7 +18,7 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="Write members of an archive as files.")
 @click.argument("archive", type=click.Path())
-@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="Where to put the files.")
 @click.option("--suffix", default=".jaxexp", show_default=True, help="The suffix of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
