@@ -140,9 +140,9 @@ def test_tables_fit_the_terminal(named_as_people_do, subprocess_env, columns: in
         seen = terminal(env, columns, *arguments, delay=1e9)[1].replace("\r", "")
         lines = [line for line in seen.split("\n") if not line.startswith("jaxexp:")]
         assert max(map(len, lines)) <= columns, arguments
-        if arguments[0] != "diff":  # every name is there, in one line or in several
-            for name in ("resnet50/imagenet-1k/train_step_batch_32", "vit/b16"):
-                assert name in re.sub(r"\s+", "", "".join(line[: columns // 2] for line in lines)) or name in seen
+        if arguments[0] == "ls":  # signatures are cut before names are broken
+            assert "vit/b16" in seen
+            assert columns < 100 or "--long" in arguments or "resnet50/imagenet-1k/train_step_batch_32" in seen
 
 
 def test_a_table_that_cannot_fit_becomes_records(monkeypatch, capsys) -> None:

@@ -20,7 +20,8 @@ import click
 _INDENT = 2
 _GAP = "  "
 _NARROWEST = 12  # column of a table
-_WIDEST = 200  # likewise, in a pipe
+_SHORT = 24  # beginning of a cell that tells something
+_WIDEST = 200  # column of a table in a pipe
 _SHOWN = 40  # rows of a table,
 _TALLEST = 8  # and lines of a text, that may be long, on a terminal
 
@@ -178,10 +179,13 @@ class Page:
         if sum(least) > room:
             return None
         while sum(widths) > room:
-            loose = [i for i in range(len(widths)) if widths[i] > least[i]]
+            # What may be cut is cut before anything is broken.
+            loose = [i for i, column in enumerate(columns) if column.cut and widths[i] > _SHORT]
+            loose = loose or [i for i in range(len(widths)) if widths[i] > least[i]]
             at = max(loose, key=lambda i: widths[i])
             second = max((widths[i] for i in loose if i != at), default=0)
-            widths[at] = max(least[at], min(widths[at] - 1, second), widths[at] - (sum(widths) - room))
+            floor = _SHORT if columns[at].cut and widths[at] > _SHORT else least[at]
+            widths[at] = max(floor, min(widths[at] - 1, second), widths[at] - (sum(widths) - room))
         return widths
 
     def _records(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
