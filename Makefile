@@ -19,16 +19,18 @@ endif
 CREATED := $(VENV)/.created-$(PYTAG)
 INSTALLED := $(VENV)/.installed-$(PYTAG)
 NOX := $(VENV)/.nox-$(PYTAG)
+DOCS := $(VENV)/.docs-$(PYTAG)
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
-CHECKED := python tests bench demo cpp/example noxfile.py
+CHECKED := python tests bench demo docs/conf.py cpp/example noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 # Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
+DOCS_REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all runtime fuzz sanitize bench matrix interop shadow lint format clean
+.PHONY: help demo check test test-all docs runtime fuzz sanitize bench counts matrix wheel interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -46,9 +48,12 @@ test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
 	@$(BIN)/pytest -n $(JOBS) -m "not slow" --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
-test-all: $(INSTALLED)  ## the test suite with the tests for rare failures, then lint
+test-all: $(INSTALLED) $(DOCS)  ## the test suite with the tests for rare failures and of the documentation's site, then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
+
+docs: $(INSTALLED) $(DOCS)  ## build the documentation into build/docs, and check its links
+	@$(BIN)/python tests/tools/site.py
 
 runtime: $(INSTALLED)  ## build the C++ runtime, and install it into build/runtime/installed
 	@$(BIN)/python tests/tools/build_runtime.py
@@ -64,8 +69,15 @@ sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer an
 bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
+# `make test-all` compares with them.
+counts: $(INSTALLED)  ## count the instructions of core operations with valgrind, and keep them in bench/counts.json
+	@$(BIN)/python -m bench counts --update
+
 matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
+
+wheel: $(NOX)  ## build the wheel from the source distribution for each Python here, and use it where there is no compiler
+	@$(BIN)/nox --session wheel $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
 interop:  ## check that old releases of JAX read what jaxexp writes for them (RELEASES="0.4.30 0.6.2" for some), and that IREE runs it
@@ -115,4 +127,11 @@ $(INSTALLED): $(CREATED) $(SOURCES)
 $(NOX): $(CREATED)
 	@echo "installing nox into $(VENV)"
 	@$(PIP) install 'nox>=2025.2'
+	@touch $@
+
+$(DOCS): $(CREATED) pyproject.toml
+	@echo "installing Sphinx into $(VENV)"
+	@mkdir -p build
+	@$(BIN)/python -c '$(DOCS_REQUIRED)' > build/docs-requirements.txt
+	@$(PIP) install -r build/docs-requirements.txt
 	@touch $@

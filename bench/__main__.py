@@ -1,4 +1,4 @@
-"""The command line: `python -m bench`, `python -m bench compare`, `python -m bench render`."""
+"""The command line: `python -m bench`, and with `compare`, `render` or `counts` behind it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-from bench import compare, render, run
+from bench import compare, counts, render, run
 
-COMMANDS = {"compare": compare.main, "render": render.main}
+COMMANDS = {"compare": compare.main, "render": render.main, "counts": counts.main}
 
 
 def main(argv: list[str]) -> int:

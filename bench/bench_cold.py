@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import jaxexp
 from bench import disk
 from bench.agree import result_differences
 from bench.cases import Case
@@ -35,6 +36,9 @@ start = time.perf_counter()
 if how == "live":
     from bench.models import MODELS
     found = jax.jit(MODELS[where][0])(*args)
+elif how == "executables":
+    import jaxexp
+    found = jaxexp.load(where, executables=where + ".exe").call(*args)
 else:
     import importlib
     from bench.reader import reader
@@ -48,7 +52,9 @@ if results:
 
 
 class _Process:
-    """Runs a program in a new process: `how` is "live", or a library with the API of jax.export."""
+    """Runs a program in a new process: `how` is "live", "executables" for jaxexp with compiled code in a file,
+    or a library with the API of jax.export.
+    """
 
     def __init__(self, how: str, where: str, arguments: Path, **environment: str) -> None:
         self.parameters = how, where, str(arguments)
@@ -57,21 +63,8 @@ class _Process:
 
     def run(self, results: str = "") -> tuple[float, float]:
         """Seconds from the start of the process to the first result, and from the imported JAX to it."""
-        start = time.perf_counter()
-        with subprocess.Popen(
-            [sys.executable, "-c", _CHILD, json.dumps([*self.parameters, results])],
-            cwd=disk.ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as child:
-            assert child.stdout is not None and child.stderr is not None
-            line = child.stdout.readline()
-            took = time.perf_counter() - start
-            errors = child.stderr.read()
-        if child.returncode:
-            raise RuntimeError(f"{self.parameters}: {errors.strip().splitlines()[-1:]}")
+        command = [sys.executable, "-c", _CHILD, json.dumps([*self.parameters, results])]
+        took, line = _until_first_line(command, self.environment)
         return took, float(line)
 
     def results(self) -> Any:
@@ -80,13 +73,69 @@ class _Process:
         return pickle.loads(path.read_bytes())
 
 
+def _until_first_line(command: list[str], environment: dict[str, str]) -> tuple[float, str]:
+    """Seconds from the start of a process to the first line that it writes, and the line."""
+    start = time.perf_counter()
+    with subprocess.Popen(
+        command, cwd=disk.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        line = child.stdout.readline()
+        took = time.perf_counter() - start
+        errors = child.stderr.read()
+    if child.returncode or not line:
+        raise RuntimeError(f"{command[0]}: {errors.strip().splitlines()[-1:]}")
+    return took, line
+
+
+# What runs without Python, where somebody has built it: jaxexp-run, and a plugin.
+_RUN, _PLUGIN = (os.environ.get(name, "") for name in ("JAXEXP_RUN", "JAXEXP_PJRT_PLUGIN"))
+_READER = "jax-0.8.1"  # of xla-cpu-pjrt 0.0.1, the plugin that PyPI has
+
+
+class _Native:
+    """Runs a program with jaxexp-run, which writes its first line when it has the results."""
+
+    def __init__(self, program: Program) -> None:
+        self.artifact, self.arguments = disk.new_path(), disk.new_path().with_suffix(".npz")
+        exported = jaxexp.export(program.fresh())(*program.specs)
+        self.artifact.write_bytes(exported.serialize(compatibility=_READER))
+        np.savez(self.arguments, *map(np.asarray, jax.tree.leaves(program.args)))
+        self.more: tuple[str, ...] = ()
+
+    def precompiled(self) -> _Native:
+        """The same with its code in a file."""
+        other = copy.copy(self)
+        file = str(disk.new_path())
+        subprocess.run([*self._command(), "--save-executable", file], check=True, env=self._environment())
+        other.more = ("--executables", file)
+        return other
+
+    def run(self) -> float:
+        took, _ = _until_first_line(self._command(), self._environment())
+        return took
+
+    def _command(self) -> list[str]:
+        return [_RUN, "--plugin", _PLUGIN, str(self.artifact), str(self.arguments), *self.more]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "XLA_FLAGS": ""}
+
+
+def _native_contenders(program: Program, is_whole: bool) -> dict[str, Reading]:
+    if not (_RUN and _PLUGIN and is_whole):
+        return {}
+    compiling = _Native(program)
+    return {"C++": Reading(compiling.run), "C++, executables": Reading(compiling.precompiled().run)}
+
+
 def _trial(
     case: Case,
     program: Program,
     subject: ModuleType,
     oracle: ModuleType,
     *,
-    part: Callable[[tuple[float, float]], float],
+    part: int,
 ) -> Trial:
     arguments, artifact, cache = disk.new_path(), disk.new_path(), disk.new_path()
     arguments.write_bytes(pickle.dumps(jax.tree.map(np.asarray, program.args)))
@@ -102,9 +151,11 @@ def _trial(
         JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
     )
     warm.run()
+    precompiled = _Process("executables", str(artifact), arguments)
+    _precompile(artifact, arguments, precompiled.environment)
 
     def reading(process: _Process) -> Reading:
-        return Reading(lambda: part(process.run()))
+        return Reading(lambda: process.run()[part])
 
     return Trial(
         subject=reading(ours),
@@ -113,8 +164,25 @@ def _trial(
         beside={
             "live": reading(_Process("live", program.function.__name__, arguments)),
             "warm cache": reading(warm),
+            "executables": reading(precompiled),
+            **_native_contenders(program, is_whole=part == 0),
         },
     )
+
+
+# Code is compiled in a process like those that use it: flags and devices are among its conditions.
+_PRECOMPILE = """
+import pickle, sys
+import jaxexp
+with open(sys.argv[2], "rb") as file:
+    args = pickle.load(file)
+jaxexp.load(sys.argv[1]).precompile(args, into=sys.argv[1] + ".exe")
+"""
+
+
+def _precompile(artifact: Path, arguments: Path, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-c", _PRECOMPILE, str(artifact), str(arguments)]
+    subprocess.run(command, check=True, cwd=disk.ROOT, env=environment, capture_output=True)
 
 
 def _is_model(case: Case) -> bool:
@@ -124,6 +192,13 @@ def _is_model(case: Case) -> bool:
 _BESIDE = {
     "live": "the same with the function's own code, under `jax.jit`",
     "warm cache": "the subject with JAX's persistent compilation cache, which has the compiled function",
+    "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
+}
+
+_BESIDE_WHOLE = {
+    **_BESIDE,
+    "C++": "`jaxexp-run`, which compiles, where `$JAXEXP_RUN` and `$JAXEXP_PJRT_PLUGIN` name it and a plugin",
+    "C++, executables": "`jaxexp-run` with the compiled function in a file",
 }
 
 QUESTIONS = (
@@ -131,8 +206,8 @@ QUESTIONS = (
         "cold start",
         "From the start of a process to the first result: Python, `import jax`, reading the artifact, compiling, "
         "running. A new process for each sample; its files are in the page cache.",
-        partial(_trial, part=lambda seconds: seconds[0]),
-        beside=_BESIDE,
+        partial(_trial, part=0),
+        beside=_BESIDE_WHOLE,
         applies=_is_model,
         patience=8,
         quick=False,
@@ -140,7 +215,7 @@ QUESTIONS = (
     Question(
         "cold first call",
         "The same without Python and `import jax`: importing the library, reading the artifact and the first call.",
-        partial(_trial, part=lambda seconds: seconds[1]),
+        partial(_trial, part=1),
         beside=_BESIDE,
         applies=_is_model,
         patience=8,

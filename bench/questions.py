@@ -21,7 +21,7 @@ from bench import (
 )
 
 QUESTIONS = (
-    bench_serialize.QUESTION,
+    *bench_serialize.QUESTIONS,
     *bench_deserialize.QUESTIONS,
     bench_save.QUESTION,
     *bench_load.QUESTIONS,

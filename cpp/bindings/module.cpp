@@ -9,6 +9,7 @@
 #include "bindings/base/room.h"
 #include "bindings/bytecode/define.h"
 #include "bindings/call/define.h"
+#include "bindings/compiled/define.h"
 #include "bindings/many/define.h"
 
 NB_MODULE(_native, m) {
@@ -32,4 +33,5 @@ NB_MODULE(_native, m) {
   define_bytecode(m);
   define_archive(m);
   define_call(m);
+  define_compiled(m);
 }

@@ -19,6 +19,7 @@ _HOMES = {
     "Compatibility": "_compat.compatibility",
     "DeserializationError": "_errors",
     "DisabledSafetyCheck": "_function.safety_check",
+    "Executable": "_compiled.executables",
     "ExportError": "_errors",
     "Exported": "_exported",
     "GenericNode": "_codec.generic_node",

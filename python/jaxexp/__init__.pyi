@@ -12,6 +12,7 @@ from ._codec.nodes import register_pytree_node_serialization as register_pytree_
 from ._compat.compatibility import Compatibility as Compatibility
 from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
+from ._compiled.executables import Executable as Executable
 from ._errors import DeserializationError as DeserializationError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
@@ -48,6 +49,7 @@ __all__ = [
     "Compatibility",
     "DeserializationError",
     "DisabledSafetyCheck",
+    "Executable",
     "ExportError",
     "Exported",
     "GenericNode",

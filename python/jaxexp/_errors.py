@@ -90,6 +90,22 @@ class WeightsError(DeserializationError):
         return f"cannot read the weights{file}: {where}expected {self.expected}, found {self.found}"
 
 
+class ExecutablesError(DeserializationError):
+    """A file of executables that cannot be read.
+
+    Attributes:
+        path: where in the file; empty for the whole file.
+        expected: what is needed.
+        found: what is there.
+        file: the file.
+    """
+
+    def __str__(self) -> str:
+        file = "" if self.file is None else f" {self.file!r}"
+        where = f"at {self.path}: " if self.path else ""
+        return f"cannot read the executables{file}: {where}expected {self.expected}, found {self.found}"
+
+
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, ExportRuntimeError, ExportTypeError
 from jaxexp._function import data, sharding
-from jaxexp._function.conversion import ConvertedVjp, fields_of
+from jaxexp._function.conversion import from_jax, to_jax
 from jaxexp._function.data import ExportedData
-from jaxexp._public import public, public_dir
+from jaxexp._public import public
 
 if TYPE_CHECKING:
-    from jaxexp import BoundExported
+    from jaxexp import BoundExported, Executable
 
 # The verbs are imported when they are first used: who only loads a function does not wait for them. These two are
 # called so often that they take the place of their detour; the others are imported where they are called.
@@ -73,10 +72,7 @@ class Exported(ExportedData):
 
     @property
     def batch_dim(self) -> str | None:
-        """The dimension variable that `export` was given as `batch_dim`, or None.
-
-        A VJP has it too if every differentiable argument of the function has that dimension.
-        """
+        """The `batch_dim` of `export`, or None. A VJP has it if each differentiable argument of the function has it."""
         from jaxexp._module import batch_dim
 
         declared = batch_dim.of(self)
@@ -100,8 +96,7 @@ class Exported(ExportedData):
     def weak_arguments(self) -> tuple[int, ...]:
         """Indices into `in_avals`: the arguments whose types were weak in the export, such as Python scalars.
 
-        The trailer of an artifact keeps them. In the `in_avals` of a loaded function no type is weak, as in
-        `jax.export`.
+        An artifact's trailer keeps them. In the `in_avals` of a loaded function no type is weak, as in `jax.export`.
         """
         return data.weak_arguments(self)
 
@@ -129,6 +124,13 @@ class Exported(ExportedData):
         CPU device, an array is the mapped file, without a copy.
         """
         return types.MappingProxyType({})
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        """The code for this function in the file that `load` was given as `executables`: what it was compiled for, and
+        whether calls use it or why not.
+        """
+        return () if (found := self.__dict__.get("_executables")) is None else found.listed(self)
 
     @property
     def unbound(self) -> Exported:
@@ -171,7 +173,7 @@ class Exported(ExportedData):
             DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
             OSError: a file cannot be opened.
         """
-        raise self._has_no_weights()
+        raise data.has_no_weights(self)
 
     def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
         """The function with its weights on the devices of a mesh, as `in_shardings_jax` says; each process reads only
@@ -184,28 +186,21 @@ class Exported(ExportedData):
         Raises:
             ExportError: the function has no weights, or the mesh does not match.
         """
-        raise self._has_no_weights()
-
-    def _has_no_weights(self) -> ExportError:
-        return ExportError(
-            f"{self.fun_name} has no weights: its arrays are in its module. Export it with weights=..., or make its "
-            "first argument its weights, with bind"
-        )
+        raise data.has_no_weights(self)
 
     def __repr__(self) -> str:
-        # Short, because it ends up in the locations of modules that call the function.
-        return f"Exported({self.fun_name}: {len(self.in_avals)} arguments, {len(self.out_avals)} results)"
+        from jaxexp._view.line import line
 
-    __dir__ = public_dir
+        return line(self, len(self.weights))
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import of_exported
+
+        return of_exported(self, len(self.weights))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Functions are pickled as artifacts, loaded ones with the VJPs that they were loaded with."""
-        if self.has_vjp() and not data.is_loaded(self):
-            raise ExportTypeError(
-                f"cannot pickle {self.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
-                "many to keep. Pickle the result of serialize(vjp_order=...), or the function without VJPs, "
-                "dataclasses.replace(exported, _get_vjp=None)"
-            )
+        data.check_picklable(self)
         from jaxexp import deserialize  # under the name by which pickle finds it again
 
         return deserialize, (bytes(self.serialize(data.stored_orders(self))),)
@@ -222,16 +217,7 @@ class Exported(ExportedData):
         """
         from jaxexp._module import mlir
 
-        if not serialized:
-            if (current := _jax.ir.Context.current) is None:
-                raise ExportRuntimeError(
-                    f"mlir_module(serialized=False) of {self.fun_name} makes the module in the current MLIR context, "
-                    "and there is none: call it inside `with jax.interpreters.mlir.make_ir_context():`, or take the "
-                    "text of the module, mlir_module()"
-                )
-            return mlir.parse(self.mlir_module_serialized, current)
-        with _jax.make_ir_context() as context:
-            return _jax.module_to_string(mlir.parse(self.mlir_module_serialized, context))
+        return mlir.shown_module(self.fun_name, self.mlir_module_serialized, serialized)
 
     def in_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
         """The shardings of the arguments, for `jax.device_put` and `jax.jit`.
@@ -377,6 +363,38 @@ class Exported(ExportedData):
         """
         return _call(self, args, kwargs)
 
+    def precompile(
+        self,
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        *,
+        into: str | os.PathLike[str],
+        mesh_or_device: Any = None,
+        vjp_order: int = 0,
+    ) -> tuple[Executable, ...]:
+        """Compiles a call, and adds its code to a file that `load` takes as `executables`, for processes to come.
+
+        Args:
+            args: the positional arguments: arrays, or specs as in `specialize`. None stands for those of the signature.
+            kwargs: the arguments by keyword.
+            into: the file, which is made if it is not there. One file can have the code of many functions, sizes,
+                devices, machines and releases. Code that it has already is not compiled again.
+            mesh_or_device: where the arguments of the signature are, as in `prefetch`.
+            vjp_order: how many VJPs to compile too, as eager gradients by all arguments call them.
+
+        Returns:
+            What is in the file for the function and for each VJP.
+
+        Raises:
+            UnsupportedError: this code cannot be kept, for instance because of effects, or of several processes.
+            ExportError: the arguments do not fit, there is no such VJP, or another process is writing to the file.
+            DeserializationError: the file is something else, or it is damaged.
+            OSError: the file cannot be written.
+        """
+        from jaxexp._call.precompile import precompile
+
+        return precompile(self, args, kwargs, into, mesh_or_device, vjp_order)
+
     def raised(self) -> Callable[..., Any]:
         """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,
         `jax.make_jaxpr` and `export` trace through.
@@ -421,23 +439,12 @@ class Exported(ExportedData):
     @classmethod
     def from_jax(cls, exported: Any) -> Exported:
         """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again."""
-        if isinstance(exported, cls):
-            return exported
-        fields = fields_of(exported, _FIELD_NAMES)
-        fields["_get_vjp"] = ConvertedVjp(exported, cls.from_jax) if exported.has_vjp() else None
-        return cls(**fields)
+        return exported if isinstance(exported, cls) else from_jax(cls, exported, cls.from_jax)
 
     def to_jax(self) -> Any:
         """The same function as a `jax.export.Exported`, of the installed JAX."""
-        # Not from jax.export itself, where `install` may have put jaxexp's own classes.
-        exported_type, check_type = _jax.jax_exporter.Exported, _jax.jax_exporter.DisabledSafetyCheck
-        fields = fields_of(self, [field.name for field in dataclasses.fields(exported_type)])
-        fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in self.disabled_safety_checks)
-        fields["_get_vjp"] = ConvertedVjp(self, Exported.to_jax) if self.has_vjp() else None
-        return exported_type(**fields)
+        return to_jax(self)
 
 
 # JAX's caches of what it traced do not keep functions that nobody else has.
 _jax.kept_weakly_in_caches.add(Exported)
-
-_FIELD_NAMES = [field.name for field in dataclasses.fields(Exported)]

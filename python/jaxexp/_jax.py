@@ -72,6 +72,7 @@ try:
     from jax._src.interpreters import ad, batching, mlir, pxla
     from jax._src.lax import lax, linalg
     from jax._src.lib import _jax as jaxlib
+    from jax._src.lib import version_str as jaxlib_version
     from jax._src.lib import xla_client
     from jax._src.lib.mlir import ir as _ir
     from jax._src.lib.mlir import passmanager as passmanager
@@ -81,6 +82,7 @@ try:
     from jax._src.random import prng
 
     jax_export_module = jax_export
+    jaxlib_release, jaxlib_folder = jaxlib_version, os.path.dirname(xla_client.__file__)
     jax_exporter = _exporter
 
     ir: Any = _ir  # its stubs know only the generated half of each operation
@@ -128,8 +130,8 @@ try:
     describe_argument = shape_poly.pretty_print_dimension_descriptor
     describe_key_path = shape_poly.args_kwargs_path_to_str
     dimension_of_sorted_terms = shape_poly._DimExpr._normalize_sorted_terms
-    DimFactor = shape_poly._DimFactor
-    DimTerm = shape_poly._DimTerm
+    DimExpr, DimTerm, DimFactor = shape_poly._DimExpr, shape_poly._DimTerm, shape_poly._DimFactor
+    dim_term_one = shape_poly._DimTerm_one
     _SymbolicConstraint = shape_poly._SymbolicConstraint
     _Comparator = shape_poly.Comparator
     _dimension_of_variable, _dimension_of_operation = shape_poly._DimExpr._from_var, shape_poly._DimExpr._from_operation
@@ -159,7 +161,7 @@ try:
     stop_gradient_p = ad_util.stop_gradient_p
     function_name = util.fun_name
     jaxprs_in_params = core.jaxprs_in_params
-    user_frames = source_info_util.user_frames
+    user_frames, new_name_stack = source_info_util.user_frames, source_info_util.new_name_stack
     MeshComputation = pxla.MeshComputation
     LoweringRuleContext, ModuleContext = mlir.LoweringRuleContext, mlir.ModuleContext
     ShardingContext, SPMDAxisContext = sharding_impls.ShardingContext, sharding_impls.SPMDAxisContext
@@ -205,6 +207,20 @@ except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} has no {_missing(error)}, which jaxexp needs."
     ) from error
+
+# What code needs that was compiled earlier (see _compiled). A JAX without one of these names compiles as always.
+try:
+    from jax._src import cache_key, compiler, pjit
+
+    UnloadedMeshExecutable, is_default_layout = pxla.UnloadedMeshExecutable, pxla.is_default_layout
+    DeviceList, topology_of = xla_client.DeviceList, xla_client.get_topology_for_devices
+    compile_options, hash_options = compiler.get_compile_options, cache_key._hash_serialized_compile_options
+    jit_dispatch, jit_keys, shard_argument = jaxlib.pjit, pxla.JitGlobalCppCacheKeys, pxla.cc_shard_arg
+    dispatch_registry, for_dispatch = tree_util.dispatch_registry, pjit._get_fastpath_data
+    modes = (config.debug_nans, config.debug_infs, config.disable_jit, config.no_execution)
+    missing_for_reuse = None
+except (ImportError, AttributeError) as error:
+    missing_for_reuse = _missing(error)
 
 
 def cached_with_first() -> Callable[[_F], _F]:
@@ -366,37 +382,6 @@ def computation_of(lowered: Any) -> Any:
 
 def platforms_of(computation: Any) -> tuple[str, ...]:
     return tuple(computation._platforms)
-
-
-def lower_inline(function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-    """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.
-
-    Symbolic dimensions of `avals` become sizes that are read from the operands at run time.
-    """
-    module_context = ModuleContext(
-        backend=None,
-        platforms=["cpu"],  # integer arithmetic on shapes: the same on every platform
-        axis_context=ShardingContext(0),
-        keepalives=[],
-        channel_iterator=itertools.count(1),
-        host_callbacks=[],
-        module=module,
-        context=module.context,
-        lowering_parameters=lowering_parameters(None, global_constants=True),
-    )
-    context = LoweringRuleContext(
-        avals_in=avals,
-        avals_out=None,
-        const_lowering={},
-        module_context=module_context,
-        name_stack=source_info_util.new_name_stack(),
-        primitive=None,
-        tokens_in=TokenSet(),
-        tokens_out=None,
-        traceback=None,
-    )
-    results, _ = flatten_ir(lower_as_function(function)(context, *operands))
-    return list(results)
 
 
 def lower_as_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -232,9 +232,9 @@ def test_damage_is_found_where_it_is_looked_for(saved: Path) -> None:
 def test_names_that_lead_elsewhere(saved: Path, name: str) -> None:
     """Whoever wrote the program chose the names in its trailer."""
     artifact = jaxexp.deserialize(saved.read_bytes())
-    files, tensors = artifact.__dict__["_artifact"].weights()
+    files, tensors, _ = artifact.__dict__["_artifact"].weights()
     binding.bind()
-    notes = _native.Notes("hostile", {}, ([(name, size, content) for _, size, content in files], tensors))
+    notes = _native.Notes("hostile", {}, ([(name, size, content) for _, size, content in files], tensors, []))
     saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
     with pytest.raises(WeightsError, match=r"expected the name of a \.safetensors file in the same folder"):
         jaxexp.load(saved).call(X)
@@ -243,9 +243,9 @@ def test_names_that_lead_elsewhere(saved: Path, name: str) -> None:
 @pytest.mark.parametrize("change", [lambda t: t[::-1], lambda t: t[:-1], lambda t: [("x", *t[0][1:]), *t[1:]]])
 def test_tables_that_do_not_fit(saved: Path, change: Any) -> None:
     artifact = jaxexp.deserialize(saved.read_bytes())
-    files, tensors = artifact.__dict__["_artifact"].weights()
+    files, tensors, _ = artifact.__dict__["_artifact"].weights()
     binding.bind()
-    notes = _native.Notes("hostile", {}, (files, change(tensors)))
+    notes = _native.Notes("hostile", {}, (files, change(tensors), []))
     saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
     with pytest.raises(DeserializationError, match=r"trailer.weights.tensors: expected the names in the dict") as error:
         jaxexp.load(saved)
@@ -305,9 +305,9 @@ def test_a_policy_limits_weights(saved: Path) -> None:
 def test_sizes_are_what_the_signature_says(saved: Path) -> None:
     """A table that says less than the file has, so that a policy allows it."""
     artifact = jaxexp.deserialize(saved.read_bytes())
-    files, tensors = artifact.__dict__["_artifact"].weights()
+    files, tensors, _ = artifact.__dict__["_artifact"].weights()
     binding.bind()
-    notes = _native.Notes("hostile", {}, (files, [(name, file, 0, digest) for name, file, _, digest in tensors]))
+    notes = _native.Notes("hostile", {}, (files, [(name, file, 0, digest) for name, file, _, digest in tensors], []))
     saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
     with pytest.raises(WeightsError, match="expected a tensor of 0 bytes, found F32"):
         jaxexp.load(saved, policy=jaxexp.Policy(max_weight_bytes=0)).call(X)

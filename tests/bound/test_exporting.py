@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from typing import Any
 
@@ -26,7 +27,8 @@ def test_the_program_takes_the_weights_first() -> None:
     assert exported.in_avals == program.in_avals
     close(exported.call(X), apply(given, X))
     close(program.call(dict(exported.weights), X), apply(given, X))
-    assert repr(exported) == "BoundExported(<lambda>: 7 weights, 1 arguments, 1 results)"
+    types = r"float32\[4,32\] -> float32\[4,8\]"
+    assert re.fullmatch(rf"BoundExported\(<lambda>: 7 weights; {types}, module of [\d.]+ kB\)", repr(exported))
 
 
 def test_nothing_of_the_weights_is_in_the_program() -> None:
@@ -88,7 +90,7 @@ def test_without_weights(weights: Any) -> None:
 
 def test_there_is_nothing_to_take() -> None:
     with pytest.raises(ExportError, match="closes over no array that could be a weight"):
-        jaxexp.export(jax.jit(jnp.sin), weights=True)(X)
+        jaxexp.export(jax.jit(jnp.sin), weights={"w": X})(X)
 
 
 def test_a_warning_is_about_the_line_that_exports() -> None:

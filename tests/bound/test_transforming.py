@@ -162,3 +162,22 @@ def test_prefetch_reads_no_weights(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").rename(tmp_path / "x.safetensors")
     with jax.log_compiles(False):
         close(loaded.call(X), apply(given, X))
+
+
+def test_read_back_it_takes_what_a_call_takes() -> None:
+    exported, given = bound()
+    read_back = exported.raised()
+    close(read_back(X), apply(given, X))
+    close(jaxexp.export(jax.jit(read_back), platforms=["cpu", "cuda"])(X).call(X), apply(given, X))
+    for jaxpr in (exported.jaxpr(X), exported.jaxpr()):
+        assert [aval.shape for aval in jaxpr.in_avals] == [w.shape for w in exported.weights.values()] + [X.shape]
+    for wrong in (exported.jaxpr, read_back):
+        with pytest.raises(jaxexp.ExportError, match="expected tuple of length 1, found tuple of length 2"):
+            wrong(exported.weights, X)
+
+
+def test_the_jaxpr_reads_no_weights(tmp_path: Path) -> None:
+    exported, _ = bound()
+    exported.save(tmp_path / "model.jaxexp")
+    (tmp_path / "model.safetensors").unlink()
+    assert "tanh" in str(jaxexp.load(tmp_path / "model.jaxexp").jaxpr(X))

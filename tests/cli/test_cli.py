@@ -178,7 +178,7 @@ def test_an_unexpected_error(monkeypatch, folder, run) -> None:
 
 
 def test_interrupted(monkeypatch, folder, run) -> None:
-    def interrupt(text):
+    def interrupt(text, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inputs, "artifacts", interrupt)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
+import numpy as np
 import pytest
 
 import jaxexp
@@ -79,15 +79,51 @@ def test_migrate(run: Any, saved: Path, tmp_path: Path) -> None:
     assert "OUT has to be in the same folder" in error
 
 
-def test_archives_hold_no_weights(run: Any, saved: Path, tmp_path: Path) -> None:
-    status, _, error = run("pack", str(tmp_path / "x.zip"), str(saved))
+def test_archives(run: Any, saved: Path, tmp_path: Path) -> None:
+    """Packed with their weights, and unpacked as they were."""
+    archive, out = tmp_path / "x.zip", tmp_path / "out"
+    (saved.parent / "more").mkdir()
+    jaxexp.load(saved).with_weights(params(seed=2)).save(saved.parent / "more" / saved.name)
+    assert run("pack", str(archive), str(saved.parent))[0] == 0
+    assert run("verify", "-q", str(archive), str(saved.parent))[0] == 0
+    assert "2 members, " in (listed := run("ls", str(archive))[1])
+    assert listed.strip().endswith("bytes, and 27,392 bytes of weights")
+    assert run("unpack", str(archive), "-d", str(out))[0] == 0
+    names = [saved.name, saved.with_suffix(".safetensors").name]
+    for name in [*names, *(f"more/{name}" for name in names)]:
+        assert (out / name).read_bytes() == (saved.parent / name).read_bytes()
+    assert run("unpack", str(archive), "-d", str(out))[0] == 1
+    assert run("unpack", str(archive), "-d", str(out), "--force")[0] == 0
+    assert run("pack", str(tmp_path / "copy.zip"), f"{archive}::*")[0] == 0
+    assert (tmp_path / "copy.zip").read_bytes() == archive.read_bytes()
+    member = f"{archive}::more/{saved.stem}"
+    (tmp_path / "new").mkdir()
+    assert run("migrate", member, str(tmp_path / "new" / "m.jaxexp"))[0] == 0
+    close(jaxexp.load(tmp_path / "new" / "m.jaxexp", verify=True).call(X), apply(params(seed=2), X))
+    status, text, _ = run("diff", "--json", "--only", "weights", member, f"{archive}::{saved.stem}")
+    assert (status, len(json.loads(text)["changes"]["weights"])) == (1, 7)
+
+
+def test_unpacked_files_of_one_name(run: Any, saved: Path, tmp_path: Path) -> None:
+    """Functions of different weights, whose files were called the same, side by side in one folder."""
+    (saved.parent / "more").mkdir()
+    other = saved.parent / "more" / saved.name
+    jaxexp.load(saved).with_weights(params(seed=2)).save(other)
+    assert run("pack", str(tmp_path / "x.zip"), f"one={saved}", f"two={other}", f"three={saved}")[0] == 0
+    assert run("unpack", str(tmp_path / "x.zip"), "-d", str(tmp_path / "out"))[0] == 0
+    files = [file.name for file in (tmp_path / "out").iterdir() if file.suffix == ".safetensors"]
+    assert len(files) == 2
+    for name, seed in (("one", 0), ("two", 2), ("three", 0)):
+        close(jaxexp.load(tmp_path / "out" / f"{name}.jaxexp", verify=True).call(X), apply(params(seed=seed), X))
+
+
+def test_a_damaged_member_is_not_unpacked(run: Any, saved: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "x.zip"
+    assert run("pack", str(archive), str(saved))[0] == 0
+    data = bytearray(archive.read_bytes())
+    data[data.index(np.asarray(params()["head"]).tobytes())] ^= 1
+    archive.write_bytes(data)
+    status, _, error = run("unpack", str(archive), "-d", str(tmp_path / "out"))
     assert status == 1
-    assert "has weights in files beside it, which an archive does not hold" in error
-    loaded = jaxexp.load(saved)
-    with jaxexp.Archive.create(tmp_path / "y.zip") as archive:
-        with pytest.raises(jaxexp.UnsupportedError, match="has weights, which archives do not hold"):
-            archive.add("model", loaded)
-        archive.add("model", loaded.unbound, vjp_order=1)
-    program = jaxexp.Archive.open(tmp_path / "y.zip")["model"].load()
-    close(program.bind(saved.with_suffix(".safetensors")).call(X), apply(params(), X))
-    assert jax.tree.leaves(program) == [program]
+    assert "tensor 'head': expected bytes with the digest" in error
+    assert not list((tmp_path / "out").glob("*"))

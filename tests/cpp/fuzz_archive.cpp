@@ -11,7 +11,9 @@
 #include "wire/archive/limits.h"
 #include "wire/archive/member_name.h"
 #include "wire/archive/records.h"
+#include "wire/archive/weights.h"
 #include "wire/archive/zip_file.h"
+#include "wire/artifact/stored_digest.h"
 #include "wire/base/error.h"
 
 namespace {
@@ -68,6 +70,18 @@ void show(const wire::ArchiveIndex& index, std::uint64_t end) {
     if (!place.shared()) own.emplace_back(position - place.header(), position + place.size());
     for (std::uint32_t k = 0; member.modules() && k < member.modules()->size(); ++k)
       tests::require(member.modules()->Get(k)->position() + member.modules()->Get(k)->size() <= end, "a module too");
+  }
+  if (const auto* weights = index.weights()) {
+    for (const wire::schema::WeightsFile& file : wire::files_of(*weights)) {
+      tests::require(file.position() % 64 == 0 && file.position() >= file.header() && file.size() <= end &&
+                         file.position() <= end - file.size(),
+                     "a file of weights is in the file");
+      own.emplace_back(file.position() - file.header(), file.position() + file.size());
+    }
+    for (const wire::schema::WeightsTensor* tensor : *weights->tensors()) {
+      tests::require(wire::find_tensor(*weights, wire::stored(tensor->digest())) == tensor, "a tensor is found");
+      tests::require(tensor->position() <= end && tensor->size() <= end - tensor->position(), "it is in the file");
+    }
   }
   std::ranges::sort(own);
   for (std::size_t i = 1; i < own.size(); ++i)

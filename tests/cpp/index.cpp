@@ -36,12 +36,16 @@ void seal_index(Bytes& bytes) {
     if (place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
       digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
                            wire::digest(std::span(bytes).subspan(place->position(), place->size())));
+  if (const auto* place = root->weights();
+      place && place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
+    digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
+                         wire::digest(std::span(bytes).subspan(place->position(), place->size())));
   // All before any: in a damaged root a digest may lie over another one's place.
   for (const auto& [at, digest] : digests) std::ranges::copy(digest, bytes.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
 Bytes index_of(const std::vector<std::pair<std::string, wire::Member>>& members, std::size_t in_block,
-               std::uint64_t end) {
+               std::uint64_t end, const wire::ArchiveWeights& weights) {
   std::vector<Bytes> blocks;
   std::vector<wire::schema::BlockPlace> places;
   std::string names;
@@ -59,13 +63,19 @@ Bytes index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
                         static_cast<std::uint32_t>(names.size()), name_size);
     names += members[first].first;
   }
+  wire::schema::PartPlace weights_place;
+  Bytes weights_part;
+  if (!weights.empty()) {
+    const flatbuffers::DetachedBuffer written = weights.write();
+    weights_part.assign(written.data(), written.data() + written.size());
+  }
   const auto root_with = [&] {
     flatbuffers::FlatBufferBuilder fbb;
     const auto writer = fbb.CreateString("seed");
     const auto place_vector = fbb.CreateVectorOfStructs(places);
     const auto name_vector = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(names.data()), names.size());
     fbb.Finish(wire::schema::CreateIndex(fbb, writer, static_cast<std::uint32_t>(members.size()), end, place_vector,
-                                         name_vector),
+                                         name_vector, weights.empty() ? nullptr : &weights_place),
                index_identifier);
     return Bytes(fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize());
   };
@@ -78,7 +88,9 @@ Bytes index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
                  places[i].first_member(),
                  places[i].name_position(),
                  places[i].name_size()};
+  weights_place = {{}, static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(weights_part.size())};
   Bytes bytes = root_with();
+  blocks.push_back(weights_part);
   for (const Bytes& block : blocks) {
     bytes.resize(aligned(bytes.size()));
     bytes.insert(bytes.end(), block.begin(), block.end());

@@ -23,8 +23,8 @@ std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::
 /// Makes the digests of blocks right, as far as they can be found.
 void seal_index(std::vector<std::uint8_t>& bytes);
 
-/// Members in blocks of `in_block`, each of which is a flat buffer with a single one's records in it.
+/// Members in blocks of `in_block`, each of which is a flat buffer with a single one's records in it, and weights.
 std::vector<std::uint8_t> index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
-                                   std::size_t in_block, std::uint64_t end);
+                                   std::size_t in_block, std::uint64_t end, const wire::ArchiveWeights& weights = {});
 
 }  // namespace jaxexp::tests

@@ -23,6 +23,16 @@ namespace {
 
 using namespace jaxexp;
 
+/// Two files of weights, the second one of which has no tensors.
+wire::ArchiveWeights weights() {
+  wire::ArchiveWeights made;
+  const auto header = static_cast<std::uint16_t>(wire::zip_local_header(wire::weights_name(0), 256, 0, 1 << 14).size());
+  made.add({(1 << 14) + std::uint64_t{header}, 256, 7, header},
+           {{{1}, (1 << 14) + std::uint64_t{header} + 64, 192}, {{2}, (1 << 14) + std::uint64_t{header}, 64}});
+  made.add({(1 << 15) + std::uint64_t{header}, 64, 7, header}, {});
+  return made;
+}
+
 /// Indexes of up to nine members: some that own their bytes, one that shares another's, one without its modules.
 std::vector<std::vector<std::uint8_t>> indexes() {
   std::vector<std::pair<std::string, wire::Member>> members;
@@ -46,8 +56,12 @@ std::vector<std::vector<std::uint8_t>> indexes() {
     members.emplace_back("m/" + std::to_string(i), record);
   }
   const auto first = [&](std::ptrdiff_t count) { return std::vector(members.begin(), members.begin() + count); };
-  return {tests::index_of({}, 1, 0), tests::index_of(first(1), 1, 1 << 20), tests::index_of(first(4), 64, 1 << 20),
-          tests::index_of(first(4), 1, 1 << 20), tests::index_of(members, 4, 1 << 20)};
+  return {tests::index_of({}, 1, 0),
+          tests::index_of(first(1), 1, 1 << 20),
+          tests::index_of(first(4), 64, 1 << 20),
+          tests::index_of(first(4), 1, 1 << 20),
+          tests::index_of(members, 4, 1 << 20),
+          tests::index_of({}, 1, 1 << 20, weights())};
 }
 
 /// Archives of one section and of several, with sections and without, whole and cut.

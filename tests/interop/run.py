@@ -1,4 +1,4 @@
-"""`make interop`: jaxexp writes for old releases of JAX, which read it; docs/guide/compatibility.md gets the table."""
+"""`make interop`: jaxexp writes for old releases of JAX, which read it; docs/interop.md gets the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wheels import Wheels, number, python_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "guide" / "compatibility.md"
+PAGE = ROOT / "docs" / "interop.md"
 MARKERS = ("<!-- interop: start -->", "<!-- interop: end -->")
 RELEASES = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2")
 # What `make test` keeps of it.
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("releases", nargs="*", default=RELEASES, help=f"by default {' '.join(RELEASES)}")
     parser.add_argument("--folder", type=Path, default=ROOT / ".interop", help="for wheels and artifacts")
     parser.add_argument("--writer", help="a Python with jaxexp and the newest JAX; by default one is set up")
-    parser.add_argument("--no-page", action="store_true", help="leave docs/guide/compatibility.md as it is")
+    parser.add_argument("--no-page", action="store_true", help="leave docs/interop.md as it is")
     parser.add_argument("--keep", action="store_true", help="renew tests/golden/compat")
     chosen = parser.parse_args()
     releases, folder = list(chosen.releases) or list(RELEASES), chosen.folder.absolute()

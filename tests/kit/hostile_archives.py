@@ -52,8 +52,12 @@ class Body:
         return made.at(self.place(shared=shared, apart=apart), modules)
 
 
-def archive(artifacts: dict[str, bytes], members: Callable[[dict[str, Body]], Members]) -> bytes:
-    """An archive of one section with these artifacts, and an index of these members."""
+def archive(
+    artifacts: dict[str, bytes],
+    members: Callable[[dict[str, Body]], Members],
+    weights: Callable[[_native.ArchiveRecords, dict[str, Body]], None] | None = None,
+) -> bytes:
+    """An archive of one section with these artifacts, and an index of these members and weights."""
     data = _native.archive_section_head(0)
     bodies = {}
     for name, artifact in artifacts.items():
@@ -64,6 +68,8 @@ def archive(artifacts: dict[str, bytes], members: Callable[[dict[str, Body]], Me
     records = _native.ArchiveRecords()
     for name, member in members(bodies):
         records.put(name, member)
+    if weights is not None:
+        weights(records, bodies)
     at = len(data)
     start = at + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, at))
     index, root_position, root_size, digest = records.write("hostile", start)

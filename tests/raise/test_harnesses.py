@@ -80,7 +80,7 @@ def compare(harness: Any) -> None:
             live: Any = jax.tree.map(lambda *xs: jnp.stack(xs), *rows)
         else:
             live = jax.jit(jax.vmap(lambda *xs: harness.dyn_fun(*jax.tree.unflatten(tree, xs))))(*batches)
-        found, expected = numbers(jax.jit(jax.vmap(lambda *xs: function(*xs)))(*batches)), numbers(live)
+        found, expected = numbers(jax.jit(jax.vmap(function.inline))(*batches)), numbers(live)
         if ROUNDED_OTHERWISE in harness.fullname:
             np.testing.assert_allclose(found, expected, rtol=1e-5)
         else:

@@ -24,10 +24,12 @@ def test_values(name: str) -> None:
     exported, args = snippet.exported(), snippet.arguments()
     function = raised(exported, exported.in_avals, exported.out_avals, "cpu")
     with jax.enable_x64(True):
-        found, expected = jax.jit(lambda *xs: function(*xs))(*args), exported.call(*args)
-    if name.startswith("triangular_solve"):  # LAPACK's zeros have other signs
-        found, expected = ([x + 0 for x in results] for results in (found, expected))
-    assert_same_bits(found, expected)
+        expected = exported.call(*args)
+        for run in (function, function.inline):  # as one operation, and as those that it has
+            found = jax.jit(lambda *xs, run=run: run(*xs))(*args)
+            if name.startswith("triangular_solve"):  # LAPACK's zeros have other signs
+                found, expected = ([x + 0 for x in results] for results in (found, expected))
+            assert_same_bits(found, expected)
 
 
 @every_snippet

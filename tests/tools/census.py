@@ -1,4 +1,4 @@
-"""Prints how artifacts without a trailer end when bits flip, for docs/guide/security.md: a report, not a test.
+"""Prints how artifacts without a trailer end when bits flip, for docs/fuzzing.md: a report, not a test.
 
 python tests/tools/census.py [FLIPS]
 """

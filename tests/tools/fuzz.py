@@ -1,6 +1,6 @@
 """Runs the fuzz targets of tests/cpp, and those in Python, for some seconds: what `make fuzz` does.
 
-Prints the table of docs/guide/security.md: executions, hours of CPU, and the worst cost of a run as a part of what is
+Prints the table of docs/fuzzing.md: executions, hours of CPU, and the worst cost of a run as a part of what is
 promised.
 
 python tests/tools/fuzz.py SECONDS [--keep FOLDER] [TARGET...]

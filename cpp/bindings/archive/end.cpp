@@ -2,6 +2,7 @@
 #include "bindings/archive/end.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "wire/archive/end.h"
 #include "wire/archive/find_end.h"
 #include "wire/archive/section.h"
+#include "wire/archive/weights.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
 
@@ -73,6 +75,8 @@ void define_end(nb::module_& m) {
   m.attr("ARCHIVE_END_MAGIC") = nb::bytes(End::magic.data(), End::magic.size());
   m.attr("ARCHIVE_SECTION_HEAD_SIZE") = wire::Section::most_head;
   m.attr("ARCHIVE_INDEX_NAME") = text(wire::index_name);
+  m.def("archive_weights_name", &wire::weights_name, "number"_a,
+        "The name in the ZIP file of a file of weights, by its number.");
   m.attr("ARCHIVE_APART_FOLDER") = text(wire::apart_folder);
 
   m.def("find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
@@ -94,7 +98,7 @@ void define_end(nb::module_& m) {
       "The first bytes of a section of an archive's file; without an end and the last bytes, of an unfinished one.");
   m.def(
       "zip_local_header",
-      [](std::string_view name, std::uint32_t size, std::uint32_t crc32, std::uint64_t position) {
+      [](std::string_view name, std::uint64_t size, std::uint32_t crc32, std::uint64_t position) {
         const std::string header = wire::zip_local_header(name, size, crc32, position);
         return nb::bytes(header.data(), header.size());
       },

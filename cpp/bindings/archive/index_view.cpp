@@ -12,6 +12,8 @@
 #include "bindings/archive/member.h"
 #include "bindings/base/digest.h"
 #include "bindings/base/text.h"
+#include "wire/archive/weights.h"
+#include "wire/artifact/stored_digest.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::bindings {
@@ -68,7 +70,15 @@ void define_finding(nb::class_<IndexView>& index) {
            "For each of several members, the first among them with the same bytes; best the one that owns them.")
       .def("own_metadata", &IndexView::own_metadata, "numbers"_a,
            nb::sig("def own_metadata(self, numbers: list[int]) -> list[tuple[int, str]]"),
-           "For members with metadata that were given to the archive: the place in the list, and the JSON text.");
+           "For members with metadata that were given to the archive: the place in the list, and the JSON text.")
+      .def("weights_files", &IndexView::weights_files,
+           nb::sig("def weights_files(self) -> list[tuple[int, int, int, int]]"),
+           "Files of weights: position, size, CRC-32, and the size of the ZIP header in front of each.")
+      .def("tensors", &IndexView::tensors, nb::sig("def tensors(self) -> list[tuple[bytes, int, int]]"),
+           "The tensors in these files: digest, position and size.")
+      .def("tensor", &IndexView::tensor, "digest"_a,
+           nb::sig("def tensor(self, digest: bytes) -> tuple[int, int] | None"),
+           "Where the weights have a tensor of this content: position and size.");
 }
 
 void define_checking(nb::class_<IndexView>& index) {
@@ -172,6 +182,28 @@ nb::list IndexView::own_metadata(const nb::list& numbers) const {
     if (member.own_metadata()) found.append(nb::make_tuple(i, text(member.metadata())));
   }
   return found;
+}
+
+nb::list IndexView::weights_files() const {
+  nb::list files;
+  if (const auto* weights = index_.weights())
+    for (const schema::WeightsFile& file : wire::files_of(*weights))
+      files.append(nb::make_tuple(file.position(), file.size(), file.crc32(), file.header()));
+  return files;
+}
+
+nb::list IndexView::tensors() const {
+  nb::list tensors;
+  if (const auto* weights = index_.weights())
+    for (const schema::WeightsTensor* tensor : *weights->tensors())
+      tensors.append(nb::make_tuple(to_bytes(wire::stored(tensor->digest())), tensor->position(), tensor->size()));
+  return tensors;
+}
+
+nb::object IndexView::tensor(const nb::bytes& digest) const {
+  const auto* const weights = index_.weights();
+  const auto* const found = weights ? wire::find_tensor(*weights, to_digest(digest)) : nullptr;
+  return found ? nb::object(nb::make_tuple(found->position(), found->size())) : nb::none();
 }
 
 void IndexView::check() const {

@@ -32,6 +32,9 @@ class IndexView {
   nb::list zip_extents(const nb::list& numbers) const;
   nb::list owners(const nb::list& numbers) const;
   nb::list own_metadata(const nb::list& numbers) const;
+  nb::list weights_files() const;
+  nb::list tensors() const;
+  nb::object tensor(const nb::bytes& digest) const;
   void check() const;
 
  private:

@@ -51,6 +51,23 @@ void define_changes(nb::class_<Records>& records) {
           "check_name", [](const Records& records, std::string_view name) { records.check_name(name); }, "name"_a,
           "Raises ValueError where a new member cannot have this name.")
       .def("put", &Records::put, "name"_a, "member"_a)
+      .def_prop_ro(
+          "weights_file_count", [](const Records& records) { return records.weights().files().size(); },
+          "How many files of weights there are.")
+      .def(
+          "add_weights",
+          [](Records& records, std::uint64_t position, std::uint64_t size, std::uint32_t crc32, std::uint16_t header,
+             nb::handle tensors) {
+            std::vector<wire::ArchiveWeights::Tensor> converted;
+            for (nb::handle tensor : tensors)
+              converted.push_back({to_digest(nb::object(tensor[0])), nb::cast<std::uint64_t>(tensor[1]),
+                                   nb::cast<std::uint64_t>(tensor[2])});
+            records.weights().add({position, size, crc32, header}, converted);
+          },
+          "position"_a, "size"_a, "crc32"_a, "header"_a, "tensors"_a,
+          nb::sig("def add_weights(self, position: int, size: int, crc32: int, header: int, "
+                  "tensors: collections.abc.Iterable[tuple[bytes, int, int]]) -> None"),
+          "Adds a file of weights behind the others, with its tensors: digest, position and size of each.")
       .def(
           "remove",
           [](Records& records, std::string_view name) {
@@ -78,6 +95,14 @@ void define_searches(nb::class_<Records>& records) {
           },
           "digest"_a, "size"_a, nb::sig("def module(self, digest: bytes, size: int) -> int | None"),
           "Where a member has a module of this content.")
+      .def(
+          "tensor",
+          [](const Records& records, nb::bytes digest) -> nb::object {
+            const auto found = records.weights().find(to_digest(digest));
+            return found ? nb::object(nb::make_tuple(found->position, found->size)) : nb::none();
+          },
+          "digest"_a, nb::sig("def tensor(self, digest: bytes) -> tuple[int, int] | None"),
+          "Where the weights have a tensor of this content: position and size.")
       .def(
           "sharing", [](const Records& records, std::uint64_t position) { return list(records.sharing(position)); },
           "position"_a, nb::sig("def sharing(self, position: int) -> list[str]"),

@@ -74,8 +74,9 @@ nb::list Verification::step(const nb::list& numbers, const nb::list& parts, std:
     }
   }
   std::ranges::sort(modules, {}, &Module::place);
-  const auto same = std::ranges::unique(modules, {}, &Module::place);
-  modules.erase(same.begin(), same.end());
+  // Clang 14 cannot compile what std::ranges::unique of GCC's library returns.
+  const auto same = [](const Module& one, const Module& other) { return one.place == other.place; };
+  modules.erase(std::unique(modules.begin(), modules.end(), same), modules.end());
   return verify(members, modules, workers);
 }
 

@@ -42,8 +42,10 @@ void define_encoding(nb::module_& m) {
           "writer"_a, "metadata"_a, "weights"_a = nb::none(),
           nb::sig("def __init__(self, writer: str, metadata: dict[str, str], weights: tuple["
                   "collections.abc.Sequence[tuple[str, int, bytes]], "
-                  "collections.abc.Sequence[tuple[str, int, int, bytes]]] | None = None) -> None"),
-          "Weights are files (name, size, content) and tensors (name, index of the file, size, digest).");
+                  "collections.abc.Sequence[tuple[str, int, int, bytes]], "
+                  "collections.abc.Sequence[tuple[str, int]]] | None = None) -> None"),
+          "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "
+          "tensors (name, index of the tensor).");
   m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
         nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
                 "notes: Notes | None) -> bytearray"),
@@ -92,11 +94,11 @@ void define_class(nb::module_& m) {
            "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
            "The user's metadata as JSON texts; None where there is none.")
-      .def(
-          "weights", &Artifact::weights,
-          nb::sig("def weights(self) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]]] | None"),
-          "Files (name, size, content) and tensors (name, index of the file, size, digest) that are its first "
-          "arguments; None where there are none.")
+      .def("weights", &Artifact::weights,
+           nb::sig("def weights(self) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], "
+                   "list[tuple[str, int]]] | None"),
+           "Files (name, size, content), tensors (name, index of the file, size, digest) that are its first arguments, "
+           "and other names of these (name, index of the tensor); None where there are none.")
       .def("describe", &Artifact::describe, "library_node"_a = nb::none(),
            nb::sig("def describe(self, library_node: collections.abc.Callable[[bytes], tuple[str, tuple[str, ...]] | "
                    "None] | None = None) -> dict[str, typing.Any]"),

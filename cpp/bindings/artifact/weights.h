@@ -9,10 +9,11 @@ namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
-/// From a pair of lists: (name, size, content) of each file; (name, index of the file, size, digest) of each tensor.
-wire::Weights to_weights(nb::handle pair);
+/// From three lists: (name, size, content) of each file; (name, index of the file, size, digest) of each tensor; (name,
+/// index of the tensor) of each further name.
+wire::Weights to_weights(nb::handle lists);
 
-/// The same pair.
+/// The same lists.
 nb::tuple from_weights(const wire::schema::Weights& weights);
 
 }  // namespace jaxexp::bindings

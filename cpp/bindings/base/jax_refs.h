@@ -8,17 +8,20 @@
 #include <vector>
 
 #include "bindings/base/cache.h"
+#include "bindings/base/object_cache.h"
 
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
 
+class EncodedTree;
+
 // clang-format off
 // Attributes of the object that bind() is given.
 #define JAXEXP_BOUND(X)                                                                                     \
   X(ShapedArray) X(create_aval) X(with_sharding) X(SymbolicScope) X(constraints_of) X(add_constraint)       \
-  X(dimension_of_terms) X(dimension_variable)                                                               \
-  X(dimension_operation) X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
+  X(dimension_of_terms) X(dimension_layout) X(dimension_variable) X(dimension_operation)                     \
+  X(NamedSharding) X(PartitionSpec) X(AbstractMesh) X(AbstractDevice)                \
   X(dtype_of_kind) X(kind_of_dtype) X(PyTreeDef) X(tree_registry) X(tree_structure) X(custom_node_name)     \
   X(build_custom_node) X(resolve_library_nodes) X(effect_name)                                              \
   X(effect_of_name) X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
@@ -56,6 +59,8 @@ struct JaxRefs {
   // in every call.
   mutable Cache avals{std::size_t{4} << 20};
   mutable Cache trees{std::size_t{16} << 20};
+  // What trees without custom nodes are in bytes.
+  mutable ObjectCache<EncodedTree> encoded_trees{std::size_t{16} << 20};
 };
 
 /// The argument of the last bind(). Throws RuntimeError before its first call.

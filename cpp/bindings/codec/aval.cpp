@@ -17,9 +17,11 @@
 
 namespace jaxexp::bindings {
 
-Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
-  std::uint32_t& offset = known(avals_, aval);
-  if (offset != 0) return offset;
+Offset<schema::AbstractValue> Encoder::aval(nb::handle aval, bool& is_weak) {
+  Aval& known = this->known(avals_, aval);
+  is_weak = known.is_weak;
+  if (known.offset != 0) return known.offset;
+  is_weak = known.is_weak = nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True));
 
   const nb::tuple shape = tuple_of(aval.attr(names_.shape));
   Offsets<wire::String> dimensions;
@@ -38,7 +40,7 @@ Offset<schema::AbstractValue> Encoder::aval(nb::handle aval) {
         return schema::CreateAbstractValue(writer_.fbb(), schema::AbstractValueKind::shapedArray, dimension_vector,
                                            dtype, space);
       });
-  return offset = table.o;
+  return known.offset = table.o;
 }
 
 Offset<wire::String> Encoder::dimension(nb::handle dimension) {
@@ -50,16 +52,24 @@ Offset<wire::String> Encoder::dimension(nb::handle dimension) {
   }
   std::uint32_t& offset = known(dimensions_, dimension);
   if (offset != 0) return offset;
-  const nb::str printed(dimension);
-  const std::string_view text = utf8(printed, "a dimension");
+  if (!symbolic_) symbolic_.emplace(jax_.dimension_layout());
+  if (const std::optional<std::string> printed = symbolic_->print(dimension)) {
+    offset = this->dimension(*printed).o;
+  } else {
+    const nb::str by_jax(dimension);
+    offset = this->dimension(utf8(by_jax, "a dimension")).o;
+  }
+  if (notes_ && !constraints_noted_) note_constraints(dimension);
+  return offset;
+}
+
+Offset<wire::String> Encoder::dimension(std::string_view text) {
   try {
     wire::check_dimension(text, {});
   } catch (const wire::Error& error) {
     refuse("the format holds " + error.expected + ", found " + error.found);
   }
-  offset = writer_.string(text).o;
-  if (notes_ && !constraints_noted_) note_constraints(dimension);
-  return offset;
+  return writer_.string(text);
 }
 
 /// The dimensions of a function, and of its VJPs, are of one scope, whose constraints the format drops.
@@ -94,15 +104,17 @@ schema::DType Encoder::dtype(nb::handle dtype) {
   return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));
 }
 
-/// Everything that determines an aval of constant dimensions, as bytes; empty for other avals.
-std::string_view Decoder::aval_key(const schema::AbstractValue& aval) {
+/// Everything that determines an aval, as bytes; empty where its dtype is not one of the format's. `is_constant` says
+/// whether its dimensions are; otherwise it is determined only within one scope.
+std::string_view Decoder::aval_key(const schema::AbstractValue& aval, bool& is_constant) {
+  is_constant = true;
   const int kind = static_cast<int>(aval.dtype());
   if (kind < 0 || static_cast<std::size_t>(kind) >= jax_.dtypes.size()) return {};
   key_.assign({static_cast<char>(kind), static_cast<char>(aval.memory_space())});
   for (std::uint32_t i = 0; i < wire::Values::length(aval.shape()); ++i) {
     const std::string_view text = aval.shape()->Get(i)->string_view();
-    if (!wire::is_size(text)) return {};
-    (key_ += text) += ',';
+    is_constant = is_constant && wire::is_size(text);
+    (key_ += text) += ';';  // which no dimension contains
   }
   return key_;
 }
@@ -110,8 +122,13 @@ std::string_view Decoder::aval_key(const schema::AbstractValue& aval) {
 nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& where) {
   const auto [object, is_new] = avals_.insert(position(aval));
   if (!is_new) return object;
-  const std::string_view key = aval_key(aval);
-  if (!key.empty()) object = jax_.avals.find(key);
+  bool is_constant = false;
+  const std::string key(aval_key(aval, is_constant));
+  if (is_constant && !key.empty()) {
+    object = jax_.avals.find(key);
+  } else if (const auto known = symbolic_avals_.find(key); known != symbolic_avals_.end()) {
+    object = known->second;
+  }
   if (object.is_valid()) return object;
   const nb::object shape = this->shape(aval.shape(), where);
   const nb::object dtype = this->dtype(static_cast<int>(aval.dtype()), {&where, "dtype"});
@@ -123,9 +140,12 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
       if (nb::object aval = plain_aval(shape, dtype); aval.is_valid()) return aval;
     return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space);
   });
-  if (!key.empty()) {
+  if (key.empty()) return object;
+  if (is_constant) {
     constexpr std::size_t bytes_of_aval = 384, bytes_of_dimension = 40;
     jax_.avals.insert(key, object, bytes_of_aval + bytes_of_dimension * wire::Values::length(aval.shape()));
+  } else {
+    symbolic_avals_.try_emplace(key, object);
   }
   return object;
 }
@@ -159,11 +179,26 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
     return owned(PyLong_FromLongLong(size));
   }
   shareable_ = false;
+  if (const auto known = symbolic_dimensions_.find(printed); known != symbolic_dimensions_.end()) return known->second;
   const wire::Expression expression = wire::parse_dimension(printed, where);
-  nb::str printed_again;
-  const nb::object symbolic = reading(where, "a dimension", [&] {
+  nb::object made;
+  reading(where, "a dimension", [&] {
     if (!scope_.is_valid()) scope_ = scope();
     growth_.dimension(expression, where);
+    if (!symbolic_) symbolic_.emplace(jax_.dimension_layout());
+    if (!growth_.substitutes()) made = symbolic_->make(expression, scope_);
+    return made;
+  });
+  if (!made.is_valid()) made = dimension_by_jax(printed, expression, where);
+  symbolic_dimensions_.try_emplace(printed, made);
+  return made;
+}
+
+/// The same with JAX's own functions, where an equality may substitute something.
+nb::object Decoder::dimension_by_jax(std::string_view printed, const wire::Expression& expression,
+                                     const wire::Path& where) {
+  nb::str printed_again;
+  const nb::object symbolic = reading(where, "a dimension", [&] {
     const nb::object made =
         growth_.substitutes() ? sum(expression, where) : jax_.dimension_of_terms(terms(expression, where), scope_);
     printed_again = nb::str(made);

@@ -4,9 +4,11 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,7 +16,9 @@
 #include "bindings/base/jax_refs.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/dimension.h"
@@ -67,12 +71,13 @@ class Decoder {
   nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
                     const wire::Path& where);
   // aval.cpp
-  std::string_view aval_key(const schema::AbstractValue& aval);
+  std::string_view aval_key(const schema::AbstractValue& aval, bool& is_constant);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
   nb::object plain_aval(const nb::object& shape, const nb::object& dtype);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
+  nb::object dimension_by_jax(std::string_view printed, const wire::Expression& expression, const wire::Path& where);
   nb::object terms(const wire::Expression& expression, const wire::Path& where);
   nb::object name(const wire::Factor& factor, const wire::Path& where);
   nb::object sum(const wire::Expression& expression, const wire::Path& where);
@@ -167,10 +172,16 @@ class Decoder {
   std::string key_;                           // of a cache, while it is being put together
   wire::Growth growth_;                       // of symbolic dimensions
   bool shareable_ = true;
-  nb::dict parsed_auxdata_;     // of custom nodes that jaxexp itself knows
-  bool library_nodes_ = false;  // whether the tree that is read has such nodes
-  nb::object described_;        // that tree as the artifact describes it, where it has
-  nb::object scope_;            // of symbolic dimensions; made for the first of them
+  nb::dict parsed_auxdata_;           // of custom nodes that jaxexp itself knows
+  bool library_nodes_ = false;        // whether the tree that is read has such nodes
+  nb::object described_;              // that tree as the artifact describes it, where it has
+  nb::object scope_;                  // of symbolic dimensions; made for the first of them
+  std::optional<Symbolic> symbolic_;  // from the first symbolic dimension on
+  struct Hash {
+    std::size_t operator()(std::string_view text) const { return wire::seeded_hash(text); }
+  };
+  std::unordered_map<std::string_view, nb::object, Hash> symbolic_dimensions_;  // by their text, in the artifact
+  std::unordered_map<std::string, nb::object, Hash> symbolic_avals_;            // by aval_key
   Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
 };
 

@@ -3,13 +3,16 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
+#include "bindings/codec/encoded_tree.h"
 #include "bindings/codec/form.h"
+#include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
 #include "wire/artifact/writer.h"
 #include "wire/base/error.h"
@@ -50,8 +53,9 @@ class Encoder {
   TreeNode tree_node(schema::PyTreeDefKind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
                      nb::handle auxdata, bool share);
   // aval.cpp
-  Offset<schema::AbstractValue> aval(nb::handle aval);
+  Offset<schema::AbstractValue> aval(nb::handle aval, bool& is_weak);
   Offset<wire::String> dimension(nb::handle dimension);
+  Offset<wire::String> dimension(std::string_view text);
   void note_constraints(nb::handle dimension);
   schema::DType dtype(nb::handle dtype);
   // mesh.cpp
@@ -139,8 +143,15 @@ class Encoder {
   void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);
 
   std::vector<nb::object> kept_;
-  wire::FlatMap<std::uint32_t> dimensions_, avals_, meshes_, specs_;  // offsets, by identity
+  struct Aval {
+    std::uint32_t offset = 0;
+    bool is_weak = false;
+  };
+  wire::FlatMap<std::uint32_t> dimensions_, meshes_, specs_;  // offsets, by identity
+  wire::FlatMap<Aval> avals_;
   Offset<schema::PyTreeDef> leaf_;
+  std::optional<EncodedTree> encoded_tree_;  // while a tree is written that can be kept
+  std::optional<Symbolic> symbolic_;         // from the first symbolic dimension on
 
   // Of the Exported that is being written.
   wire::FlatMap<std::uint32_t> named_shardings_;  // offsets, by identity; they contain numbers of meshes

@@ -160,9 +160,10 @@ Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::h
                                 const char* shardings_field, const nb::object& weak) {
   Values values;
   for_each(avals, avals_field, [&](nb::handle aval) {
-    values.avals.push_back(this->aval(aval));
+    bool is_weak = false;
+    values.avals.push_back(this->aval(aval, is_weak));
     values.aval_indices.push_back(distinct_avals_.number(values.avals.back()) - 1);
-    if (notes_ && !weak.is_valid() && nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True)))
+    if (notes_ && !weak.is_valid() && is_weak)
       values.weak.push_back(static_cast<std::uint32_t>(values.avals.size() - 1));
   });
   if (notes_ && weak.is_valid())

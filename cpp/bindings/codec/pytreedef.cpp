@@ -3,6 +3,7 @@
 // Whole trees cross as the node list that pickling a treedef uses, which is several times faster than walking its
 // children or flattening a pytree. Nodes come in post-order, as (kind, arity, node data, custom type, leaves, nodes).
 #include "bindings/base/errors.h"
+#include "bindings/base/no_collections.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 #include "wire/exported/library_node.h"
@@ -31,7 +32,20 @@ State state_of(Kind kind) {
 }  // namespace
 
 Offset<schema::PyTreeDef> Encoder::tree(nb::handle treedef) {
-  if (jax_.tree_state_known) return tree_of_state(tuple_of(treedef.attr(names_.__getstate__)()[1])).table;
+  if (jax_.tree_state_known) {
+    if (const auto known = jax_.encoded_trees.find(treedef)) return known->write(writer_);
+    encoded_tree_.reset();
+    const NoCollections pause;  // the state is a tuple for each node
+    const nb::tuple nodes = tuple_of(treedef.attr(names_.__getstate__)()[1]);
+    const auto table = tree_of_state(nodes).table;
+    if (encoded_tree_) {
+      constexpr std::size_t bytes_of_node = 128;  // in a treedef, with a key
+      encoded_tree_->finish();
+      const std::size_t size = encoded_tree_->size() + bytes_of_node * nb::len(nodes);
+      jax_.encoded_trees.insert(treedef, std::make_shared<const EncodedTree>(std::move(*encoded_tree_)), size);
+    }
+    return table;
+  }
   const auto leaves = nb::cast<std::uint64_t>(treedef.attr(names_.num_leaves));
   const auto nodes = nb::cast<std::uint64_t>(treedef.attr(names_.num_nodes));
   const bool share = wire::weight_of(Kind::custom) * nodes <= wire::shared_tree_nodes(leaves);
@@ -59,6 +73,7 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
   };
   const std::uint64_t most = wire::shared_tree_nodes(leaves);
   const bool share = wire::weight_of(Kind::custom) * size <= most || weight() <= most;
+  if (share) encoded_tree_.emplace();
 
   std::vector<TreeNode> pending;  // subtrees whose parent has not come yet
   pending.reserve(16);
@@ -66,6 +81,7 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
     const auto field = fields_of(node);
     const auto state = nb::cast<int>(field(0));
     if (state == leaf && !leaf_.IsNull()) {
+      if (encoded_tree_) encoded_tree_->add(Kind::leaf, leaf_, {}, {});
       pending.push_back({leaf_, 1});
       continue;
     }
@@ -118,6 +134,7 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
     refuse("the tree has more than " + std::to_string(wire::max_tree_depth) + " levels");
 
   OffsetVector<wire::String> key_vector;
+  std::vector<std::string_view> texts;
   if (kind == Kind::dict) {
     Offsets<wire::String> strings;
     strings.reserve(children.size());
@@ -125,7 +142,8 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
       // Dicts with keys that are not strings are written as custom nodes.
       if (!PyUnicode_Check(key.ptr()))
         return tree_node(Kind::custom, children, {}, reinterpret_cast<PyObject*>(&PyDict_Type), keys, share);
-      strings.push_back(string(key, "the key of a dict"));
+      texts.push_back(utf8(key, "the key of a dict"));
+      strings.push_back(writer_.string(texts.back()));
     }
     key_vector = writer_.offsets<wire::String>(strings);
   }
@@ -140,16 +158,9 @@ Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> childr
     const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(bytes.ptr()));
     auxdata_vector = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))));
   }
-  share = share || children.empty();
-  const auto child_vector =
-      children.empty() ? OffsetVector<schema::PyTreeDef>() : writer_.offsets<schema::PyTreeDef>(tables, share);
-  const auto write = [&] {
-    return schema::CreatePyTreeDef(writer_.fbb(), kind, child_vector, key_vector, name, auxdata_vector);
-  };
-  if (!share) return {write(), depth};
-  const auto table = writer_.table<schema::PyTreeDef>(
-      wire::Table::tree, {static_cast<std::uint32_t>(kind), child_vector.o, key_vector.o, name.o, auxdata_vector.o},
-      write);
+  const auto table = write_tree_node(writer_, kind, tables, key_vector, name, auxdata_vector, share);
+  if (kind == Kind::custom) encoded_tree_.reset();  // registered functions may say something else the next time
+  if (encoded_tree_) encoded_tree_->add(kind, table, tables, texts);
   if (kind == Kind::leaf) leaf_ = table;
   return {table, depth};
 }

@@ -15,6 +15,7 @@
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
+#include "bindings/base/no_collections.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
 #include "wire/artifact/fetch.h"
@@ -52,20 +53,6 @@ struct Item {
   std::shared_ptr<Artifact::Source> source;  // without its buffer, where that is a file's
   const wire::Known::Metadata* metadata = nullptr;
   Failure failure;
-};
-
-/// Making thousands of objects would start one garbage collection after another, all in vain.
-class NoCollections {
- public:
-  NoCollections() : enabled_(PyGC_Disable() != 0) {}
-  ~NoCollections() {
-    if (enabled_) PyGC_Enable();
-  }
-  NoCollections(const NoCollections&) = delete;
-  NoCollections& operator=(const NoCollections&) = delete;
-
- private:
-  bool enabled_;
 };
 
 /// Makes Exported objects. Those of equal metadata share all that decoding gives.

@@ -45,22 +45,45 @@ std::string_view Runtime::platform_version() const { return client_->platform_ve
 std::string Runtime::api_version() const { return client_->api().version(); }
 std::size_t Runtime::nr_devices() const { return client_->devices().size(); }
 
-Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
+namespace {
+
+std::shared_ptr<const wire::FileBytes> opened(const std::filesystem::path& file, wire::FileBytes::Reading how) {
   try {
-    auto bytes = std::make_shared<const wire::FileBytes>(file, wire::FileBytes::Reading::at_once,
-                                                         std::numeric_limits<std::uint64_t>::max());
-    auto callable = std::make_unique<runtime::Callable>(client_, Artifact(bytes->bytes()), std::move(devices));
-    // The file goes after the function.
-    auto both = std::make_shared<std::pair<decltype(bytes), decltype(callable)>>(std::move(bytes), std::move(callable));
-    const runtime::Callable* const inner = both->second.get();
-    return Function(std::shared_ptr<const runtime::Callable>(std::move(both), inner));
+    return std::make_shared<const wire::FileBytes>(file, how, std::numeric_limits<std::uint64_t>::max());
   } catch (const std::system_error& error) {
     throw std::system_error(error.code(), file.string());
   }
 }
 
+/// The file of executables, or null where none was named.
+std::shared_ptr<const wire::FileBytes> executables(const LoadOptions& options) {
+  return options.executables.empty() ? nullptr : opened(options.executables, wire::FileBytes::Reading::in_parts);
+}
+
+}  // namespace
+
+Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
+  return load(file, LoadOptions{std::move(devices), {}});
+}
+
+Function Runtime::load(const std::filesystem::path& file, const LoadOptions& options) const {
+  const auto bytes = opened(file, wire::FileBytes::Reading::at_once);
+  auto callable =
+      std::make_unique<runtime::Callable>(client_, Artifact(bytes->bytes()), options.devices, executables(options));
+  // The file goes after the function.
+  auto both = std::make_shared<std::pair<std::shared_ptr<const wire::FileBytes>, decltype(callable)>>(
+      bytes, std::move(callable));
+  const runtime::Callable* const inner = both->second.get();
+  return Function(std::shared_ptr<const runtime::Callable>(std::move(both), inner));
+}
+
 Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) const {
-  return Function(std::make_shared<const runtime::Callable>(client_, std::move(artifact), std::move(devices)));
+  return load(std::move(artifact), LoadOptions{std::move(devices), {}});
+}
+
+Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
+  return Function(
+      std::make_shared<const runtime::Callable>(client_, std::move(artifact), options.devices, executables(options)));
 }
 
 Array Runtime::put(const Array& array, std::size_t device) const {
@@ -86,6 +109,10 @@ Array Runtime::put(const Array& array, std::size_t device) const {
 const Artifact& Function::artifact() const { return callable_->artifact(); }
 
 void Function::compile() const { callable_->compile(); }
+
+void Function::save_executable(const std::filesystem::path& file) const { callable_->keep_code(file); }
+
+std::string Function::why_compiled() const { return callable_->why_compiled(); }
 
 std::vector<Array> Function::call(std::span<const Array> arguments) const {
   auto numbers = none(arguments.size());
@@ -120,7 +147,8 @@ std::optional<Function> Function::vjp() const {
   auto artifact = callable_->artifact().vjp();
   if (!artifact) return std::nullopt;
   // The memory of the artifact goes after both.
-  auto callable = std::make_unique<runtime::Callable>(callable_->client(), std::move(*artifact), callable_->devices());
+  auto callable = std::make_unique<runtime::Callable>(callable_->client(), std::move(*artifact), callable_->devices(),
+                                                      callable_->executables());
   auto both = std::make_shared<std::pair<std::shared_ptr<const runtime::Callable>, decltype(callable)>>(
       callable_, std::move(callable));
   const runtime::Callable* const inner = both->second.get();

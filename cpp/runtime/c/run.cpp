@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ struct jaxexp_function {
   jaxexp::Function value;
   std::string name;
   std::vector<std::string> arguments, results;
+  mutable std::mutex mutex = {};
+  mutable std::string why_compiled = {};  // which does not change once it is known
 };
 
 struct jaxexp_array {
@@ -137,6 +140,32 @@ jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, co
                       .value.load(std::filesystem::path(&given(file, "the file")), {devices, devices + device_count}));
   });
 }
+
+jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file, const jaxexp_load_options* options,
+                                  jaxexp_error** error) {
+  return guarded<jaxexp_function*>(error, nullptr, [&] {
+    const jaxexp_load_options& found = given(options, "the options");
+    if (found.size < sizeof(jaxexp_load_options)) refuse("the size of the options is not set");
+    if (found.device_count > 0 && !found.devices) refuse("the devices are NULL");
+    jaxexp::LoadOptions loading{{found.devices, found.devices + found.device_count}, {}};
+    if (found.executables) loading.executables = found.executables;
+    return handle(given(runtime, "the runtime").value.load(std::filesystem::path(&given(file, "the file")), loading));
+  });
+}
+
+int jaxexp_save_executable(const jaxexp_function* function, const char* file, jaxexp_error** error) {
+  return guarded(error, 1, [&] {
+    given(function, "the function").value.save_executable(&given(file, "the file"));
+    return 0;
+  });
+}
+
+const char* jaxexp_why_compiled(const jaxexp_function* function) {
+  const std::lock_guard lock(function->mutex);
+  if (function->why_compiled.empty()) function->why_compiled = function->value.why_compiled();
+  return function->why_compiled.c_str();
+}
+
 void jaxexp_function_free(jaxexp_function* function) { delete function; }
 const char* jaxexp_function_name(const jaxexp_function* function) { return function->name.c_str(); }
 size_t jaxexp_argument_count(const jaxexp_function* function) { return function->arguments.size(); }

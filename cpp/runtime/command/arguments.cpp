@@ -41,6 +41,8 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --device N          a device to run on; once for each device of the function (default: the first ones)
   --member NAME       the function of this name, where ARTIFACT is an archive
   --vjp N             not the function but its VJP (1), the VJP's VJP (2), ...
+  --save-executable FILE  add the compiled code to FILE, which is made if it is not there, and do not call
+  --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
   --repeat N          call the function N times more, and say how long that takes
   --inspect           say what the function takes and returns; needs no plugin
 )";
@@ -65,6 +67,10 @@ Arguments::Arguments(int count, char** texts) {
       out = value;
     else if (option == "--member")
       member = value;
+    else if (option == "--executables")
+      executables = value;
+    else if (option == "--save-executable")
+      save_executable = value;
     else if (option == "--argument") {
       // The path may have a '=' in a key; the file's name has none.
       const std::size_t at = value.rfind('=');

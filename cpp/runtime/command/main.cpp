@@ -104,7 +104,9 @@ void run(const jaxexp::command::Arguments& arguments) {
   if (arguments.inspect) return inspect(artifact);
 
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
-  const jaxexp::Function function = runtime.load(artifact, arguments.devices);
+  const jaxexp::Function function =
+      runtime.load(artifact, jaxexp::LoadOptions{arguments.devices, arguments.executables});
+  if (!arguments.save_executable.empty()) return function.save_executable(arguments.save_executable);
   const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, artifact);
   if (arguments.repeat > 0) {
     const auto start = Clock::now();
@@ -113,6 +115,9 @@ void run(const jaxexp::command::Arguments& arguments) {
   }
   double first = 0;
   const std::vector<Array> results = timed_call(function, inputs, first);
+  if (const std::string why = function.why_compiled(); !why.empty())
+    std::cerr << "jaxexp-run: compiled, because the code in " << arguments.executables << " is not used: " << why
+              << '\n';
   if (arguments.out.empty()) {
     const auto values = artifact.results();
     for (std::size_t i = 0; i < results.size(); ++i) std::cout << values[i].path << ": " << results[i].str() << '\n';

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/function/kept_code.h"
 #include "runtime/program/compile_options.h"
 #include "runtime/program/custom_calls.h"
 #include "wire/base/error.h"
@@ -51,21 +52,23 @@ PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
 
 }  // namespace
 
-Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::vector<std::size_t> devices)
+Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::vector<std::size_t> devices,
+                   File executables)
     : client_(std::move(client)),
       artifact_(std::move(artifact)),
       devices_(chosen(*client_, artifact_, std::move(devices))),
       arguments_(parameters(artifact_.arguments(), artifact_.nr_devices())),
       results_(parameters(artifact_.results(), artifact_.nr_devices())),
       kept_(artifact_.kept_arguments()),
-      program_(artifact_, *client_) {}
+      program_(artifact_, *client_),
+      executables_(std::move(executables)) {}
 
 void Callable::compile() const { static_cast<void>(compiled()); }
 
 const Callable::Compiled& Callable::compiled() const {
   const std::lock_guard lock(mutex_);
   if (compiled_) return *compiled_;
-  auto compiled = std::make_unique<Compiled>(Compiled{make_executable(), {}, {}, make_platform_index()});
+  auto compiled = std::make_unique<Compiled>(make_compiled());
   for (const Parameter& argument : arguments_) compiled->arguments.push_back(argument.tiling);
   for (const Parameter& result : results_) compiled->results.push_back(result.tiling);
   if (devices_.size() > 1) ask_for_shardings(*compiled);
@@ -73,11 +76,43 @@ const Callable::Compiled& Callable::compiled() const {
   return *compiled_;
 }
 
-Executable Callable::make_executable() const {
+Callable::Compiled Callable::make_compiled() const {
+  std::string why_not;
+  if (executables_) {
+    const wire::Entries here = conditions(*client_, device(0), artifact_.function_name(), program_.module, options());
+    KeptCode found = find_code(client_, *executables_, here);
+    if (found.executable)
+      return {std::move(*found.executable), {}, {}, make_platform_index(), std::move(found.shardings), {}};
+    why_not = std::move(found.why_not);
+  }
+  return {make_executable(), {}, {}, make_platform_index(), std::nullopt, std::move(why_not)};
+}
+
+void Callable::keep_code(const std::filesystem::path& path) const {
+  const wire::Entries here = conditions(*client_, device(0), artifact_.function_name(), program_.module, options());
+  const bool has_shardings = devices_.size() > 1;
+  const Compiled& known = compiled();
+  // Code from a file may be incomplete when it is serialized again.
+  if (known.kept_shardings)
+    runtime::keep_code(make_executable(), has_shardings, here, path);
+  else
+    runtime::keep_code(known.executable, has_shardings, here, path);
+}
+
+std::string Callable::why_compiled() const {
+  const std::lock_guard lock(mutex_);
+  return compiled_ ? compiled_->why_compiled : std::string();
+}
+
+std::string Callable::options() const {
   std::vector<int> ids;
   for (std::size_t d = 0; d < devices_.size(); ++d) ids.push_back(device(d).id);
+  return compile_options(ids, program_.uses_shardy);
+}
+
+Executable Callable::make_executable() const {
   try {
-    return Executable(client_, program_.module, compile_options(ids, program_.uses_shardy));
+    return Executable(client_, program_.module, options());
   } catch (const RunError& error) {
     explain(error.what());
     throw;
@@ -121,7 +156,7 @@ Callable::Buffers Callable::make_platform_index() const {
 void Callable::ask_for_shardings(Compiled& compiled) const {
   const auto is_open = [](const Tiling& tiling) { return !tiling.is_specified(); };
   if (std::ranges::none_of(compiled.arguments, is_open) && std::ranges::none_of(compiled.results, is_open)) return;
-  const HloShardings found = compiled.executable.shardings();
+  const HloShardings found = compiled.kept_shardings ? *compiled.kept_shardings : compiled.executable.shardings();
   const auto fill = [&](Tiling& tiling, const std::vector<std::string>& protos, std::size_t index,
                         const std::string& path) {
     if (tiling.is_specified() || index >= protos.size()) return;

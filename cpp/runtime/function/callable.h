@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,23 +16,37 @@
 #include "runtime/plugin/executable.h"
 #include "runtime/program/program.h"
 #include "runtime/signature/parameter.h"
+#include "wire/base/file_bytes.h"
 
 namespace jaxexp::runtime {
 
 /// May be called by several threads at once.
 class Callable {
  public:
-  /// `devices` are indices of the client's devices; none: the first ones. Throws RunError.
-  Callable(std::shared_ptr<const Client> client, Artifact artifact, std::vector<std::size_t> devices);
+  using File = std::shared_ptr<const wire::FileBytes>;
+
+  /// `devices` are indices of the client's devices; none: the first ones. `executables` is a file of code that was
+  /// compiled earlier, or null. Throws RunError.
+  Callable(std::shared_ptr<const Client> client, Artifact artifact, std::vector<std::size_t> devices,
+           File executables = nullptr);
 
   const Artifact& artifact() const { return artifact_; }
   const std::shared_ptr<const Client>& client() const { return client_; }
   const std::vector<std::size_t>& devices() const { return devices_; }
   const std::vector<Parameter>& arguments() const { return arguments_; }
   const std::vector<Parameter>& results() const { return results_; }
+  const File& executables() const { return executables_; }
 
   /// Compiles a function without symbolic dimensions. Throws RunError.
   void compile() const;
+
+  /// Adds the code to a file of executables. Compiles first where that is still to be done. Throws RunError,
+  /// DeserializationError and std::system_error.
+  void keep_code(const std::filesystem::path& path) const;
+
+  /// Why the function was compiled and not taken from the file of executables; empty where it was taken from there, or
+  /// is still to be compiled, or there is no file.
+  std::string why_compiled() const;
 
   /// Begins to compute. Compiles first where that is still to be done. Throws RunError.
   std::vector<std::shared_ptr<const Numbers>> call(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
@@ -41,12 +57,16 @@ class Callable {
   struct Compiled {
     Executable executable;
     std::vector<Tiling> arguments, results;
-    Buffers platform_index;  // none where the main function takes no index
+    Buffers platform_index;                      // none where the main function takes no index
+    std::optional<HloShardings> kept_shardings;  // of code from a file
+    std::string why_compiled;
   };
 
   Variables check(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
   const Compiled& compiled() const;
+  Compiled make_compiled() const;
   Executable make_executable() const;
+  std::string options() const;
   void explain(std::string_view error) const;
   Buffers make_platform_index() const;
   void ask_for_shardings(Compiled& compiled) const;
@@ -61,6 +81,7 @@ class Callable {
   std::vector<Parameter> arguments_, results_;
   std::vector<std::uint32_t> kept_;
   Program program_;
+  File executables_;
 
   mutable std::mutex mutex_;
   mutable std::unique_ptr<const Compiled> compiled_;

@@ -63,6 +63,9 @@ class Api {
   /// throw. No event at all has come already.
   void when_ready(PJRT_Event* event, std::function<void()> done) const;
 
+  /// What the plugin returned, which is in its library.
+  const PJRT_Api* table() const { return table_; }
+
   /// As in "0.81".
   std::string version() const;
 

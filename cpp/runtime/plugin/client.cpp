@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <sstream>
 #include <utility>
 
 namespace jaxexp::runtime {
@@ -34,9 +35,19 @@ std::vector<PJRT_NamedValue> named_values(const Client::Options& options) {
   return values;
 }
 
+std::string shown(const Client::Options& options) {
+  std::ostringstream text;
+  for (const auto& [name, option] : options) {
+    text << (text.tellp() > 0 ? " " : "") << name << '=';
+    std::visit([&](const auto& value) { text << value; }, option);
+  }
+  return text.str();
+}
+
 }  // namespace
 
-Client::Client(Api api, const Options& options) : api_(std::move(api)), client_(nullptr, Destroy{&api_}) {
+Client::Client(Api api, const Options& options)
+    : api_(std::move(api)), client_(nullptr, Destroy{&api_}), options_(shown(options)) {
   const auto values = named_values(options);
   JAXEXP_PJRT_ARGUMENTS(PJRT_Client_Create_Args, creation);
   creation.create_options = values.data();

@@ -37,6 +37,8 @@ class Client {
   /// In lower case, as JAX calls it: "cpu", "cuda", "rocm", "tpu".
   const std::string& platform() const { return platform_; }
   const std::string& platform_version() const { return platform_version_; }
+  /// What the plugin was told when it started, in alphabetical order.
+  const std::string& options() const { return options_; }
   /// Those of this process.
   const std::vector<Device>& devices() const { return devices_; }
 
@@ -50,7 +52,7 @@ class Client {
 
   const Api api_;
   std::unique_ptr<PJRT_Client, Destroy> client_;
-  std::string platform_, platform_version_;
+  std::string platform_, platform_version_, options_;
   std::vector<Device> devices_;
 };
 

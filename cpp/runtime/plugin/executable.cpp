@@ -17,12 +17,9 @@ void Executable::Destroy::operator()(PJRT_Executable* executable) const noexcept
   client->api().call_silently(&PJRT_Api::PJRT_Executable_Destroy, arguments);
 }
 
-Executable::Executable(std::shared_ptr<const Client> client, std::span<const std::uint8_t> module,
-                       std::string_view options)
-    : client_(std::move(client)),
-      loaded_(nullptr, Destroy{client_.get()}),
-      executable_(nullptr, Destroy{client_.get()}) {
-  const Api& api = client_->api();
+namespace {
+
+PJRT_LoadedExecutable* compile(const Client& client, std::span<const std::uint8_t> module, std::string_view options) {
   constexpr std::string_view format = "mlir";
   JAXEXP_PJRT_ARGUMENTS(PJRT_Program, program);
   // Only functions that return a program write to it.
@@ -31,13 +28,39 @@ Executable::Executable(std::shared_ptr<const Client> client, std::span<const std
   program.format = format.data();
   program.format_size = format.size();
   JAXEXP_PJRT_ARGUMENTS(PJRT_Client_Compile_Args, compilation);
-  compilation.client = client_->get();
+  compilation.client = client.get();
   compilation.program = &program;
   compilation.compile_options = options.data();
   compilation.compile_options_size = options.size();
-  api.call(&PJRT_Api::PJRT_Client_Compile, compilation, "compile the module");
-  loaded_.reset(compilation.executable);
+  client.api().call(&PJRT_Api::PJRT_Client_Compile, compilation, "compile the module");
+  return compilation.executable;
+}
 
+PJRT_LoadedExecutable* deserialize(const Client& client, std::span<const std::uint8_t> code) {
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Executable_DeserializeAndLoad_Args, arguments);
+  arguments.client = client.get();
+  arguments.serialized_executable = reinterpret_cast<const char*>(code.data());
+  arguments.serialized_executable_size = code.size();
+  client.api().call(&PJRT_Api::PJRT_Executable_DeserializeAndLoad, arguments, "load compiled code");
+  return arguments.loaded_executable;
+}
+
+}  // namespace
+
+Executable::Executable(std::shared_ptr<const Client> client, std::span<const std::uint8_t> module,
+                       std::string_view options)
+    : Executable(client, compile(*client, module, options)) {}
+
+Executable Executable::from_code(std::shared_ptr<const Client> client, std::span<const std::uint8_t> code) {
+  PJRT_LoadedExecutable* const loaded = deserialize(*client, code);
+  return Executable(std::move(client), loaded);
+}
+
+Executable::Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded)
+    : client_(std::move(client)),
+      loaded_(loaded, Destroy{client_.get()}),
+      executable_(nullptr, Destroy{client_.get()}) {
+  const Api& api = client_->api();
   JAXEXP_PJRT_ARGUMENTS(PJRT_LoadedExecutable_GetExecutable_Args, description);
   description.loaded_executable = loaded_.get();
   api.call(&PJRT_Api::PJRT_LoadedExecutable_GetExecutable, description, "describe what it compiled");
@@ -46,6 +69,16 @@ Executable::Executable(std::shared_ptr<const Client> client, std::span<const std
   outputs.executable = executable_.get();
   api.call(&PJRT_Api::PJRT_Executable_NumOutputs, outputs, "count results");
   results_ = outputs.num_outputs;
+}
+
+std::vector<std::uint8_t> Executable::serialize() const {
+  JAXEXP_PJRT_ARGUMENTS(PJRT_Executable_Serialize_Args, arguments);
+  arguments.executable = executable_.get();
+  client_->api().call(&PJRT_Api::PJRT_Executable_Serialize, arguments, "serialize what it compiled");
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(arguments.serialized_bytes);
+  std::vector<std::uint8_t> code(bytes, bytes + arguments.serialized_bytes_size);
+  arguments.serialized_executable_deleter(arguments.serialized_executable);
+  return code;
 }
 
 HloShardings Executable::shardings() const {

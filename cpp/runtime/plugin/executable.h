@@ -17,6 +17,12 @@ class Executable {
   /// Compiles MLIR, as bytecode or as text. `options` is a serialized xla.CompileOptionsProto. Throws RunError.
   Executable(std::shared_ptr<const Client> client, std::span<const std::uint8_t> module, std::string_view options);
 
+  /// Takes code that `serialize` returned of the same plugin on the same machine. Throws RunError.
+  static Executable from_code(std::shared_ptr<const Client> client, std::span<const std::uint8_t> code);
+
+  /// The code. Throws RunError, also where this was made of code: then it may not be complete.
+  std::vector<std::uint8_t> serialize() const;
+
   /// How parameters and results are divided, also where the module leaves it to the compiler. Throws RunError.
   HloShardings shardings() const;
 
@@ -29,6 +35,8 @@ class Executable {
   Outputs run(const Inputs& arguments, std::span<const std::int64_t> keep) const;
 
  private:
+  Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);
+
   struct Destroy {
     void operator()(PJRT_LoadedExecutable* executable) const noexcept;
     void operator()(PJRT_Executable* executable) const noexcept;

@@ -7,8 +7,8 @@
 
 #include "wire/archive/limits.h"
 #include "wire/archive/member_name.h"
+#include "wire/archive/weights.h"
 #include "wire/artifact/stored_digest.h"
-#include "wire/base/error.h"
 #include "wire/base/utf8.h"
 #include "wire/exported/limits.h"
 #include "wire/exported/values.h"
@@ -120,7 +120,19 @@ std::vector<ZipMember> ArchiveIndex::files() const {
     if (!place.shared())
       files.push_back({zip_name(member), place.size(), place.crc32(), place.position() - place.header()});
   }
+  if (const schema::ArchiveWeights* const found = weights()) append_zip_members(files, files_of(*found));
   return files;
+}
+
+const schema::ArchiveWeights* ArchiveIndex::weights() const {
+  const schema::PartPlace* const place = root_->weights();
+  if (!place) return nullptr;
+  if (!weights_checked_.load(std::memory_order_acquire)) {
+    check_archive_weights(part(place->position(), place->size(), stored(place->digest()), {&index_path, "weights"}),
+                          end_);
+    weights_checked_.store(true, std::memory_order_release);
+  }
+  return flatbuffers::GetRoot<schema::ArchiveWeights>(index_.data() + place->position());
 }
 
 void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8_t> header) const {
@@ -136,6 +148,7 @@ void ArchiveIndex::check() const {
   if (all_checked_.load(std::memory_order_acquire)) return;
   for (std::uint32_t i = 0; i < root_->blocks()->size(); ++i) block(i);  // also one in which no member is looked up
   check_names();
+  weights();
   check_places();
   all_checked_.store(true, std::memory_order_release);
 }
@@ -169,12 +182,7 @@ const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
 const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
   const Path path{&index_path, "blocks", number};
   const schema::BlockPlace& place = *root_->blocks()->Get(number);
-  if (place.position() % 8 != 0 || place.position() > index_.size() || place.size() > index_.size() - place.position())
-    refuse(path, "a block inside the index", "one that leads out of it");
-  const auto bytes = index_.subspan(place.position(), place.size());
-  if (file_) file_->fetch(bytes);
-  if (digest(bytes) != stored(place.digest()))
-    refuse(path, "the bytes as they were written", std::string("others") + advice);
+  const auto bytes = part(place.position(), place.size(), stored(place.digest()), path);
   const std::uint32_t first = first_member(number), end = first_member(number + 1);
   if ((number == 0 && first != 0) || end <= first || end - first > members_in_block)
     refuse(path, "1 to " + std::to_string(members_in_block) + " members",
@@ -195,6 +203,16 @@ const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
       (number + 1 < root_->blocks()->size() && first_name(number + 1) <= previous))
     refuse(path, "names in ascending order over all blocks", "others");
   return block;
+}
+
+std::span<const std::uint8_t> ArchiveIndex::part(std::uint32_t position, std::uint32_t size, const Digest& expected,
+                                                 const Path& path) const {
+  if (position % 8 != 0 || position > index_.size() || size > index_.size() - position)
+    refuse(path, "a block inside the index", "one that leads out of it");
+  const auto bytes = index_.subspan(position, size);
+  if (file_) file_->fetch(bytes);
+  if (digest(bytes) != expected) refuse(path, "the bytes as they were written", std::string("others") + advice);
+  return bytes;
 }
 
 std::size_t ArchiveIndex::check_member(const schema::Member& member, std::string_view previous,
@@ -251,6 +269,15 @@ void ArchiveIndex::check_places() const {
       refuse(
           {&index_path, "members", extents[i].number}, "bytes of its own",
           "some that belong to '" + escaped(shortened(member(extents[i - 1].number).name()->string_view())) + "', too");
+  if (const schema::ArchiveWeights* const found = weights())
+    for (std::uint32_t i = 0; i < found->files()->size(); ++i) {
+      const schema::WeightsFile& file = *found->files()->Get(i);
+      const auto behind = std::ranges::lower_bound(extents, file.position() + file.size(), {}, &Extent::start);
+      if (behind != extents.begin() && behind[-1].end > file.position() - file.header())
+        refuse(
+            {&index_path, "weights.files", i}, "bytes of its own",
+            "some that belong to '" + escaped(shortened(member(behind[-1].number).name()->string_view())) + "', too");
+    }
   // The member whose bytes hold a position.
   const auto holder = [&](std::uint64_t position) -> const Extent* {
     const auto behind = std::ranges::upper_bound(extents, position, {}, &Extent::position);

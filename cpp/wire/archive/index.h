@@ -12,6 +12,7 @@
 #include "archive_generated.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
+#include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
 
 namespace jaxexp::wire {
@@ -40,10 +41,13 @@ class ArchiveIndex {
   /// The header of a member that owns its bytes. Throws Error where `header`, which is in front of them, is another.
   void check_header(std::uint32_t number, std::span<const std::uint8_t> header) const;
 
+  /// The weights in the archive, which have been checked; null where there are none. Throws Error.
+  const schema::ArchiveWeights* weights() const;
+
   /// All blocks, and that no name is both a member's and a folder's. Throws Error.
   void check_names() const;
 
-  /// The same, and that no two members share bytes unless they say so. Throws Error.
+  /// The same, the weights, and that no two members share bytes unless they say so. Throws Error.
   void check() const;
 
  private:
@@ -52,6 +56,9 @@ class ArchiveIndex {
   /// Returns how many bytes its texts have.
   std::size_t check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const;
   void check_places() const;
+  /// The bytes of a part, as they were written.
+  std::span<const std::uint8_t> part(std::uint32_t position, std::uint32_t size, const Digest& expected,
+                                     const Path& path) const;
   std::uint32_t block_of(std::uint32_t member) const;
   std::uint32_t first_member(std::uint32_t block) const;
   std::string_view first_name(std::uint32_t block) const;
@@ -61,7 +68,7 @@ class ArchiveIndex {
   const FileBytes* file_;
   const schema::Index* root_;
   std::unique_ptr<std::atomic<bool>[]> checked_;  // blocks
-  mutable std::atomic<bool> names_checked_ = false, all_checked_ = false;
+  mutable std::atomic<bool> names_checked_ = false, all_checked_ = false, weights_checked_ = false;
 };
 
 }  // namespace jaxexp::wire

@@ -33,6 +33,7 @@ void ArchiveRecords::take(const ArchiveIndex& index) {
     const auto place = members_.emplace_hint(members_.end(), member.name()->str(), Member::of(member, texts));
     know(place->first, place->second);
   }
+  if (const schema::ArchiveWeights* const weights = index.weights()) weights_.take(*weights);
 }
 
 void ArchiveRecords::check_name(std::string_view name) const {
@@ -134,6 +135,7 @@ std::vector<ZipMember> ArchiveRecords::files() const {
     if (const Member::Place& place = member.place; !place.shared)
       files.push_back({place.apart ? std::string(apart_folder) + name : name, place.size, place.crc32,
                        place.position - place.header});
+  append_zip_members(files, weights_.files());
   return files;
 }
 
@@ -142,12 +144,16 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
   std::vector<schema::BlockPlace> places;
   std::string names;
   const auto align = [&] { index.bytes.resize((index.bytes.size() + 7) / 8 * 8); };
-  const auto add = [&](const flatbuffers::FlatBufferBuilder& fbb) {
+  const auto add = [&](std::span<const std::uint8_t> part) {
     const std::size_t position = index.bytes.size();
-    if (position + fbb.GetSize() >= max_buffer_size)
+    if (position + part.size() >= max_buffer_size)
       throw std::length_error("the index of an archive has to be smaller than 2 GiB: shorten names and metadata");
-    index.bytes.insert(index.bytes.end(), fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize());
+    index.bytes.insert(index.bytes.end(), part.begin(), part.end());
     return std::span(index.bytes).subspan(position);
+  };
+  const auto part_place = [&](std::span<const std::uint8_t> part) {
+    return std::pair(static_cast<std::uint32_t>(index.bytes.size() - part.size()),
+                     static_cast<std::uint32_t>(part.size()));
   };
 
   std::uint32_t number = 0;
@@ -182,20 +188,30 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
     }
     fbb.Finish(schema::CreateBlock(fbb, fbb.CreateVector(tables)));
     align();
-    const auto block = add(fbb);
-    places.emplace_back(to_struct(digest(block)), static_cast<std::uint32_t>(index.bytes.size() - block.size()),
-                        static_cast<std::uint32_t>(block.size()), first, static_cast<std::uint32_t>(names.size()),
+    const auto block = add({fbb.GetBufferPointer(), fbb.GetSize()});
+    const auto [position, size] = part_place(block);
+    places.emplace_back(to_struct(digest(block)), position, size, first, static_cast<std::uint32_t>(names.size()),
                         static_cast<std::uint32_t>(first_name.size()));
     names += first_name;
+  }
+
+  schema::PartPlace weights;
+  if (!weights_.empty()) {
+    const flatbuffers::DetachedBuffer written = weights_.write();
+    align();
+    const auto part = add({written.data(), written.size()});
+    const auto [position, size] = part_place(part);
+    weights = schema::PartPlace(to_struct(digest(part)), position, size);
   }
 
   flatbuffers::FlatBufferBuilder fbb(1 << 12);
   const auto written_by = fbb.CreateString(writer.data(), writer.size());
   const auto place_vector = fbb.CreateVectorOfStructs(places);
   const auto name_vector = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(names.data()), names.size());
-  fbb.Finish(schema::CreateIndex(fbb, written_by, number, end, place_vector, name_vector));
+  fbb.Finish(schema::CreateIndex(fbb, written_by, number, end, place_vector, name_vector,
+                                 weights_.empty() ? nullptr : &weights));
   align();
-  const auto root = add(fbb);
+  const auto root = add({fbb.GetBufferPointer(), fbb.GetSize()});
   index.root_position = index.bytes.size() - root.size();
   index.root_size = root.size();
   index.root_digest = digest(root);

@@ -12,6 +12,7 @@
 
 #include "wire/archive/index.h"
 #include "wire/archive/member.h"
+#include "wire/archive/weights.h"
 #include "wire/archive/zip_file.h"
 
 namespace jaxexp::wire {
@@ -27,10 +28,12 @@ class ArchiveRecords {
  public:
   using Members = std::map<std::string, Member, std::less<>>;
 
-  /// Checks all of an index and takes over its members. Throws Error.
+  /// Checks all of an index and takes over its members and its weights. Throws Error.
   void take(const ArchiveIndex& index);
 
   const Members& members() const { return members_; }
+  ArchiveWeights& weights() { return weights_; }
+  const ArchiveWeights& weights() const { return weights_; }
   /// Throws std::invalid_argument where a new member cannot have this name, which may be a folder of other names.
   void check_name(std::string_view name) const;
   /// Throws std::invalid_argument where something in it is not allowed.
@@ -61,6 +64,7 @@ class ArchiveRecords {
   void change(std::string_view name, const Member& member, const Change& change);
 
   Members members_;
+  ArchiveWeights weights_;
   std::set<std::tuple<Digest, std::uint32_t, std::string_view>> contents_;
   std::set<std::tuple<Digest, std::uint32_t, std::string_view, std::size_t>> modules_;  // with the number of the module
   std::set<std::pair<std::uint64_t, std::string_view>> sharing_, using_;                // by positions

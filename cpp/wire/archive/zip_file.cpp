@@ -37,13 +37,16 @@ constexpr std::uint16_t zip64 = 1;
 
 }  // namespace
 
-std::string zip_local_header(std::string_view name, std::uint32_t size, std::uint32_t crc32, std::uint64_t position) {
-  constexpr std::size_t fixed = 30, extra = 6;
+std::string zip_local_header(std::string_view name, std::uint64_t size, std::uint32_t crc32, std::uint64_t position) {
+  const bool large = size >= most32;
+  const std::size_t fixed = 30, extra = large ? 26 : 6;
   const std::uint64_t behind = position + fixed + name.size() + extra;
   const std::size_t padding = (member_alignment - behind % member_alignment) % member_alignment;
   Bytes header;
-  header.text("PK\3\4").u16(version).u16(names_are_utf8).u16(stored).u16(midnight).u16(first_day);
-  header.u32(crc32).u32(size).u32(size).u16(name.size()).u16(extra + padding).text(name);
+  header.text("PK\3\4").u16(large ? version64 : version).u16(names_are_utf8).u16(stored).u16(midnight).u16(first_day);
+  header.u32(crc32).u32(std::min(size, most32)).u32(std::min(size, most32));
+  header.u16(name.size()).u16(extra + padding).text(name);
+  if (large) header.u16(zip64).u16(16).u64(size).u64(size);
   header.u16(aligned).u16(2 + padding).u16(member_alignment).text(std::string(padding, '\0'));
   return std::move(header.str());
 }
@@ -52,12 +55,22 @@ std::string zip_end(std::vector<ZipMember>& members, std::uint64_t position, std
   std::ranges::sort(members, {}, &ZipMember::position);
   Bytes bytes;
   for (const ZipMember& member : members) {
-    const bool far = member.position >= most32;
-    const std::uint16_t needed = far ? version64 : version;
+    const bool far = member.position >= most32, large = member.size >= most32;
+    const std::size_t numbers = (large ? 16 : 0) + (far ? 8 : 0);
+    const std::uint16_t needed = numbers ? version64 : version;
     bytes.text("PK\1\2").u16(unix_version | needed).u16(needed).u16(names_are_utf8).u16(stored).u16(midnight);
-    bytes.u16(first_day).u32(member.crc32).u32(member.size).u32(member.size).u16(member.name.size());
-    bytes.u16(far ? 12 : 0).u16(0).u16(0).u16(0).u32(mode).u32(far ? most32 : member.position).text(member.name);
-    if (far) bytes.u16(zip64).u16(8).u64(member.position);
+    bytes.u16(first_day).u32(member.crc32).u32(std::min(member.size, most32)).u32(std::min(member.size, most32));
+    bytes.u16(member.name.size())
+        .u16(numbers ? 4 + numbers : 0)
+        .u16(0)
+        .u16(0)
+        .u16(0)
+        .u32(mode)
+        .u32(far ? most32 : member.position)
+        .text(member.name);
+    if (numbers) bytes.u16(zip64).u16(numbers);
+    if (large) bytes.u64(member.size).u64(member.size);
+    if (far) bytes.u64(member.position);
   }
   const std::uint64_t count = members.size(), size = bytes.str().size();
   if (count >= most16 || size >= most32 || position >= most32) {

@@ -8,17 +8,18 @@
 
 namespace jaxexp::wire {
 
-/// Where an archive keeps its index, artifacts without their modules, and the heads of its sections.
+/// Where an archive keeps its index, artifacts without their modules, files of weights, and the heads of its sections.
 inline constexpr std::string_view index_name = ".jaxexp/index", apart_folder = ".jaxexp/apart/",
-                                  section_name = ".jaxexp/section";
+                                  weights_folder = ".jaxexp/weights/", section_name = ".jaxexp/section";
 
 /// What stands in front of a member's bytes when it begins at `position`; they begin at a multiple of
 /// `member_alignment`. Dates and attributes are the same for all members, so equal members make equal files.
-std::string zip_local_header(std::string_view name, std::uint32_t size, std::uint32_t crc32, std::uint64_t position);
+std::string zip_local_header(std::string_view name, std::uint64_t size, std::uint32_t crc32, std::uint64_t position);
 
 struct ZipMember {
   std::string name;
-  std::uint32_t size, crc32;
+  std::uint64_t size;
+  std::uint32_t crc32;
   std::uint64_t position;  // of its header
 };
 

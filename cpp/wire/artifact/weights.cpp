@@ -20,6 +20,7 @@ std::size_t Weights::size() const {
   std::size_t size = 64;
   for (const File& file : files) size += file.name.size() + 64;
   for (const Tensor& tensor : tensors) size += tensor.name.size() + 64;
+  for (const OtherName& other : other_names) size += other.name.size() + 32;
   return size;
 }
 
@@ -36,9 +37,20 @@ flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilde
     const auto name = fbb.CreateString(tensor.name);
     tensors.push_back(schema::CreateTensor(fbb, name, tensor.file, tensor.size, &digest));
   }
+  std::vector<flatbuffers::Offset<schema::OtherName>> others;
+  for (const Weights::OtherName& other : weights.other_names) {
+    const auto name = fbb.CreateString(other.name);
+    others.push_back(schema::CreateOtherName(fbb, name, other.tensor));
+  }
   const auto file_vector = fbb.CreateVector(files);
   const auto tensor_vector = fbb.CreateVector(tensors);
-  return schema::CreateWeights(fbb, file_vector, tensor_vector);
+  flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<schema::OtherName>>> other_vector;
+  if (!others.empty()) other_vector = fbb.CreateVector(others);
+  return schema::CreateWeights(fbb, file_vector, tensor_vector, other_vector);
+}
+
+std::uint32_t count_of_other_names(const schema::Weights& weights) {
+  return weights.other_names() ? weights.other_names()->size() : 0;
 }
 
 void check_weights(const schema::Weights& weights, const Path& path,
@@ -57,6 +69,15 @@ void check_weights(const schema::Weights& weights, const Path& path,
       throw Error({&place, "file"}, "an index below " + std::to_string(weights.files()->size()),
                   std::to_string(tensor.file()));
   }
+  for (std::uint32_t i = 0; i < count_of_other_names(weights); ++i) {
+    const schema::OtherName& other = *weights.other_names()->Get(i);
+    const Path place{&path, "other_names", i};
+    check_text(*other.name(), {&place, "name"});
+    names.push_back(other.name()->string_view());
+    if (other.tensor() >= weights.tensors()->size())
+      throw Error({&place, "tensor"}, "an index below " + std::to_string(weights.tensors()->size()),
+                  std::to_string(other.tensor()));
+  }
   std::ranges::sort(names);
   if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
     throw Error({&path, "tensors"}, "names that are different", "'" + shortened(*twice) + "' twice");
@@ -68,6 +89,10 @@ Weights read_weights(const schema::Weights& weights) {
     read.files.push_back({file->name()->str(), file->size(), stored(*file->content())});
   for (const schema::Tensor* tensor : *weights.tensors())
     read.tensors.push_back({tensor->name()->str(), tensor->file(), tensor->size(), stored(*tensor->digest())});
+  for (std::uint32_t i = 0; i < count_of_other_names(weights); ++i) {
+    const schema::OtherName& other = *weights.other_names()->Get(i);
+    read.other_names.push_back({other.name()->str(), other.tensor()});
+  }
   return read;
 }
 

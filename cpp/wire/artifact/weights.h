@@ -25,8 +25,14 @@ struct Weights {
     Digest digest;
   };
 
+  struct OtherName {
+    std::string name;
+    std::uint32_t tensor;  // index into `tensors`
+  };
+
   std::vector<File> files;
   std::vector<Tensor> tensors;
+  std::vector<OtherName> other_names = {};
 
   /// About how many bytes they take in a trailer.
   std::size_t size() const;
@@ -37,6 +43,8 @@ flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilde
 /// Checks what the schema cannot say. `check_text` is called for each text. Throws Error.
 void check_weights(const schema::Weights& weights, const Path& path,
                    const std::function<void(const flatbuffers::String&, const Path&)>& check_text);
+
+std::uint32_t count_of_other_names(const schema::Weights& weights);
 
 Weights read_weights(const schema::Weights& weights);
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import fnmatch
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -11,18 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from jaxexp._errors import DeserializationError
 from jaxexp._io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
+from jaxexp._view.facts import bytes_in_words, counted
 
 from . import load, verify
 from .handle import Handle
 from .opened import Opened
 
 if TYPE_CHECKING:
+    from jaxexp._compiled.executables import Executable
     from jaxexp._exported import Exported
     from jaxexp._io.sources import BinaryFile
     from jaxexp._read.many import OnError
     from jaxexp._read.policy import Policy
 
     from .writer import ArchiveWriter
+
+
+# Members of a card in a notebook.
+_SHOWN = 50
 
 
 @public
@@ -126,9 +133,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             ExportError: another process is changing it.
             OSError: the file cannot be read or written.
         """
-        from . import writer
+        from .compacting import compact
 
-        writer.compact(path, share_modules)
+        compact(path, share_modules)
 
     @property
     def name(self) -> str:
@@ -137,6 +144,12 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     @property
     def unfinished_bytes(self) -> int:
         return self._opened.unfinished_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """How many bytes of weights are in the file, each tensor counted once."""
+        with self._opened.placed():
+            return sum(size for _, _, size in self._opened.index.tensors())
 
     def __getitem__(self, name: str) -> Handle:
         number = self._opened.find(name) if self._includes(name) else None
@@ -154,7 +167,17 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return len(self._opened.index) if self._names is None else len(self._names)
 
     def __repr__(self) -> str:
-        return f"Archive({self.name!r}: {len(self)} artifacts)"
+        size = f", {bytes_in_words(self._opened.end)}" if self._names is None else ""
+        return f"Archive({self.name!r}: {counted(len(self), 'artifact')}{size})"
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import table_card
+
+        lines = [
+            (name, str(handle.summary), bytes_in_words(handle.size))
+            for name, handle in itertools.islice(self.items(), _SHOWN)
+        ]
+        return table_card(repr(self), ("name", "function", "size"), lines, len(self) - len(lines))
 
     __dir__ = public_dir
 
@@ -213,11 +236,34 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         return load.load(self._opened, self._names if names is None else names, workers, on_error, policy)
 
+    def precompile(
+        self, names: Iterable[str] | None = None, *, into: str | os.PathLike[str], mesh_or_device: Any = None
+    ) -> dict[str, tuple[Executable, ...]]:
+        """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
+
+        Args:
+            names: the members, each with constant shapes; None for all.
+            into: the file, as in `Exported.precompile`.
+            mesh_or_device: as in `Exported.precompile`.
+
+        Returns:
+            What is in the file for each member.
+
+        Raises:
+            KeyError: there is no member with such a name.
+            ExportError: as in `Exported.precompile`.
+            DeserializationError: a member, or the file, is damaged.
+            OSError: a file cannot be read or written.
+        """
+        wanted = list(self._listed() if names is None else names)
+        return {name: self[name].load().precompile(into=into, mesh_or_device=mesh_or_device) for name in wanted}
+
     def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
         """Checks every byte of the archive, without JAX.
 
         This checks the index, each artifact (the digest of all its bytes, then everything that `deserialize` checks),
-        and the directory that `unzip` uses. For an archive from `glob`, only its members are checked.
+        the weights (all of their bytes), and the directory that `unzip` uses. For an archive from `glob`, only its
+        members and their weights are checked.
 
         Args:
             workers: how many threads; None for as many as there are CPUs.

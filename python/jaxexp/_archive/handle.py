@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import os
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._artifact.inspect import described
+from jaxexp._errors import DeserializationError
 from jaxexp._io.files import named_in_errors
 from jaxexp._public import public, public_dir
+from jaxexp._view.facts import bytes_in_words, counted, cut
 
 from . import load
+from .member_weights import of_artifact
 from .opened import Opened
 from .summary import Summary, of_member
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from jaxexp._artifact.inspection import Inspection
     from jaxexp._exported import Exported
     from jaxexp._read.policy import Policy
+    from jaxexp._weights.stored import WithDigests
 
 
 @public
@@ -65,31 +70,57 @@ class Handle:
         """Whether its modules are stored with another member. Then `unzip` does not extract a complete artifact."""
         return self._member.place.apart
 
-    def load(self, *, policy: Policy | None = None, verify: bool = False) -> Exported:
+    def load(
+        self,
+        *,
+        policy: Policy | None = None,
+        verify: bool = False,
+        executables: str | os.PathLike[str] | None = None,
+    ) -> Exported:
         """The function, as from `jaxexp.load`. Of a local file, a large module is read when the function is called.
 
-        Without a policy, the same object is returned again as long as it is in use, with the code that was compiled for
-        it.
+        If its weights are in the archive, it is a `BoundExported`. They are mapped, or fetched from a URL, when they
+        are first used.
+
+        Without a policy or executables, the same object is returned again as long as it is in use, with the code that
+        was compiled for it.
 
         Args:
             policy: what the artifact may contain, as in `deserialize`.
             verify: as in `jaxexp.load`.
+            executables: as in `jaxexp.load`: a file that `Archive.precompile` or `Exported.precompile` wrote.
 
         Raises:
             DeserializationError: the artifact is damaged. The error names the archive and the member.
             PolicyError: the artifact contains something that the policy does not allow.
-            OSError: a remote file cannot be read.
+            ExportError: both `policy` and `executables` are given.
+            OSError: a file cannot be read.
         """
-        exported = self._opened.loaded.get(self._number) if policy is None else None
-        if exported is None:
-            exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
-            if policy is None:
-                self._opened.loaded[self._number] = exported
+        if executables is not None:
+            from jaxexp._read.load import give_executables, refuse_both
+
+            refuse_both(self.label, policy, executables)
+            exported: Exported = load.load(self._opened, [self.name], 1, "raise", None)[0]
+            give_executables(exported, executables)
+        else:
+            exported = self._loaded(policy)
         if verify:
             from jaxexp._read.decode import verify_modules
 
             with self._placed():
                 verify_modules(exported)
+            weights: Any = exported.weights
+            if weights:
+                weights.check_digests()
+        return exported
+
+    def _loaded(self, policy: Policy | None) -> Exported:
+        known: Exported | None = self._opened.loaded.get(self._number) if policy is None else None
+        if known is not None:
+            return known
+        exported: Exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
+        if policy is None:
+            self._opened.loaded[self._number] = exported
         return exported
 
     def load_and_keep(self) -> Exported:
@@ -108,6 +139,16 @@ class Handle:
         with self._placed():
             return self._opened.artifact_bytes(self._number)
 
+    def stored_weights(self) -> WithDigests | None:
+        """The weights of the function, where they are in the archive; None if there are none. Without JAX.
+
+        Raises:
+            DeserializationError: as in `read`.
+        """
+        with self._placed():
+            artifact = _native.Artifact(*self._opened.parts(self._number))
+            return of_artifact(self._opened, self._opened.label(self.name), artifact)
+
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """What the artifact says about itself, as from `jaxexp.inspect`."""
         with self._placed():
@@ -123,7 +164,27 @@ class Handle:
         return self._opened.placed(self.name)
 
     def __repr__(self) -> str:
-        return f"Handle({self.name!r} in {self._opened.source.name!r})"
+        place = f"{self.name!r} in {self._opened.source.name!r}"
+        try:
+            return f"Handle({place}: {cut(str(self.summary))}, {bytes_in_words(self.size)})"
+        except (DeserializationError, OSError):  # the index is read where it is needed
+            return f"Handle({place})"
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import rows_card
+
+        summary = self.summary
+        rows = {
+            "function": summary.fun_name,
+            "platforms": f"{', '.join(summary.platforms)}, for {counted(summary.nr_devices, 'device')}",
+            "written by": f"JAX {summary.jax_version or summary.writer}",
+            "size": bytes_in_words(self.size),
+            "derivatives": f"VJPs up to order {summary.vjp_order}" if summary.vjp_order else "no VJP",
+            counted(summary.argument_count, "argument"): ", ".join(summary.arguments),
+            counted(summary.result_count, "result"): ", ".join(summary.results),
+            "digest": self.digest,
+        }
+        return rows_card(self.name, rows.items())
 
     __dir__ = public_dir
 

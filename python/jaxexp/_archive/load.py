@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxexp._errors import DeserializationError, PolicyError
+from jaxexp._io.files import named_in_errors
 
 from .opened import Opened, batches
 
@@ -40,7 +41,32 @@ def load(
             found = iter(load_slices(owner, places, labels[first:last].without(refused), manner))
             loaded += [refused[i] if i in refused else next(found) for i in range(last - first)]
     _remember_metadata(opened, numbers, loaded)
+    if opened.has_weights:
+        _bind_weights(opened, numbers, loaded, manner)
     return loaded
+
+
+def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner: Manner) -> None:
+    """Puts functions with their weights in the place of programs. Nothing of the weights is read."""
+    from jaxexp._bound.load import bound_to
+    from jaxexp._function.data import weights_in_trailer
+
+    from .member_weights import of_table
+
+    for i, program in enumerate(loaded):
+        if isinstance(program, Exception):
+            continue
+        found = weights_in_trailer(program)
+        if found is None or not opened.has_tensors(found):
+            continue
+        label = opened.label(opened.index.name(numbers[i]))
+        try:
+            with named_in_errors(label):
+                loaded[i] = bound_to(program, functools.partial(of_table, opened, label))
+        except DeserializationError as error:
+            if manner.raises:
+                raise
+            loaded[i] = error
 
 
 def _remember_metadata(opened: Opened, numbers: list[int], loaded: Sequence[Any]) -> None:

@@ -16,6 +16,8 @@ from jaxexp._io.sources import Source
 if TYPE_CHECKING:
     from jaxexp._exported import Exported
 
+    from .tensors import Tensors
+
 # What is read from both ends of a file that takes a request for each range: with luck the whole index.
 _FIRST_FETCH = 1 << 16
 # How many requests it may take to find the end.
@@ -47,6 +49,24 @@ class Opened:
         self._names: list[str] | None = None
         with self.placed():
             self.end, self.pointer, self.rest_is_known, self.index = _find_index(source)
+
+    @functools.cached_property
+    def tensors(self) -> Tensors:
+        """Where the weights are."""
+        from .tensors import Tensors  # which few archives need
+
+        with self.placed():
+            return Tensors(self.source, self.index, self.end)
+
+    @functools.cached_property
+    def has_weights(self) -> bool:
+        """Whether there are weights in the archive."""
+        with self.placed():
+            return bool(self.index.weights_files())
+
+    def has_tensors(self, weights: Any) -> bool:
+        """Whether all tensors are here that a trailer names. If an artifact was added as bytes, they are elsewhere."""
+        return self.has_weights and all(self.index.tensor(digest) is not None for _, _, _, digest in weights[1])
 
     @property
     def unfinished_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Verifying an archive: its index, its members, and the directory that `unzip` uses."""
+"""Verifying an archive: its index, its members, their weights, and the directory that `unzip` uses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jaxexp._errors import DeserializationError
 from jaxexp._io.workers import worker_count
 
 from .opened import Opened, batches
+from .verify_weights import damaged_members
 
 _Damaged = tuple[int, str, str, str]  # the number of a member, where, what was expected, and what was found
 
@@ -32,9 +33,12 @@ def verify(
     sharing: dict[int, list[int]] = {}  # all members with the same bytes, by the one that is verified
     for number, owner in zip(numbers, index.owners(numbers), strict=True):
         sharing.setdefault(owner, []).append(number)
+    broken: set[int] = set()
     for owners, damaged in _steps(opened, list(sharing), threads):
         verified = sum(map(len, map(sharing.__getitem__, owners)))
         yield verified, _errors(opened, ((i, what) for owner, *what in damaged for i in sharing[owner]))
+        broken.update(i for owner, *_ in damaged for i in sharing[owner])
+    yield 0, list(damaged_members(opened, (i for i in numbers if i not in broken), whole=names is None))
 
 
 def _steps(opened: Opened, numbers: list[int], threads: int) -> Iterator[tuple[list[int], list[_Damaged]]]:

@@ -10,19 +10,26 @@ from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, UnsupportedError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._io import files, lock
 from jaxexp._public import public, public_dir
 from jaxexp._version import __version__
 
-from .appended import Appended, open_for_writing, refuse_unknown_rest
+from . import member_weights
+from .appended import Appended
 from .member_metadata import metadata_text, stored_metadata
+from .output import Output
 from .summary import to_store
+from .weights_writer import WeightsWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Buffer
 
     from jaxexp._exported import Exported
+    from jaxexp._safetensors.writing import Source
+    from jaxexp._weights.stored import WithDigests
 
 _WRITER = f"jaxexp {__version__}"
 
@@ -39,6 +46,9 @@ class ArchiveWriter:
     functions with the same module, for example exported with different trees, need its space only once. A member that
     is stored under its own name is always an artifact that `jax.export` reads.
 
+    Weights are stored once for each content, whatever functions have them, in safetensors files in the folder
+    ``.jaxexp/weights``. Removed members leave them there, until `Archive.compact`.
+
     Args:
         share_modules: whether modules are shared between different artifacts.
     """
@@ -46,21 +56,20 @@ class ArchiveWriter:
     def __init__(
         self, file: IO[bytes], records: _native.ArchiveRecords, end: int, share_modules: bool, in_place: bool
     ) -> None:
-        self._file = file
-        self._in_place = in_place
+        self._output = Output(file, end, in_place)
         self._records = records
         self._start = end  # of the section that is written
-        self._end = end
         self._share_modules = share_modules
+        self._weights = WeightsWriter(self._output, records)
         self._context = contextlib.ExitStack()  # of the file: it is told how the block ended
         self._appended: Appended | None = None
         self._is_inside = False  # of its block, where it can be used
         self._is_pending = False  # whether somebody has to end the block
         self._path = "path"
         # What readers find here until the section is complete: nothing that is in it counts before.
-        self._write_at(self._start, head := _native.archive_section_head(self._start))
-        self._sync()
-        self._end += len(head)
+        self._output.write_at(self._start, head := _native.archive_section_head(self._start))
+        self._output.sync()
+        self._output.end += len(head)
 
     @classmethod
     def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
@@ -94,7 +103,7 @@ class ArchiveWriter:
 
     def _require_inside(self) -> None:
         if not self._is_inside:
-            how = "create" if not self._in_place else "append"
+            how = "create" if self._appended is None else "append"
             raise ExportError(
                 "an archive is written in a block, at whose end the changes appear: "
                 f"`with Archive.{how}({self._path!r}) as archive:`, and in it archive.add(...)"
@@ -114,7 +123,8 @@ class ArchiveWriter:
         Args:
             name: a relative path with ``/`` between its parts. It must not exist already, and must not be a folder of
                 other names. ``..``, backslashes and control characters are refused.
-            exported_or_bytes: a `jaxexp.Exported`, or a buffer with any artifact, which is stored as it is.
+            exported_or_bytes: a `jaxexp.Exported`, with its weights if it has some; or a buffer with any artifact,
+                which is stored as it is. (Use `add_file` for an artifact that has weights in files beside it.)
             vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
             metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The index keeps it.
                 `Handle.metadata` and the loaded function's `metadata` return it. The default is the metadata of the
@@ -122,25 +132,60 @@ class ArchiveWriter:
             strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
 
         Raises:
-            ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized
-                or has weights, or this is not inside of the `with` block.
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized,
+                or this is not inside of the `with` block.
             DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
         self._require_inside()
         own = None if metadata is None else metadata_text(metadata)
-        self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
+        function: Any = exported_or_bytes
+        if getattr(function, "weights", None):
+            from jaxexp._bound.archived import serialized
+
+            self._check_name(name)  # before weights are written
+            self._add(name, memoryview(serialized(function, self._add_weights, vjp_order, strict)), own)
+        else:
+            self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
+
+    def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
+        """Adds an artifact's file as it is, with the weights in files beside it.
+
+        Args:
+            name: as in `add`.
+            path: the file.
+            metadata: as in `add`.
+
+        Raises:
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, or this is not inside of the
+                `with` block.
+            DeserializationError: the file is not an artifact or is damaged, or its weights are missing or damaged.
+            OSError: a file cannot be read.
+        """
+        self._require_inside()
+        with files.named_in_errors(path):
+            blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
+            weights = member_weights.of_file(path, blob)
+        self.add_with_weights(name, blob, weights, metadata)
+
+    def add_with_weights(
+        self, name: str, blob: Any, weights: WithDigests | None, metadata: Mapping[str, Any] | None
+    ) -> None:
+        """An artifact as it is, and the tensors that its trailer names, wherever they are now."""
+        self._require_inside()
+        own = None if metadata is None else metadata_text(metadata)
+        self._check_name(name)  # before weights are written
+        if weights is not None:
+            self._add_weights(weights.sources())
+        self._add(name, memoryview(blob), own)
+
+    def _add_weights(self, sources: Sequence[Source]) -> dict[str, bytes]:
+        """Stores tensors that are not there yet. Returns the digests of all by their names."""
+        return self._weights.add(sources)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
         """Returns the digest of what was added."""
-        try:
-            if not isinstance(name, str):
-                raise ValueError(f"it is no str, but a {type(name).__name__}")
-            if not _is_text(name):
-                raise ValueError("it is not UTF-8")
-            self._records.check_name(name)
-        except ValueError as error:
-            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
+        self._check_name(name)
         artifact = _native.Artifact(blob)
         modules = artifact.modules()
         size = artifact.size
@@ -160,6 +205,16 @@ class ArchiveWriter:
         else:
             self._store(name, blob, member, modules)
         return digest
+
+    def _check_name(self, name: str) -> None:
+        try:
+            if not isinstance(name, str):
+                raise ValueError(f"it is no str, but a {type(name).__name__}")
+            if not _is_text(name):
+                raise ValueError("it is not UTF-8")
+            self._records.check_name(name)
+        except ValueError as error:
+            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
 
     def remove(self, *names: str) -> None:
         """Removes members from the index. `Archive.compact` frees their bytes.
@@ -255,26 +310,11 @@ class ArchiveWriter:
             name = _native.ARCHIVE_APART_FOLDER + name
         crc32 = zlib.crc32(data)
         size = memoryview(data).nbytes
-        header = _native.zip_local_header(name, size, crc32, self._end)
-        self._write_at(self._end, header, data)
-        position = self._end + len(header)
-        self._end = position + size
+        header = _native.zip_local_header(name, size, crc32, self._output.end)
+        self._output.write_at(self._output.end, header, data)
+        position = self._output.end + len(header)
+        self._output.end = position + size
         return _native.MemberPlace(position, size, crc32, len(header), apart=apart)
-
-    def _write_at(self, position: int, *parts: Any) -> None:
-        self._file.seek(position)
-        for part in parts:
-            left = memoryview(part).cast("B")
-            while left:  # a raw file may take less than it is given
-                left = left[self._file.write(left) :]
-
-    def _read(self, position: int, size: int) -> bytes:
-        self._file.seek(position)
-        parts = []
-        while size and (part := self._file.read(size)):  # a raw file may give less than it is asked for
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
     def _equal(self, blob: Any, digest: bytes, size: int) -> _native.Member | None:
         """A member with the same content. Equal digests can be forged, so the bytes are compared."""
@@ -291,7 +331,7 @@ class ArchiveWriter:
         places = []
         for offset, size, digest in modules:
             position = self._records.module(digest, size)
-            if position is None or self._read(position, size) != bytes(blob[offset : offset + size]):
+            if position is None or self._output.read(position, size) != bytes(blob[offset : offset + size]):
                 return None
             places.append((position, size, digest))
         with contextlib.suppress(DeserializationError):  # laid out in a way that cannot be cut
@@ -299,15 +339,15 @@ class ArchiveWriter:
         return None
 
     def _artifact_bytes(self, member: _native.Member) -> bytes | bytearray:
-        stored = self._read(member.place.position, member.place.size)
+        stored = self._output.read(member.place.position, member.place.size)
         if not member.place.apart:
             return stored
-        return _native.join(stored, [self._read(position, size) for position, size, _ in member.modules])
+        return _native.join(stored, [self._output.read(position, size) for position, size, _ in member.modules])
 
     def _move(self, removed: _native.Member, heir: str, others: list[str]) -> None:
         """Writes the bytes of a removed member again, for the members that share them."""
         old, modules = removed.place, removed.modules
-        place = self._write(heir, self._read(old.position, old.size), apart=old.apart)
+        place = self._write(heir, self._output.read(old.position, old.size), apart=old.apart)
         if not old.apart:
             moved = place.position - old.position
             modules = tuple((position + moved, size, digest) for position, size, digest in modules)
@@ -342,44 +382,22 @@ class ArchiveWriter:
 
     def _finish(self) -> None:
         """Writes the index and the ZIP file's own directory; when all of this is on the disk, the section's end."""
-        start = self._end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._end))
+        start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
         try:
             index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
         except ValueError as error:
             raise ExportError(f"the archive cannot be finished: {error}") from error
         pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
         place = self._write(_native.ARCHIVE_INDEX_NAME, index)
-        last = self._records.last_bytes(place, self._end, pointer.comment())
-        self._write_at(self._end, last)
-        self._end += len(last)
-        self._sync()
-        head = _native.archive_section_head(self._start, self._end, last[-_native.ARCHIVE_END_SIZE :])
+        last = self._records.last_bytes(place, self._output.end, pointer.comment())
+        self._output.write_at(self._output.end, last)
+        self._output.end += len(last)
+        self._output.sync()
+        head = _native.archive_section_head(self._start, self._output.end, last[-_native.ARCHIVE_END_SIZE :])
         if self._appended is not None:
             self._appended.is_published = True  # from its first byte on: a reader may have seen it
-        self._write_at(self._start, head)
-        self._sync()
-
-    def _sync(self) -> None:
-        self._file.flush()
-        if self._in_place:
-            os.fsync(self._file.fileno())
-
-
-def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
-    """What `Archive.compact` does."""
-    with lock.locked(path), open_for_writing(path) as old:
-        old.check()
-        refuse_unknown_rest(old)
-        with ArchiveWriter.compacting(path, share_modules) as new:
-            for number, name in enumerate(old.names()):
-                with old.placed(name):
-                    member = old.index.member(number)
-                    blob = old.artifact_bytes(number)
-                    digest = new._add(name, blob, member.metadata if member.own_metadata else None)
-                    if digest != member.digest:
-                        raise DeserializationError(
-                            "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
-                        )
+        self._output.write_at(self._start, head)
+        self._output.sync()
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
@@ -395,8 +413,6 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
     from jaxexp._exported import Exported
 
     if isinstance(exported_or_bytes, Exported):
-        if exported_or_bytes.weights:
-            raise UnsupportedError(f"{exported_or_bytes.fun_name} has weights, which archives do not hold: add unbound")
         return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
     raise ExportTypeError(
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "

@@ -99,7 +99,7 @@ def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
 
 
 def _weights(artifact: _native.Artifact) -> tuple[Weight, ...]:
-    files, tensors = artifact.weights() or ([], [])
+    files, tensors, _ = artifact.weights() or ([], [], [])
     return tuple(
         Weight(name=name, file=files[file][0], bytes=size, digest=digest.hex()) for name, file, size, digest in tensors
     )

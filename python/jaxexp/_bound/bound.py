@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -19,6 +19,9 @@ from jaxexp._public import public
 from jaxexp._weights.weights import Weights
 
 from .renamed import with_named_weights
+
+if TYPE_CHECKING:
+    from jaxexp._compiled.executables import Executable
 
 
 @public
@@ -50,15 +53,18 @@ class BoundExported(Exported):
         )
 
     @classmethod
-    def of(cls, program: Exported, weights: Weights | Mapping[str, Any]) -> BoundExported:
+    def of(
+        cls, program: Exported, weights: Weights | Mapping[str, Any], other_names: Mapping[str, str] | None = None
+    ) -> BoundExported:
         """A program with its weights.
 
         Args:
             program: a function whose first argument is the dict of the weights.
             weights: the weights, or arrays that fit the program.
+            other_names: with arrays: of tied weights, each further name with the weight's own one.
         """
         if not isinstance(weights, Weights):
-            weights = Weights(types_of(program), weights)
+            weights = Weights(types_of(program), weights, (), other_names)
         bound = object.__new__(cls)
         bound.__dict__.update(data.bare(program).__dict__, _unbound=program, _bound=Bound(program, weights))
         return bound
@@ -76,6 +82,10 @@ class BoundExported(Exported):
     @property
     def unbound(self) -> Exported:
         return self.__dict__["_unbound"]  # type: ignore[no-any-return]
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        return self.unbound.executables
 
     @property
     def batch_dim(self) -> str | None:
@@ -101,6 +111,14 @@ class BoundExported(Exported):
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> BoundExported:
         program = self.__dict__["_bound"].specialize(args_specs, kwargs_specs)
         return BoundExported.of(program, self.weights)
+
+    def raised(self) -> Callable[..., Any]:
+        """As `Exported.raised`. The weights are constants of what it is traced into."""
+        return self.__dict__["_bound"].raised()  # type: ignore[no-any-return]
+
+    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
+        """As `Exported.jaxpr`. The weights are arguments in front; none is read."""
+        return self.__dict__["_bound"].jaxpr(args_specs, kwargs_specs)
 
     def save(
         self,
@@ -161,16 +179,13 @@ class BoundExported(Exported):
     def __hash__(self) -> int:
         return hash(self.unbound)
 
-    def __repr__(self) -> str:
-        others = len(self.in_avals) - len(self.weights)
-        return (
-            f"BoundExported({self.fun_name}: {len(self.weights)} weights, {others} arguments, "
-            f"{len(self.out_avals)} results)"
-        )
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its artifact, and the weights as arrays."""
-        return operator.methodcaller("bind", dict(self.weights)), (self.unbound,)
+        bind = operator.methodcaller("bind", dict(self.weights))
+        return bind, (self.unbound,), self.weights.other_names
+
+    def __setstate__(self, other_names: dict[str, str]) -> None:
+        self.weights.other_names.update(other_names)
 
 
 def types_of(program: Exported) -> dict[str, Any]:
@@ -181,19 +196,23 @@ def types_of(program: Exported) -> dict[str, Any]:
     return types
 
 
-def _flatten(bound: BoundExported) -> tuple[tuple[dict[str, Any]], Exported]:
+_Unflattened = tuple[Exported, tuple[tuple[str, str], ...]]  # the program, and other names of its weights
+
+
+def _flatten(bound: BoundExported) -> tuple[tuple[dict[str, Any]], _Unflattened]:
     weights = bound.weights
-    return (dict(zip(weights, weights.arrays(), strict=True)),), bound.unbound
+    return (dict(zip(weights, weights.arrays(), strict=True)),), (bound.unbound, tuple(weights.other_names.items()))
 
 
-def _flatten_with_keys(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str, Any]]], Exported]:
-    (weights,), program = _flatten(bound)
-    return ((jax.tree_util.GetAttrKey("weights"), weights),), program
+def _flatten_with_keys(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str, Any]]], _Unflattened]:
+    (weights,), rest = _flatten(bound)
+    return ((jax.tree_util.GetAttrKey("weights"), weights),), rest
 
 
-def _unflatten(program: Exported, children: Iterable[Any]) -> BoundExported:
+def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
     (leaves,) = children
-    return BoundExported.of(program, Weights.of_leaves(types_of(program), leaves))
+    program, other_names = rest
+    return BoundExported.of(program, Weights.of_leaves(types_of(program), leaves, dict(other_names)))
 
 
 jax.tree_util.register_pytree_with_keys(BoundExported, _flatten_with_keys, _unflatten, _flatten)

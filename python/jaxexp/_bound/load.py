@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxexp._call import first_argument
 from jaxexp._errors import DeserializationError
 from jaxexp._exported import Exported
 from jaxexp._function import data
-from jaxexp._weights.stored import Stored, Table
+from jaxexp._weights.stored import Stored, Table, WithDigests
 from jaxexp._weights.weights import Weights
 
 from .bound import BoundExported, types_of
@@ -21,6 +23,19 @@ def with_stored(program: Exported, path: str | os.PathLike[str]) -> BoundExporte
     Raises:
         DeserializationError: the trailer says of the weights what does not fit the signature.
     """
+    return bound_to(program, lambda table, _: Stored(path, table))
+
+
+def bound_to(program: Exported, tensors: Callable[[Table, Mapping[str, Any]], WithDigests]) -> BoundExported:
+    """The same with weights that are elsewhere.
+
+    Args:
+        program: the function.
+        tensors: where they are, given what the trailer says, and the abstract value of each weight by its name.
+
+    Raises:
+        DeserializationError: as in `with_stored`.
+    """
     found = data.weights_in_trailer(program)
     assert found is not None
     table = Table.of_trailer(*found)
@@ -29,7 +44,8 @@ def with_stored(program: Exported, path: str | os.PathLike[str]) -> BoundExporte
         raise DeserializationError(
             "trailer.weights.tensors", "the names in the dict that is the first argument", _shown(names)
         )
-    return BoundExported.of(program, Weights(types_of(program), Stored(path, table)))
+    types = types_of(program)
+    return BoundExported.of(program, Weights(types, tensors(table, types), (), table.named_otherwise()))
 
 
 def _shown(names: list[str]) -> str:

@@ -39,7 +39,7 @@ def save(
         raise ExportError(f"saving {program.fun_name}: max_weights_file_size={max_file_size} has to be positive")
 
     def save_program(table: Table) -> None:
-        in_trailer = table.for_trailer()
+        in_trailer = table.with_other_names(weights.other_names).for_trailer()
         serialize.save(program, path, vjp_order, compatibility, True, metadata, strict, in_trailer)
 
     weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX

@@ -58,16 +58,41 @@ class Bound:
 
     def lowered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The `jax.stages.Lowered` of a call; no weight is read for it."""
-        return _eager_callable(self.program).lower(self.weights.specs(), *args, **kwargs)
+        return _shared_callable(self.program).lower(self.weights.specs(), *args, **kwargs)
 
     def specialize(self, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> ExportedData:
         """The program for other shapes of the other arguments."""
         n = first_argument.count(self.program.in_tree)
         # Here, because the errors for all arguments would count the weights, too.
         abstract_eval(*specialized_avals(self.rest, args_specs, kwargs_specs), exported=self.rest)
+        return specialize(self.program, (self._first(self.program.in_avals[:n]), *args_specs), kwargs_specs)
+
+    def raised(self) -> Callable[..., Any]:
+        """The function of the other arguments, read back into JAX."""
+        from .read_back import raised
+
+        function = raised(self.program)
+
+        def with_weights(*args: Any, **kwargs: Any) -> Any:
+            trees.leaves_and_out_tree(self.rest, args, kwargs)  # whose errors do not count the weights
+            return function(self._first(self.weights.arrays()), *args, **kwargs)
+
+        with_weights.__name__ = with_weights.__qualname__ = self.program.fun_name
+        return with_weights
+
+    def jaxpr(self, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Any:
+        """The jaxpr of the program, for specs of the other arguments."""
+        from .read_back import jaxpr
+
+        if not args_specs and not kwargs_specs:
+            return jaxpr(self.program, (), {})
+        trees.leaves_and_out_tree(self.rest, args_specs, kwargs_specs)
+        return jaxpr(self.program, (self._first(self.weights.specs()), *args_specs), kwargs_specs)
+
+    def _first(self, leaves: Sequence[Any]) -> Any:
+        """The program's first argument."""
         args, _ = self.program.in_tree.children()
-        weights = jax.tree_util.tree_unflatten(args.children()[0], self.program.in_avals[:n])
-        return specialize(self.program, (weights, *args_specs), kwargs_specs)
+        return jax.tree_util.tree_unflatten(args.children()[0], leaves)
 
 
 def bound_of(exported: ExportedData) -> Bound | None:
@@ -91,7 +116,22 @@ def _call_traced(
 
 def _eager_callable(program: ExportedData) -> Any:
     """A callable that takes the weights as one tuple, and the other arguments as they are."""
-    return data.kept(program, "_eager_bound", _shared_callable)
+    return data.kept(program, "_eager_bound", _callable_of)
+
+
+def _callable_of(program: ExportedData) -> Any:
+    if "_executables" not in program.__dict__:
+        return _shared_callable(program)
+    from . import from_file
+
+    rest = first_argument.without(program)
+
+    def split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
+        weights, *others = args
+        leaves, out_tree = trees.leaves_and_out_tree(rest, tuple(others), kwargs)
+        return [*weights, *leaves], out_tree
+
+    return from_file.callable_of(program, _shared_callable, split, lambda _, leaves: _OfLeaves(rest, leaves))
 
 
 def _shared_callable(program: ExportedData) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,7 @@ def lowered(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any
     """The `jax.stages.Lowered` of a call with these arguments or specs. If it is compiled, the same call uses the
     result.
     """
-    return _eager_callable(exported).lower(*args, **kwargs)
+    return shared(exported).lower(*args, **kwargs)
 
 
 def compiled(exported: ExportedData, program: Any) -> Any:
@@ -79,10 +80,20 @@ def refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[s
 
 def _eager_callable(exported: ExportedData) -> Any:
     """The function as one jitted callable; the function keeps it."""
-    return data.kept(exported, "_eager_call", _shared_callable)
+    return data.kept(exported, "_eager_call", _callable_of)
 
 
-def _shared_callable(exported: ExportedData) -> Any:
+def _callable_of(exported: ExportedData) -> Any:
+    if "_executables" not in exported.__dict__:
+        return shared(exported)
+    from . import from_file  # which few functions need
+
+    split = functools.partial(trees.leaves_and_out_tree, data.bare(exported))
+    return from_file.callable_of(exported, shared, split, _OfLeaves)
+
+
+def shared(exported: ExportedData) -> Any:
+    """The function as a jitted callable, which all equal functions share."""
     return shared_callable(exported, "_jitted", _jitted, lambda leaves: _OfLeaves(data.bare(exported), leaves))
 
 

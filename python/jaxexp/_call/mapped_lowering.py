@@ -122,8 +122,8 @@ def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Seque
     in_avals = list(map(jax.typeof, arrays))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if len(exported.platforms) == 1 or len(platforms) == 1:
-        return raised(exported, in_avals, out_avals, platforms[0])(*arrays)
-    choices = {platform: raised(exported, in_avals, out_avals, platform) for platform in platforms}
+        return raised(exported, in_avals, out_avals, platforms[0]).inline(*arrays)
+    choices = {platform: raised(exported, in_avals, out_avals, platform).inline for platform in platforms}
     results: Sequence[Any] = jax.lax.platform_dependent(*arrays, **choices)
     return results
 

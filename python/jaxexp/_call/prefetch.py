@@ -158,7 +158,7 @@ def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[
         )
     if len(given) == 1:
         bound = bound_of(exported)
-        return (exported, *_arguments(exported if bound is None else bound.rest, place))
+        return (exported, *arguments_of(exported if bound is None else bound.rest, place))
     args, kwargs = given[1], given[2] if len(given) == 3 else {}
     if not isinstance(args, tuple) or not isinstance(kwargs, dict):
         raise ExportTypeError(
@@ -168,7 +168,7 @@ def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[
     return exported, args, kwargs
 
 
-def _arguments(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Specs of the arguments in the signature, placed where the caller wants them."""
     shardings: tuple[Any, ...]
     if isinstance(place, Mesh):

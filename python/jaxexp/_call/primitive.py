@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxexp import _jax
@@ -112,7 +113,23 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
         raise ExportError(f"calling {exported.fun_name}: {error}") from error
 
 
+def code_from_file(exported: ExportedData, leaves: Sequence[Any], results: tuple[int, ...] | None = None) -> Any:
+    """JAX's object for the code of a call, if a file of executables was given with the function and has it; else None.
+
+    Raises:
+        ExportError: the arguments do not fit.
+    """
+    executables = exported.__dict__.get("_executables")  # without an import, which most functions do not need
+    if executables is None:
+        return None
+    in_avals = tuple(map(jax.typeof, leaves))
+    out_avals, _ = abstract_eval(*in_avals, exported=exported, results=results)
+    return executables.find(exported, leaves, in_avals, out_avals, results)
+
+
 def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
+    if (code := code_from_file(exported, args, **results)) is not None:
+        return code.unsafe_call(*args)
     return _jax.apply_primitive(call_exported_p, *args, exported=first_of_equals(exported), **results)
 
 

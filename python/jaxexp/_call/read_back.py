@@ -57,7 +57,7 @@ def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dic
     with jax.enable_x64(True):  # for the types of the arguments; what is read decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*plain).in_avals
         function = _raised(exported, avals, platform if platform in exported.platforms else exported.platforms[0])
-        return jax.make_jaxpr(function)(*plain)
+        return jax.make_jaxpr(function.inline)(*plain)
 
 
 # What a function is on platforms that do not have the foreign functions that it calls: nothing that can be lowered.

@@ -16,7 +16,9 @@ from jaxexp._version import __version__
 from . import completing
 from .complaints import FAILED, INTERRUPTED, complain, said_of_any, status_of
 
-_COMMANDS = ("inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "archive", "bench", "completion")
+_COMMANDS = (
+    "inspect", "view", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "archive", "bench", "completion"
+)  # fmt: skip
 # As diff(1) does: 1 says that two things differ.
 _FAILED = {"diff": 2}
 

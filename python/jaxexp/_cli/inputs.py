@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MEMBER", "Checked", "Kind", "Source", "checked", "is_archive", "split"]
 
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
+
 
 def checked(source: Source) -> Checked:
     """Verifies an artifact: structure, digests, and the bytecode of its modules.
@@ -110,7 +112,8 @@ class Folders:
     skipped: list[str] = dataclasses.field(default_factory=list)
 
     def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
-        """The artifacts and archives in a folder, in the order of their names; nothing that is hidden.
+        """The artifacts and archives in a folder, in the order of their names; nothing that is hidden, and no files of
+        weights, which belong to the artifacts beside them.
 
         Raises:
             OSError: a folder cannot be read.
@@ -129,6 +132,8 @@ class Folders:
 
     def _kind(self, entry: Path) -> Kind | None:
         path = str(entry)
+        if path.endswith(_WEIGHTS):
+            return None
         if self.include:  # the user says what they are
             return Kind.ARCHIVE if is_archive(path) else Kind.ARTIFACT
         if entry.exists() and not entry.is_file():  # a pipe, a device
@@ -162,8 +167,8 @@ def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--include",
         multiple=True,
         metavar="GLOB",
-        help="From folders, take the files with such names, whatever they are. Without this, take artifacts and "
-        "archives.",
+        help="From folders, take the files with such names, whatever they are but weights. Without this, take "
+        "artifacts and archives.",
     )
     @functools.wraps(command)
     def with_folders(*args: Any, recursive: bool, include: tuple[str, ...], **kwargs: Any) -> Any:

@@ -25,6 +25,11 @@ DTYPES: tuple[Any, ...] = (
 )
 
 
+def has_number(dtype: Any) -> bool:
+    """Whether an artifact can have arguments of a dtype."""
+    return dtype in DTYPES or dtype in _jax.jax_dtype_kinds()
+
+
 def kind_of_dtype(dtype: Any) -> int:
     """The number of a dtype that was registered with JAX's serializer at run time; LookupError where there is none."""
     return _jax.jax_dtype_kinds()[dtype]

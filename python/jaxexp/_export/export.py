@@ -73,8 +73,9 @@ def export(
         weights: arrays that the function closes over and that become weights: they stay outside of the module, and the
             result is a `BoundExported`. A pytree, such as the parameters of a model: those of its leaves that the
             function uses become weights, named by their paths (``layers/0/w``). They must be the same objects that the
-            function uses. Or True: all arrays of 4 KiB or more, named by their content. None and False leave all arrays
-            in the module. If large arrays have to stay there, a warning says which ones.
+            function uses; leaves that are no arrays, such as functions, are left out. Or True: all arrays of 4 KiB or
+            more, named by their content; if there are none, the result is a plain `Exported`. None and False leave all
+            arrays in the module. If large arrays have to stay there, a warning says which ones.
 
     Returns:
         A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec
@@ -86,7 +87,7 @@ def export(
         ExportError: `fun_jit` is not jitted. The returned function raises it for symbolic dimensions of several scopes,
             for custom calls that are not known to be stable, for a `batch_dim` that contradicts the shapes, and for
             anything that the release in `compatibility` does not support.
-            It raises it, too, if `weights` are given and there are none in the function, or two would have one name.
+            It raises it, too, if the function uses none of the leaves of `weights`, or two would have one name.
         NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
 
     Example:
@@ -109,7 +110,9 @@ def export(
             return how.export(fun_jit, args_specs, kwargs_specs)
         taking = Taking(chosen_weights)
         program = how.export(fun_jit, args_specs, kwargs_specs, taking, taking.weights)
-        return BoundExported.of(program, taking.weights)
+        if not taking.weights:  # no array is large
+            return program
+        return BoundExported.of(program, taking.weights, taking.other_names)
 
     return do_export
 

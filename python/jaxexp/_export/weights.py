@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,13 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxexp import _jax, _native
+from jaxexp import _jax
+from jaxexp._codec.dtypes import has_number
 from jaxexp._errors import ExportError
 from jaxexp._safetensors.dtypes import held_as
-from jaxexp._weights.names import named_leaves
-from jaxexp._weights.pieces import pieces
+from jaxexp._weights.names import identities, is_array, named_leaves
+from jaxexp._weights.pieces import digest
 
 from . import lifting
+from .likeness import Likeness, size_of
 
 # With `weights=True`, smaller arrays stay in the module, where they cost nothing.
 LEAST = 4096
@@ -33,24 +34,37 @@ class Named:
 
     An array is found by what it is, not by its content: by its identity, or for NumPy by its memory. NumPy arrays whose
     dtype JAX changes (float64 without x64) are copied when they are traced. They are found by their content, if it is
-    not that of two leaves.
+    not that of two leaves. Leaves that are no arrays are left out.
+
+    Attributes:
+        other_names: of arrays that are in several places: the name of each further place, with the first one's.
     """
 
     def __init__(self, tree: Any) -> None:
         """Raises:
-        ExportError: two leaves have one name, or a leaf is no array.
+        ExportError: two leaves have one name.
         """
-        self._leaves = named_leaves(tree)
-        self._by_identity = {key: name for name, leaf in reversed(self._leaves.items()) for key in _identities(leaf)}
+        self._leaves = {name: leaf for name, leaf in named_leaves(tree).items() if is_array(leaf)}
+        self._by_identity: dict[tuple[Any, ...], str] = {}
+        self.other_names: dict[str, str] = {}
+        for name, leaf in self._leaves.items():
+            for key in identities(leaf):
+                first = self._by_identity.setdefault(key, name)
+                if first != name:
+                    self.other_names[name] = first
         self._by_content: dict[tuple[Any, ...], dict[bytes, list[str]]] = {}
 
     def name(self, constant: Any) -> str | None:
-        for key in _identities(constant):
+        for key in identities(constant):
             if key in self._by_identity:
                 return self._by_identity[key]
         found = self._contents(constant.shape, constant.dtype)
-        names = found.get(_digest(constant), []) if found else []
+        names = found.get(_content(constant), []) if found else []
         return names[0] if len(names) == 1 else None
+
+    @functools.cached_property
+    def likeness(self) -> Likeness:
+        return Likeness(self._leaves)
 
     def _contents(self, shape: Sequence[int], dtype: Any) -> dict[bytes, list[str]]:
         """The leaves that JAX copies into this shape and dtype, by their digests there."""
@@ -61,7 +75,7 @@ class Named:
                 if not isinstance(leaf, np.ndarray) or leaf.shape != key[0]:
                     continue
                 if leaf.dtype != dtype == jax.dtypes.canonicalize_dtype(leaf.dtype):
-                    found.setdefault(_digest(leaf.astype(dtype)), []).append(name)
+                    found.setdefault(_content(leaf.astype(dtype)), []).append(name)
         return self._by_content[key]
 
 
@@ -69,9 +83,9 @@ class ByContent:
     """All arrays of some size, named by their content: arrays of equal content are one weight."""
 
     def name(self, constant: Any) -> str | None:
-        if constant.size * np.dtype(constant.dtype).itemsize < LEAST:
+        if size_of(constant) < LEAST:
             return None
-        return f"{constant.dtype}-{_digest(constant).hex()}"
+        return f"{constant.dtype}-{_content(constant).hex()}"
 
 
 class Taking:
@@ -85,6 +99,12 @@ class Taking:
         rewritten, found = with_weights(traced, self._chosen)
         self.weights.update(found)
         return rewritten
+
+    @property
+    def other_names(self) -> dict[str, str]:
+        """Of weights that the pytree has in several places: each further name, with the first one."""
+        others = self._chosen.other_names if isinstance(self._chosen, Named) else {}
+        return {other: name for other, name in others.items() if name in self.weights}
 
 
 class StillThere:
@@ -135,30 +155,38 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
         traced: what `jax.jit(f).trace(...)` returned.
         chosen: says which constants are weights.
 
+    Returns:
+        The traced function, which is the same if no constant is chosen by its content; and the constants.
+
     Raises:
-        ExportError: there is none. Or the dtype of one cannot be held in a file.
+        ExportError: constants are chosen by name, and there is none.
     """
     names: dict[int, str] = {}
     weights: dict[str, Any] = {}
     stay: dict[int, str] = {}
+    others: dict[int, Any] = {}
     for constant in lifting.constants(traced.jaxpr):
         value = constant.value
         if not isinstance(value.dtype, np.dtype):  # random keys
             continue
         name = names.get(id(value)) or chosen.name(value)
-        if name is not None and constant.is_liftable:
+        if name is not None and constant.is_liftable and _can_be_weight(value):
             names[id(value)] = name
             weights.setdefault(name, value)
-        elif name is not None or _size(value) >= _WORTH_A_WARNING:
-            stay[id(value)] = _shown(value) if isinstance(chosen, ByContent) else f"{name or 'one'} ({_shown(value)})"
-    if not weights:
+        elif name is not None or size_of(value) >= _WORTH_A_WARNING:
+            stay[id(value)] = _staying(value, name, chosen)
+        else:
+            others[id(value)] = value
+    if not weights and isinstance(chosen, Named):
+        seen = [*stay.values(), *(_staying(value, None, chosen) for value in others.values())]
         raise ExportError(
             f"{traced.fun_name} closes over no array that could be a weight: pass the pytree whose arrays it uses as "
-            "`weights`, the same objects and not copies of them; or True for all large arrays"
+            "`weights`, the same objects and not copies of them; or True for all large arrays. It closes over "
+            + (f"these arrays: {_listed(seen)}" if seen else "no array")
         )
-    for name, value in weights.items():
-        if held_as(np.dtype(value.dtype).name, value.shape) is None:
-            raise ExportError(f"the weight {name!r} has dtype {value.dtype}, which a file of tensors cannot hold")
+    if not weights:
+        _warn(traced.fun_name, stay.values(), [])
+        return traced, {}
     weights = dict(sorted(weights.items()))  # as JAX flattens a dict
     order = {name: position for position, name in enumerate(weights)}
     positions = {key: order[name] for key, name in names.items()}
@@ -190,27 +218,23 @@ def _spec(weight: Any) -> Any:
     return jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=weight.sharding if several else None)
 
 
-def _identities(array: Any) -> Iterable[tuple[Any, ...]]:
-    yield ("object", id(array))
-    if not isinstance(array, jax.Array):
-        memory = np.asarray(array).__array_interface__
-        yield ("memory", memory["data"][0], memory["strides"], array.shape, array.dtype)
+def _content(array: Any) -> bytes:
+    """The digest of an array with its type."""
+    return digest(array, f"{array.dtype}{tuple(array.shape)}".encode())
 
 
-def _digest(array: Any) -> bytes:
-    digester = _native.Digester()
-    digester.update(f"{array.dtype}{tuple(array.shape)}".encode())
-    for piece in pieces(array):
-        digester.update(piece.data)
-    return digester.digest()
+def _can_be_weight(array: Any) -> bool:
+    """Whether an artifact can have an argument of its dtype, and a file its bytes."""
+    return has_number(array.dtype) and held_as(array.dtype.name, array.shape) is not None
 
 
-def _size(array: Any) -> int:
-    return int(math.prod(array.shape) * np.dtype(array.dtype).itemsize)
-
-
-def _shown(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}, {_size(array):,} bytes"
+def _staying(array: Any, name: str | None, chosen: Named | ByContent) -> str:
+    """How messages call an array that stays in the module."""
+    shown = f"{array.dtype}{list(array.shape)}, {size_of(array):,} bytes"
+    if isinstance(chosen, ByContent):
+        return shown
+    like = chosen.likeness.said(array) if name is None else None
+    return f"{name or 'one'} ({shown}{f': it is {like}' if like else ''})"
 
 
 def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
@@ -219,7 +243,7 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
     if stay := sorted(stay):
         said.append(
             f"these arrays stay in its module: {_listed(stay)}. Either they are no leaves of `weights`, or they are "
-            "used inside of something that takes its arrays only as constants"
+            "used inside of something that takes its arrays only as constants, or artifacts have no such dtype"
         )
     if in_rules := sorted(in_rules):
         said.append(

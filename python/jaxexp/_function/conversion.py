@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-from .data import LaterVjp
+from jaxexp import _jax
 
-
-def fields_of(exported: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The fields of an Exported, but for its VJP."""
-    return {name: getattr(exported, name) for name in names if name != "_get_vjp"}
+from .data import E, ExportedData, LaterVjp
 
 
 class ConvertedVjp(LaterVjp):
@@ -31,3 +29,22 @@ class ConvertedVjp(LaterVjp):
 
     def __hash__(self) -> int:
         return hash((self._primal, self._convert))
+
+
+def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
+    """A function of the class `cls`, from one of the other library. `convert` does the same with its VJP."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
+    fields["_get_vjp"] = ConvertedVjp(exported, convert) if exported.has_vjp() else None
+    return cls(**fields)
+
+
+def to_jax(exported: ExportedData) -> Any:
+    """A function as a `jax.export.Exported`."""
+    # Not from jax.export itself, where `install` may have put jaxexp's own classes.
+    exported_type, check_type = _jax.jax_exporter.Exported, _jax.jax_exporter.DisabledSafetyCheck
+    names = [field.name for field in dataclasses.fields(exported_type)]
+    fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
+    fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in exported.disabled_safety_checks)
+    fields["_get_vjp"] = ConvertedVjp(exported, to_jax) if exported.has_vjp() else None
+    return exported_type(**fields)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from jaxexp import _jax, _native
 from jaxexp._artifact.chain import chain
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._public import public_dir
 
 from . import sharding
 from .safety_check import DisabledSafetyCheck
@@ -132,6 +133,8 @@ class ExportedData:
     def _has_named_shardings(self) -> bool:
         return True
 
+    __dir__ = public_dir
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -200,6 +203,31 @@ def module_view(exported: ExportedData) -> bytes | memoryview:
     """
     artifact = _artifact_of(exported)
     return exported.mlir_module_serialized if artifact is None else artifact.module()
+
+
+def module_digest(exported: ExportedData) -> bytes:
+    """The digest of the module (XXH3, 128 bits). Where the trailer of an artifact says it, the module is not read."""
+    artifact = _artifact_of(exported)
+    if artifact is not None and artifact.trailer() is not None:
+        return artifact.modules()[0][2]
+    return _native.digest(module_view(exported))
+
+
+def check_picklable(exported: ExportedData) -> None:
+    """Refuses a function whose VJPs would have to be exported to be pickled."""
+    if exported.has_vjp() and not is_loaded(exported):
+        raise ExportTypeError(
+            f"cannot pickle {exported.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
+            "many to keep. Pickle the result of serialize(vjp_order=...), or the function without VJPs, "
+            "dataclasses.replace(exported, _get_vjp=None)"
+        )
+
+
+def has_no_weights(exported: ExportedData) -> ExportError:
+    return ExportError(
+        f"{exported.fun_name} has no weights: its arrays are in its module. Export it with weights=..., or make its "
+        "first argument its weights, with bind"
+    )
 
 
 def is_loaded(exported: ExportedData) -> bool:
@@ -309,6 +337,12 @@ def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatib
     return exported
 
 
+def module_size(exported: ExportedData) -> int:
+    """How many bytes the module has; it is not read."""
+    artifact = _artifact_of(exported)
+    return len(exported.mlir_module_serialized) if artifact is None else artifact.module_size
+
+
 def _artifact_of(exported: ExportedData) -> Artifact | None:
     """The artifact that holds the module; None once the module was made as bytes."""
     attributes = exported.__dict__
@@ -358,9 +392,7 @@ def _without_scope(aval: Any) -> tuple[Any, ...]:
 
 def _hash(exported: ExportedData) -> int:
     # The module takes part by its length: walking it would cost more than the calls that need the hash.
-    artifact = _artifact_of(exported)
-    size = len(exported.mlir_module_serialized) if artifact is None else artifact.module_size
-    return hash((signature(exported), size))
+    return hash((signature(exported), module_size(exported)))
 
 
 def _vjp(exported: E) -> E:
@@ -368,6 +400,8 @@ def _vjp(exported: E) -> E:
     name, order = origin(exported)
     vjp: E = exported._get_vjp(exported)
     vjp.__dict__.setdefault("_origin", (name, order + 1))
+    if (executables := exported.__dict__.get("_executables")) is not None:  # a file has those of VJPs, too
+        vjp.__dict__["_executables"] = executables
     return vjp
 
 

@@ -110,10 +110,7 @@ def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return None
     for platform in dict.fromkeys((_jax.default_platform(), *exported.platforms)):
-        index = exported.platforms.index(platform) if platform in exported.platforms else 0
-        with _jax.make_ir_context() as context:
-            used = _targets(exported, runnable.parse(exported, context), (index,))
-        missing = {target for target in used if not _is_known(target, platform)}
+        missing = {target for target in targets_on(exported, platform) if not is_known(target, platform)}
         if any(_names(str(error), target) for target in missing):
             return _advice(missing, platform)
     return None
@@ -130,6 +127,15 @@ def _advice(missing: set[str], platform: str) -> str:
         "Register each with jax.ffi.register_ffi_target, or import the library that does so, before calling; "
         f"{_origin(missing)}"
     )
+
+
+def targets_on(exported: ExportedData, platform: str) -> set[str]:
+    """The targets of the custom calls that a function may run on a platform."""
+    if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
+        return set()
+    index = exported.platforms.index(platform) if platform in exported.platforms else 0
+    with _jax.make_ir_context() as context:
+        return _targets(exported, runnable.parse(exported, context), (index,))
 
 
 def _targets(exported: ExportedData, module: Any, platforms: Iterable[int]) -> set[str]:
@@ -169,7 +175,7 @@ _OF_COMPILER = r"""
 """
 
 
-def _is_known(target: str, platform: str) -> bool:
+def is_known(target: str, platform: str) -> bool:
     """Whether a custom call is registered for a platform, or needs no registration there."""
     if re.fullmatch(_OF_COMPILER, target, re.VERBOSE) or target in _jax.registered_custom_calls(platform):
         return True

@@ -15,6 +15,7 @@ from jaxexp._errors import ExportError
 from jaxexp._function.convention import Arguments
 
 from . import mlir
+from .inline import lower_inline
 
 _INNER_NAME = "_wrapped_jax_export_main"
 
@@ -124,6 +125,6 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ExportError: the shapes do not determine the variables.
     """
     try:
-        return _jax.lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
+        return lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
         raise ExportError(f"the dimension variables do not follow from the argument shapes: {error}") from error

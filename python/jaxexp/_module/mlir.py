@@ -10,7 +10,7 @@ import jax
 
 from jaxexp import _jax, _native
 from jaxexp._artifact import module_head
-from jaxexp._errors import ModuleError, UnsupportedModuleError
+from jaxexp._errors import ExportRuntimeError, ModuleError, UnsupportedModuleError
 
 _MODULE = "mlir_module_serialized"
 
@@ -55,6 +55,20 @@ def parse(serialized: bytes, context: Any) -> Any:
     raise UnsupportedModuleError(
         _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", found
     ) from cause
+
+
+def shown_module(name: str, module: bytes, as_text: bool) -> Any:
+    """`Exported.mlir_module`, of a function of this name."""
+    if as_text:
+        with _jax.make_ir_context() as context:
+            return _jax.module_to_string(parse(module, context))
+    if (current := _jax.ir.Context.current) is None:
+        raise ExportRuntimeError(
+            f"mlir_module(serialized=False) of {name} makes the module in the current MLIR context, and there is none: "
+            "call it inside `with jax.interpreters.mlir.make_ir_context():`, or take the text of the module, "
+            "mlir_module()"
+        )
+    return parse(module, current)
 
 
 def _first_line(error: Exception) -> str:

@@ -43,13 +43,14 @@ def _dot_general(operation: Operation) -> Callable[..., Any]:
         (tuple(said.lhs_contracting_dimensions), tuple(said.rhs_contracting_dimensions)),
         (tuple(said.lhs_batching_dimensions), tuple(said.rhs_batching_dimensions)),
     )
-    precision: Any = _precision(operation)
-    if operation.has("algorithm"):
-        if precision != (lax.Precision.DEFAULT, lax.Precision.DEFAULT):
-            operation.refuse("with an algorithm and a precision")
-        precision = operation.structure("algorithm", _algorithm)
+    precision = _precision(operation)
+    algorithm = operation.structure("algorithm", _algorithm) if operation.has("algorithm") else None
+    if algorithm is not None and precision != (lax.Precision.DEFAULT, lax.Precision.DEFAULT):
+        operation.refuse("with an algorithm and a precision")
+    operation.said.update(dimension_numbers=numbers, precision=precision, algorithm=algorithm)
+    chosen: Any = precision if algorithm is None else algorithm
     dtype = operation.results[0].dtype
-    return lambda x, y: lax.dot_general(x, y, numbers, precision, preferred_element_type=dtype)
+    return lambda x, y: lax.dot_general(x, y, numbers, chosen, preferred_element_type=dtype)
 
 
 def _convolution(operation: Operation) -> Callable[..., Any]:

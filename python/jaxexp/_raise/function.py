@@ -20,6 +20,7 @@ from .placement import constraint
 from .program import Block
 from .reader import Reader
 from .refused import RefusedError
+from .staged import staged
 from .table import OPERATIONS
 
 # So many shapes, and platforms, of one function are kept.
@@ -55,11 +56,30 @@ class Raised:
     is_wide: bool
 
     def __call__(self, *arrays: Any) -> list[Any]:
+        """As a jitted function: one operation of the program around it."""
+        return self._run(arrays, self._as_one)
+
+    def inline(self, *arrays: Any) -> list[Any]:
+        """As operations of the program around it. Whoever cannot take one of them is told its name."""
+        return self._run(arrays, self.block)
+
+    def _as_one(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        equation = staged(self.block, tuple(map(jax.typeof, arguments)), self.exported.fun_name)
+        if equation is None:
+            return self.block(arguments)
+        primitive, params = equation
+        try:
+            results: Sequence[Any] = primitive.bind(*arguments, **params)
+        except NotImplementedError:  # JAX does not map an operation, and does not say which
+            results = self.block(arguments)
+        return results
+
+    def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
         kept = self.exported.module_kept_var_idx
         prefix = () if self.platform is None else (self.platform,)
         with jax.enable_x64(self.is_wide or bool(jax.config.read("jax_enable_x64"))):
             arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
-            results = self.block((*prefix, *arguments))
+            results = run((*prefix, *arguments))
             left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
             return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
 

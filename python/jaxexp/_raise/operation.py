@@ -70,6 +70,8 @@ class Operation:
         operands: the types of its operands.
         results: the types of its results.
         said: the attributes that were asked for, by name.
+        value: its result, if that was found to be a scalar constant.
+        looked_around: whether anything was asked for that others decide about: operands' values, functions, regions.
     """
 
     __slots__ = (
@@ -78,11 +80,13 @@ class Operation:
         "_regions_left",
         "_unread",
         "inputs",
+        "looked_around",
         "name",
         "operands",
         "outputs",
         "results",
         "said",
+        "value",
     )
 
     def __init__(self, mlir: Any, reading: Reading) -> None:
@@ -98,6 +102,8 @@ class Operation:
         self.results = tuple(map(reading.type_of, values))
         self.outputs = tuple(map(reading.number_of, values))
         self.said: dict[str, Any] = {}
+        self.value: np.ndarray[Any, Any] | None = None
+        self.looked_around = False
 
     def refuse(self, why: str = "") -> NoReturn:
         raise RefusedError(self.name, why, _place(self._mlir.location))
@@ -113,7 +119,7 @@ class Operation:
     # --- attributes
 
     def has(self, name: str) -> bool:
-        return name in self._unread or name in self.said
+        return name in self._mlir.attributes
 
     def attribute(self, name: str) -> Any:
         """An attribute as MLIR has it."""
@@ -127,17 +133,16 @@ class Operation:
         self._unread.discard(name)
 
     def _read(self, name: str, default: T, read: Callable[[Any], T]) -> T:
-        if name in self._unread:
-            try:
-                value = read(self.attribute(name))
-            except (TypeError, ValueError, KeyError) as error:
-                raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from error
-        elif default is _REQUIRED:
-            self.refuse(f"without the attribute {name}")
-        else:
-            value = default
+        value = self._parsed(name, read) if name in self._unread or default is _REQUIRED else default
         self.said[name] = value
         return value
+
+    def _parsed(self, name: str, read: Callable[[Any], T]) -> T:
+        attribute = self.attribute(name)
+        try:
+            return read(attribute)
+        except (TypeError, ValueError, KeyError) as error:
+            raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from error
 
     def integer(self, name: str, default: int = _REQUIRED) -> int:
         return self._read(name, default, lambda a: int(_jax.ir.IntegerAttr(a).value))
@@ -182,8 +187,8 @@ class Operation:
         return self._read(name, {}, lambda a: {entry.name: _plain(entry.attr) for entry in _jax.ir.DictAttr(a)})
 
     def structure(self, name: str, kind: Any) -> Any:
-        """An attribute with named parts, as the class that MLIR's bindings have for it."""
-        return self._read(name, _REQUIRED, kind)
+        """An attribute with named parts, as the class that MLIR's bindings have for it. Nobody may keep that."""
+        return self._parsed(name, kind)
 
     def print(self) -> str:
         """The operation as text."""
@@ -209,13 +214,18 @@ class Operation:
 
     # --- regions, functions and values around
 
+    @property
+    def _around(self) -> Reading:
+        self.looked_around = True
+        return self._reading
+
     def region(self, index: int) -> Block:
         """The code in a region. Regions have to be read in their order, each once."""
         blocks = list(self._mlir.regions[index].blocks)
         if len(blocks) != 1:
             self.refuse("with a region that is not one block")
         self._regions_left -= 1
-        return self._reading.block(blocks[0])
+        return self._around.block(blocks[0])
 
     @property
     def region_count(self) -> int:
@@ -227,21 +237,22 @@ class Operation:
 
     def closed_region(self, index: int) -> Block:
         """The code in a region that uses nothing from around it but constants."""
-        closed = self.region(index).closed(self._reading.constants)
+        closed = self.region(index).closed(self._around.constants)
         if closed is None:
             self.refuse("whose region uses values from around it")
         return closed
 
     def function(self, name: str) -> Function:
         """A function of the module, as it is when called with the operands."""
-        return self._reading.function(name, self.inputs)
+        return self._around.function(name, self.inputs)
 
     def function_named(self, name: str) -> Function:
         """A function of the module, whatever it is called with."""
-        return self._reading.function(name)
+        return self._around.function(name)
 
     def is_iota(self, operand: int, dimension: int) -> bool:
         """Whether an operand counts along a dimension."""
+        self.looked_around = True
         owner = self._mlir.operands[operand].owner
         if isinstance(owner, _jax.ir.Block) or owner.operation.name != "stablehlo.iota":
             return False
@@ -249,16 +260,16 @@ class Operation:
 
     def constant(self, operand: int) -> np.ndarray[Any, Any] | None:
         """The value of an operand that is a scalar constant."""
-        return self._reading.constants.get(self.inputs[operand])
+        return self._around.constants.get(self.inputs[operand])
 
     def is_constant(self, value: np.ndarray[Any, Any]) -> None:
         """Says that the result is a scalar constant."""
-        self._reading.constants[self.outputs[0]] = value
+        self.value = value
 
     @property
     def constants(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """The scalar constants that have been seen, by their numbers."""
-        return self._reading.constants
+        return self._around.constants
 
 
 # How an operation is read. A plain function takes the operands, and returns the one result; a block takes its place.

@@ -19,6 +19,8 @@ ALIAS = "alias"
 class Step:
     """One operation. Values have numbers, which are unique in a module.
 
+    Steps with the same `run` take, make and do the same.
+
     Attributes:
         name: the operation's name, such as ``"stablehlo.add"``.
         run: takes arrays for `inputs`, and returns those for `outputs`.
@@ -34,6 +36,23 @@ class Step:
     outputs: tuple[int, ...]
     types: tuple[Type, ...]
     attributes: Mapping[str, Any]
+
+    def results(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Runs it.
+
+        Raises:
+            RefusedError: JAX does not take it, or makes something else of it than the module says.
+        """
+        try:
+            results = self.run(*arguments)
+        except RefusedError:
+            raise
+        except Exception as error:  # of any type: what JAX says to an operation that it does not take
+            raise RefusedError(self.name, f"{type(error).__name__}: {error}") from error
+        for type_, result in zip(self.types, results, strict=True):
+            if result.dtype != type_.dtype or result.shape != type_.shape:
+                raise RefusedError(self.name, f"became {result.dtype}{list(result.shape)} instead of {type_}")
+        return results
 
 
 @dataclasses.dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
@@ -65,21 +84,13 @@ class Block:
     def __call__(self, arguments: Sequence[Any], captured: Sequence[Any] = ()) -> list[Any]:
         """
         Raises:
-            RefusedError: JAX does not take a step, or makes something else of it than the module says.
+            RefusedError: a step cannot be run.
         """
         values = dict(zip(self.captures, captured, strict=True))
         values.update(zip(self.parameters, arguments, strict=True))
         for step in self.steps:
-            try:
-                results = step.run(*[values[number] for number in step.inputs])
-            except RefusedError:
-                raise
-            except Exception as error:  # of any type: what JAX says to an operation that it does not take
-                raise RefusedError(step.name, f"{type(error).__name__}: {error}") from error
-            for number, type_, result in zip(step.outputs, step.types, results, strict=True):
-                if result.dtype != type_.dtype or result.shape != type_.shape:
-                    raise RefusedError(step.name, f"became {result.dtype}{list(result.shape)} instead of {type_}")
-                values[number] = result
+            results = step.results([values[number] for number in step.inputs])
+            values.update(zip(step.outputs, results, strict=True))
         return [values[number] for number in self.results]
 
     def __repr__(self) -> str:  # which jaxprs print

@@ -1,10 +1,10 @@
-"""Reads the functions of a module into blocks of steps, each function once."""
+"""Reads the functions of a module into blocks of steps, each function once, and operations that are alike once."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,8 +14,10 @@ from jaxexp import _jax
 from .array_type import Type
 from .array_type import read as read_type
 from .operation import Function, Many, Operation, Read
+from .outer_products import in_order
 from .program import ALIAS, Block, Step
 from .refused import RefusedError
+from .staged import staged
 
 # What a module, a function, or one of its arguments and results may say that does not change what is computed: names,
 # visibility, and requests about memory. Shardings change nothing on one device.
@@ -25,6 +27,25 @@ _OF_FUNCTIONS = re.compile(r"sym_name|function_type|sym_visibility|arg_attrs|res
 _OF_VALUES = re.compile(
     r"jax\.(result_info|arg_info|buffer_donor|global_constant)|tf\.aliasing_output|mhlo\.(layout_mode|memory_kind)"
 )
+
+# Functions of so many steps are traced in no time.
+_SHORT = 50
+
+
+class _Reading(NamedTuple):
+    """What an operation was read as. The same holds for each one with its name, attributes and types.
+
+    Attributes:
+        run: what its steps run.
+        types: the types of its results.
+        said: what it says besides.
+        value: its result, if that is a scalar constant.
+    """
+
+    run: Callable[..., Sequence[Any]]
+    types: tuple[Type, ...]
+    said: Mapping[str, Any]
+    value: np.ndarray[Any, Any] | None
 
 
 class Reader:
@@ -50,6 +71,8 @@ class Reader:
         self._numbers: dict[Any, int] = {}
         self._types: list[Type] = []
         self._known_types: dict[Any, Type] = {}
+        self._readings: dict[Any, _Reading] = {}
+        self._turned: dict[Callable[..., Any], Callable[..., Any]] = {}
         # Values that are the index of the platform, as far as they are passed on.
         self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
@@ -172,52 +195,66 @@ class Reader:
         if terminator.name not in ("func.return", "stablehlo.return"):
             raise RefusedError(terminator.name, "at the end of a block")
         _check_attributes(terminator, _OF_ENDS)
-        return Block.of(parameters, steps, [self.number_of(value) for value in terminator.operands])
+        results = [self.number_of(value) for value in terminator.operands]
+        return Block.of(parameters, in_order(steps, results, self._types, self._turned), results)
 
     def _read(self, mlir: Any, steps: list[Step]) -> None:
         name = mlir.name
-        read = self._table.get(name)
-        operation = Operation(mlir, self)
-        if read is None:
-            operation.refuse()
         self.counts[name] = self.counts.get(name, 0) + 1
-        made = read(operation)
-        operation.check_all_was_read()
-        inputs = operation.inputs
-        if isinstance(made, Function):
-            if made.is_small:
-                self._insert(made.block, inputs, operation.outputs, steps)
+        inputs, outputs = tuple(map(self.number_of, mlir.operands)), tuple(map(self.number_of, mlir.results))
+        key = self._key(mlir, name, inputs, outputs)
+        reading = None if key is None else self._readings.get(key)
+        if reading is None:
+            operation = Operation(mlir, self)
+            made = self._table[name](operation) if name in self._table else operation.refuse()
+            operation.check_all_was_read()
+            if isinstance(made, Function):
+                made = made.block if made.is_small else Many(made.jitted)
+            if isinstance(made, Block):
+                self._insert(made, inputs[: len(made.parameters)], outputs, steps)
+                self._follow_platform(name, inputs, outputs)
                 return
-            made = Many(made.jitted)
-        if isinstance(made, Block):
-            self._insert(made, inputs[: len(made.parameters)], operation.outputs, steps)
-            self._follow_platform(operation)
-            return
-        if isinstance(made, Many):
-            run: Callable[..., Sequence[Any]] = made.run
-            inputs += made.captures
-        else:
-            run = _single(made)
-        steps.append(Step(name, run, inputs, operation.outputs, operation.results, operation.said))
-        self._follow_platform(operation)
+            if isinstance(made, Many):
+                inputs += made.captures
+                reading = _Reading(made.run, operation.results, operation.said, None)
+            else:
+                reading = _Reading(_single(made), operation.results, operation.said, operation.value)
+            if key is not None and not operation.looked_around:
+                self._readings[key] = reading
+        if reading.value is not None:
+            self.constants[outputs[0]] = reading.value
+        steps.append(Step(name, reading.run, inputs, outputs, reading.types, reading.said))
+        self._follow_platform(name, inputs, outputs)
 
-    def _follow_platform(self, operation: Operation) -> None:
+    def _key(self, mlir: Any, name: str, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
+        """All that an operation says; None if it has regions, or what cannot be compared."""
+        if len(mlir.regions) or len(mlir.successors):
+            return None
+        attributes = mlir.attributes
+        try:
+            said = tuple(attributes.items()) if len(attributes) else ()
+        except TypeError:  # MLIR's bindings have no class for complex constants
+            return None
+        types = self._types  # of which each is made once
+        return name, said, tuple([id(types[i]) for i in inputs]), tuple([id(types[i]) for i in outputs])
+
+    def _follow_platform(self, name: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Whether a result still is the index of the platform: converted, clamped, or chosen by it."""
-        if not any(number in self._platform_values for number in operation.inputs):
+        if self._platform_values.keys().isdisjoint(inputs):
             return
-        known = [self.constants.get(number) for number in operation.inputs]
-        if operation.name == "stablehlo.convert":
+        known = [self.constants.get(number) for number in inputs]
+        if name == "stablehlo.convert":
             (value,) = known
-        elif operation.name == "stablehlo.clamp" and all(value is not None for value in known):
+        elif name == "stablehlo.clamp" and all(value is not None for value in known):
             least, number, most = (int(value) for value in known if value is not None)
             value = np.asarray(min(max(least, number), most))
-        elif operation.name == "stablehlo.case" and len(operation.outputs) == 1:
-            value = self.constants.get(operation.outputs[0])
+        elif name == "stablehlo.case" and len(outputs) == 1:
+            value = self.constants.get(outputs[0])
         else:
             return
         if value is not None and value.ndim == 0 and value.dtype.kind == "i":
-            number = operation.outputs[0]
-            self.constants[number] = self._platform_values[number] = np.asarray(value, operation.results[0].dtype)
+            number = outputs[0]
+            self.constants[number] = self._platform_values[number] = np.asarray(value, self._types[number].dtype)
 
     def _insert(self, block: Block, arguments: Sequence[int], results: Sequence[int], steps: list[Step]) -> None:
         """Puts a copy of a block among the steps of another one."""
@@ -261,8 +298,16 @@ def _jitted(name: str, block: Block) -> Any:
     def function(*arguments: Any) -> Any:
         return block(arguments)
 
+    def long(*arguments: Any) -> Any:
+        equation = staged(block, tuple(map(jax.typeof, arguments)), name)
+        if equation is None:
+            return jitted(*arguments)
+        primitive, params = equation
+        return primitive.bind(*arguments, **params)
+
     function.__name__ = function.__qualname__ = name
-    return jax.jit(function)
+    jitted = jax.jit(function)
+    return long if len(block.steps) > _SHORT else jitted
 
 
 def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:

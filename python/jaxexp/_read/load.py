@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
+from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._io import files
@@ -56,7 +58,7 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     return exported
 
 
-def load_file(path: str, policy: Policy | None, verify: bool) -> Exported:
+def load_file(path: str, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None) -> Exported:
     """What `load` returns, of a file."""
     with files.named_in_errors(path):
         if policy is not None:
@@ -65,6 +67,8 @@ def load_file(path: str, policy: Policy | None, verify: bool) -> Exported:
             exported = read(files.opened(path))
         if verify:
             verify_modules(exported)
+        if executables is not None:
+            give_executables(exported, executables)
         if data.weights_in_trailer(exported) is None:
             return exported
         from jaxexp._bound.load import with_stored  # with what calls need, which most functions load later
@@ -75,9 +79,40 @@ def load_file(path: str, policy: Policy | None, verify: bool) -> Exported:
     return bound
 
 
-def load_bytes(buffer: Buffer, policy: Policy | None, verify: bool) -> Exported:
+def load_bytes(
+    buffer: Buffer, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None
+) -> Exported:
     """What `load` returns, of bytes: of a function with weights, the program."""
     exported = deserialize(buffer, policy=policy)
     if verify:
         verify_modules(exported)
+    if executables is not None:
+        give_executables(exported, executables)
     return exported
+
+
+def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike[str] | None) -> None:
+    """Raises ExportError if there are a policy and executables, whatever is in them.
+
+    Args:
+        name: what messages call the artifact; empty if it has no name.
+        policy: as in `load`.
+        executables: as in `load`.
+    """
+    if executables is not None and policy is not None:
+        raise ExportError(
+            f"{f'loading {name!r}: ' if name else ''}a policy says what a program may contain, and executables are "
+            "native code, of which nobody can say that. Leave out one of the two"
+        )
+
+
+def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:
+    """Makes a function use the code in a file of executables.
+
+    Raises:
+        DeserializationError: it is something else, or it is damaged.
+        OSError: it cannot be opened.
+    """
+    from jaxexp._compiled.executables import attach  # which most functions do not need
+
+    attach(exported, path)

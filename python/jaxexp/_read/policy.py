@@ -117,7 +117,7 @@ class Policy:
         """
         limits, name = Limits(self), artifact.fun_name
         if (found := artifact.weights()) is not None:
-            _, tensors = found
+            _, tensors, _ = found
             limits.weights(f"the artifact of {name}", len(tensors), sum(size for _, _, size, _ in tensors))
         for order, link in enumerate(chain(artifact)):
             where = data.name_of_order(name, order)

@@ -90,14 +90,14 @@ def read(text: bytes, file_size: int) -> Header:
     return Header({tensor.name: tensor for tensor in tensors}, metadata, size)
 
 
-def compose(tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The bytes in front of the tensors, which they leave aligned."""
+def compose(tensors: Iterable[Tensor], metadata: Mapping[str, str], size: int | None = None) -> bytes:
+    """The bytes in front of the tensors, which they leave aligned; or so many bytes, where that is possible."""
     entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     for tensor in tensors:
         offsets = [tensor.start, tensor.end]
         entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": offsets}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(LENGTH_SIZE + len(text)) % ALIGNMENT)
+    text += b" " * (-(LENGTH_SIZE + len(text)) % ALIGNMENT if size is None else size - LENGTH_SIZE - len(text))
     return len(text).to_bytes(LENGTH_SIZE, "little") + text
 
 

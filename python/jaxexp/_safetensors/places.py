@@ -7,6 +7,7 @@ import mmap
 import os
 import stat
 from pathlib import PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 
 from jaxexp._errors import WeightsError
 
@@ -60,16 +61,25 @@ def check_name(name: str) -> None:
         raise WeightsError("", f"the name of a {SUFFIX} file in the same folder", shown)
 
 
-def mapped(descriptor: int) -> mmap.mmap:
+class MappedFile(NamedTuple):
+    """A file's bytes, and its identity: what no other file has, and no earlier or later state of this one."""
+
+    memory: mmap.mmap
+    identity: tuple[int, ...]
+
+
+def mapped(descriptor: int) -> MappedFile:
     """A file's bytes, read-only; the descriptor is closed.
 
     Raises:
         WeightsError: the file is empty.
     """
     try:
-        if os.fstat(descriptor).st_size == 0:
+        found = os.fstat(descriptor)
+        if found.st_size == 0:
             raise WeightsError("", "a safetensors file", "an empty file")
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        return MappedFile(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), identity)
     finally:
         os.close(descriptor)
 

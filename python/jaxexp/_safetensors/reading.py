@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
@@ -14,6 +13,10 @@ from jaxexp._io import files
 from . import header, places
 from .content import CONTENT
 from .header import LENGTH_SIZE, Header, Tensor
+from .writing import Source, damaged
+
+# How much of a tensor is written at once.
+PIECE = 1 << 24
 
 # An index has a line for each tensor, and at most this many bytes.
 MAX_INDEX_SIZE = 32 << 20
@@ -24,21 +27,22 @@ class TensorFile:
 
     Attributes:
         name: what messages call it.
+        identity: what no other file has, and no earlier or later state of this one.
         header: which tensors it has.
     """
 
-    def __init__(self, name: str, mapping: mmap.mmap) -> None:
+    def __init__(self, name: str, found: places.MappedFile) -> None:
         """Reads and checks the header.
 
         Raises:
             WeightsError: it is not a file of tensors.
         """
         self.name = name
-        self._mapping = mapping
+        self.identity: tuple[int, ...] | None = found.identity
+        self._mapping = found.memory
         with files.named_in_errors(name):
-            size = len(mapping)
-            end = header.size_of_header(mapping[:LENGTH_SIZE], size)
-            self.header: Header = header.read(mapping[LENGTH_SIZE:end], size)
+            end = header.size_of_header(self._mapping[:LENGTH_SIZE], self.size)
+            self.header: Header = header.read(self._mapping[LENGTH_SIZE:end], self.size)
 
     @property
     def size(self) -> int:
@@ -72,17 +76,43 @@ class TensorFile:
             raise error
         return np.frombuffer(self.bytes_of(tensor), dtype).reshape(tensor.shape)
 
-    def check_digest(self, tensor: Tensor, expected: bytes) -> None:
-        """Compares the bytes of a tensor with their XXH3 digest.
 
-        Raises:
-            WeightsError: they are other bytes.
-        """
-        found = _native.digest(self.bytes_of(tensor))
-        if found != expected:
-            error = WeightsError(tensor.name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")
-            error.file = self.name
-            raise error
+class HoldsTensors(Protocol):
+    """What tensors are in: a file, or a part of one."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def identity(self) -> tuple[int, ...] | None:
+        """As in `TensorFile`; None where that is not known."""
+        ...
+
+    def bytes_of(self, tensor: Tensor) -> memoryview: ...
+
+
+def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
+    """Compares the bytes of a tensor with their XXH3 digest.
+
+    Raises:
+        WeightsError: they are other bytes.
+    """
+    if (found := _native.digest(file.bytes_of(tensor))) != expected:
+        raise damaged(file.name, tensor.name, expected, found)
+
+
+def source_in(file: HoldsTensors, tensor: Tensor, digest: bytes | None) -> Source:
+    """A tensor as it is written to another file; `digest` as in `Source`."""
+
+    def pieces() -> Iterator[memoryview]:
+        whole = file.bytes_of(tensor)
+        for start in range(0, len(whole), PIECE):
+            yield whole[start : start + PIECE]
+
+    origin = None if file.identity is None else (*file.identity, tensor.start, tensor.end)
+    return Source(tensor.name, tensor.dtype, tensor.shape, pieces, origin, digest)
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -165,7 +195,7 @@ def _shard(path: str, name: str) -> TensorFile:
 
 def _weight_map(path: str) -> dict[str, str]:
     """Which file each tensor is in, as the index says."""
-    mapping = places.mapped(places.open_named(path))
+    mapping = places.mapped(places.open_named(path)).memory
     if len(mapping) > MAX_INDEX_SIZE:
         raise WeightsError("", f"an index of at most {MAX_INDEX_SIZE:,} bytes", f"one of {len(mapping):,} bytes")
     entries = header.json_object(mapping[:], "an index", floats=True)

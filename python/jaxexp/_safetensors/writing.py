@@ -8,10 +8,10 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, WeightsError
 from jaxexp._io import files
 from jaxexp._version import __version__
 
@@ -36,12 +36,17 @@ class Source:
         dtype: its dtype, as the format names it.
         shape: its shape in the file.
         pieces: makes its bytes, row by row, in pieces of any size.
+        origin: what the bytes are made from, if they cannot change: an array, or a key of part of a file. None
+            otherwise.
+        digest: the XXH3 digest of its bytes, if that is known from elsewhere and has to be right.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     pieces: Callable[[], Iterable[Buffer]]
+    origin: Any = None
+    digest: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -49,6 +54,23 @@ class Source:
         size = size_of(self.dtype, self.shape)
         assert size is not None  # `held_as` chose the dtype
         return size
+
+    def checked(self, digest: bytes) -> bytes:
+        """The digest of the bytes that were made.
+
+        Raises:
+            WeightsError: another one is known: what they are made from is damaged.
+        """
+        if self.digest is not None and digest != self.digest:
+            raise damaged("", self.name, self.digest, digest)
+        return digest
+
+
+def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError:
+    """The error for a tensor that has not the digest that it has to have."""
+    error = WeightsError(name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")
+    error.file = file or None
+    return error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,8 +160,44 @@ def discard(path: str | os.PathLike[str], written: Iterable[WrittenFile]) -> Non
             os.unlink(os.path.join(os.path.dirname(os.fsdecode(path)), file.second_name))
 
 
+def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
+    """The bytes in front of the tensors of a file."""
+    return header.compose(planned.tensors, {"writer": _WRITER, CONTENT: content})
+
+
+def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
+    """Writes a file that was there before: of the same size, and with the same content.
+
+    Args:
+        path: the file, which is replaced.
+        sources: the tensors, whose digests are known.
+        size: how many bytes the file had.
+        content: its content.
+
+    Raises:
+        WeightsError: these tensors do not make such a file, or one is damaged.
+        OSError: it cannot be written.
+    """
+    (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
+    by_name = {source.name: source for source in sources}
+    found = content_of({source.name: source.digest or b"" for source in sources})
+    # Another version may have had another name for itself, which nobody needs.
+    for metadata in ({"writer": _WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
+        head = header.compose(planned.tensors, metadata, size - planned.data_size)
+        if found == content and len(head) + planned.data_size == size:
+            break
+    else:
+        raise WeightsError(
+            "", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found.hex()}"
+        )
+    with files.replacing(path) as file:
+        file.write(head)
+        for tensor in planned.tensors:
+            _write_tensor(file, tensor.size, by_name[tensor.name])
+
+
 def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> WrittenFile:
-    head = header.compose(planned.tensors, {"writer": _WRITER, CONTENT: _UNKNOWN})
+    head = head_of(planned)
     digests = {}
     # Its second name is known when its content is.
     path = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
@@ -163,7 +221,7 @@ def _write_tensor(file: IO[bytes], size: int, source: Source) -> bytes:
         written += file.write(piece)
     if written != size:
         raise ExportError(f"writing the tensor {source.name!r}: expected {size:,} bytes, found {written:,}")
-    return digester.digest()
+    return source.checked(digester.digest())
 
 
 def _index(written: Iterable[WrittenFile]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from jaxexp._public import public
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 
 @public
-def load(artifact: Given, *, policy: Policy | None = None, verify: bool = False) -> Exported:
+def load(
+    artifact: Given,
+    *,
+    policy: Policy | None = None,
+    verify: bool = False,
+    executables: str | os.PathLike[str] | None = None,
+) -> Exported:
     """Reads a function from a file that `Exported.save` wrote, from a member of an archive, or from bytes of
     `Exported.serialize`.
 
@@ -27,8 +34,8 @@ def load(artifact: Given, *, policy: Policy | None = None, verify: bool = False)
     checked.
 
     If the function was saved with weights, it is returned as a `BoundExported`. The files of weights, which have to be
-    in the same folder, are opened when the first weight is needed. Bytes without a folder give the program, which takes
-    the weights as its first argument.
+    in the same folder, are opened when the first weight is needed; weights of a member are in its archive. Bytes
+    without a folder give the program, which takes the weights as its first argument.
 
     Args:
         artifact: a path, as a str or an object such as `pathlib.Path`; a member of an archive, as in
@@ -39,12 +46,16 @@ def load(artifact: Given, *, policy: Policy | None = None, verify: bool = False)
         verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
             happens when each is first used. Weights are read and compared with their digests, too; otherwise they never
             are, but for their sizes and for what their files say of their content.
+        executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
+            may do, so name only a file that you trust like a program. Eager calls use the code that fits; where none
+            does, they compile as always, and `Exported.executables` says why.
 
     Raises:
         DeserializationError: as in `deserialize`; it names the file.
         PolicyError: as in `deserialize`; it names the file.
+        ExportError: both `policy` and `executables` are given: no policy can say what native code does.
         KeyError: the archive has no such member.
-        OSError: the file cannot be opened.
+        OSError: a file cannot be opened.
         TypeError: it is none of these, or a file object that was opened for text.
 
     Example:
@@ -54,10 +65,12 @@ def load(artifact: Given, *, policy: Policy | None = None, verify: bool = False)
     from jaxexp._read import load as reading  # which takes JAX along
 
     found = source(artifact, "load")
+    reading.refuse_both(found.name, policy, executables)
     if found.handle is not None:
-        return found.handle.load(policy=policy, verify=verify)
+        return found.handle.load(policy=policy, verify=verify, executables=executables)
     with found.named():
         if found.is_file:
             assert found.path is not None
-            return reading.load_file(found.path, policy, verify)
-        return reading.load_bytes(found.read(None if policy is None else policy.check_size), policy, verify)
+            return reading.load_file(found.path, policy, verify, executables)
+        buffer = found.read(None if policy is None else policy.check_size)
+        return reading.load_bytes(buffer, policy, verify, executables)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from jaxexp._archive.handle import Handle
     from jaxexp._io.sources import Readable
+    from jaxexp._weights.stored import WithDigests
 
     Given: TypeAlias = str | os.PathLike[str] | Buffer | Readable | Handle
 
@@ -73,6 +74,14 @@ class Source:
     def mapped(self) -> Any:
         """The same for a look that is over soon: a file is mapped."""
         return self._bytes(None) if self.path is None or not self.is_file else files.mapped(self.path)
+
+    def stored_weights(self) -> WithDigests | None:
+        """The weights of a member, where its archive has them; None of anything else.
+
+        Raises:
+            DeserializationError: the member is damaged.
+        """
+        return None if self.handle is None else self.handle.stored_weights()
 
     def _bytes(self, check_size: Callable[[int], None] | None) -> Any:
         if self.handle is not None:

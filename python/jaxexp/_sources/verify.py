@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def verify(artifact: Given) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
-    All of it is read; nothing is loaded, and JAX is not imported. Weights in files beside it are read, too, and
-    compared with their digests. An artifact without digests (of `jax.export`, or written with ``trailer=False``) may
-    have damage that nobody can notice. `Archive.verify` checks all members of an archive in threads.
+    All of it is read; nothing is loaded, and JAX is not imported. Weights in files beside it, or in its archive, are
+    read, too, and compared with their digests. An artifact without digests (of `jax.export`, or written with
+    ``trailer=False``) may have damage that nobody can notice. `Archive.verify` checks all members of an archive in
+    threads.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
@@ -43,6 +44,9 @@ def verify(artifact: Given) -> None:
     if found.is_file:
         assert found.path is not None
         weights_beside(found.path)
+    elif (weights := found.stored_weights()) is not None:
+        with found.named():
+            weights.check_digests()
 
 
 @dataclasses.dataclass(frozen=True)

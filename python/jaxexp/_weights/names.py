@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import collections
+import difflib
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, WeightsError
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The arrays in a pytree by their paths, such as ``layers/0/w``.
+    """The leaves of a pytree by their paths, such as ``layers/0/w``.
 
     Raises:
-        ExportError: two leaves have one name, or a leaf is no array.
+        ExportError: two leaves have one name.
     """
     found: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = _name(path)
         if name in found:
             raise _twice(name)
-        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            raise ExportError(f"the weight {name!r} is {leaf!r}, expected an array")
         found[name] = leaf
     return found
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is one that could be a weight: pytrees of models also have functions and numbers as leaves."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def identities(array: Any) -> Iterable[tuple[Any, ...]]:
+    """Keys that only the same array has: by the object, and for NumPy by the memory, as each view is an object."""
+    yield ("object", id(array))
+    if not isinstance(array, jax.Array):
+        memory = np.asarray(array).__array_interface__
+        yield ("memory", memory["data"][0], memory["strides"], array.shape, array.dtype)
 
 
 def names_in(treedef: Any) -> list[str]:
@@ -38,6 +52,45 @@ def names_in(treedef: Any) -> list[str]:
     if len(set(names)) != len(names):
         raise _twice(collections.Counter(names).most_common(1)[0][0])
     return names
+
+
+def check_names(needed: Collection[str], given: Collection[str], file: str | None = None) -> None:
+    """Raises a WeightsError where a weight is not among the names that are given, which says what they are like.
+
+    Args:
+        needed: the names of weights.
+        given: the names that there are.
+        file: where they are, for the message.
+    """
+    missing = [name for name in needed if name not in given]
+    if not missing:
+        return
+    found = f"none among {len(given):,}"
+    needed_names = set(needed)
+    unused = [name for name in given if name not in needed_names]
+    if near := _nearest(missing[0], unused):
+        found += f", of which {' and '.join(map(repr, near))} {'is' if len(near) == 1 else 'are'} not used"
+    if others := missing[1:]:
+        found += f". Also missing: {_listed(others)}"
+    error = WeightsError(missing[0], "an array of this name", found)
+    error.file = file
+    raise error
+
+
+def _nearest(name: str, others: Sequence[str]) -> list[str]:
+    # Comparing takes time in proportion to the product of the lengths, and a file may have a million of names.
+    short = [other for other in others if len(other) <= _COMPARED]
+    if len(name) > _COMPARED or len(short) > _COMPARED:
+        return []
+    return difflib.get_close_matches(name, short, n=2)
+
+
+_COMPARED = 500
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(name if len(name) <= 80 else f"{name[:80]}..." for name in map(repr, names[:8]))
+    return f"{shown}, and {len(names) - 8:,} more" if len(names) > 8 else shown
 
 
 def _name(path: Any) -> str:

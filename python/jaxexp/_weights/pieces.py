@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxexp import _native
 from jaxexp._errors import ExportError
 from jaxexp._safetensors.dtypes import held_as
 from jaxexp._safetensors.writing import Source
@@ -38,7 +39,8 @@ def source(name: str, array: Any) -> Source:
         )
     dtype, shape = held
     make = packed if dtype == "F4" else pieces
-    return Source(name, dtype, shape, lambda: (piece.data for piece in make(array)))
+    origin = array if isinstance(array, jax.Array) else None
+    return Source(name, dtype, shape, lambda: (piece.data for piece in make(array)), origin)
 
 
 def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:
@@ -52,6 +54,16 @@ def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:
     itemsize = np.dtype(array.dtype).itemsize
     for index in _blocks(array.shape, max(1, PIECE // itemsize)):
         yield from _of_host(_fetched(array, index))
+
+
+def digest(array: Any, *before: bytes) -> bytes:
+    """The XXH3 digest of the bytes of an array, and of others in front of them."""
+    digester = _native.Digester()
+    for data in before:
+        digester.update(data)
+    for piece in pieces(array):
+        digester.update(piece.data)
+    return digester.digest()
 
 
 def packed(array: Any) -> Iterator[np.ndarray[Any, Any]]:

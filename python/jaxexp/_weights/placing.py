@@ -10,12 +10,12 @@ import numpy as np
 from jaxexp._errors import WeightsError
 from jaxexp._safetensors.dtypes import held_as
 from jaxexp._safetensors.header import Tensor
-from jaxexp._safetensors.reading import TensorFile
+from jaxexp._safetensors.reading import HoldsTensors
 
 from .pieces import unpacked
 
 
-def check(file: TensorFile, tensor: Tensor, aval: Any) -> None:
+def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
     """Compares what a file has with what a program needs, by the header only.
 
     Args:
@@ -36,7 +36,7 @@ def check(file: TensorFile, tensor: Tensor, aval: Any) -> None:
         raise error
 
 
-def view(file: TensorFile, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
+def view(file: HoldsTensors, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
     """A tensor with the dtype and the shape of a program's argument; over the mapped file, where its elements are held
     as they are.
     """
@@ -47,7 +47,7 @@ def view(file: TensorFile, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def placed(file: TensorFile, tensor: Tensor, aval: Any, sharding: Any | None) -> jax.Array:
+def placed(file: HoldsTensors, tensor: Tensor, aval: Any, sharding: Any | None) -> jax.Array:
     """A tensor on devices.
 
     On one CPU device, the array is the mapped file, if the tensor is aligned there. Otherwise only the parts are read

@@ -12,8 +12,8 @@ from typing import NoReturn
 from jaxexp._errors import WeightsError
 from jaxexp._safetensors import content, reading
 from jaxexp._safetensors.header import Tensor
-from jaxexp._safetensors.reading import TensorFile
-from jaxexp._safetensors.writing import WrittenFile
+from jaxexp._safetensors.reading import HoldsTensors, TensorFile, source_in
+from jaxexp._safetensors.writing import Source, WrittenFile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,20 +45,40 @@ class Table:
 
     files: tuple[StoredFile, ...]
     tensors: tuple[StoredTensor, ...]
+    other_names: tuple[tuple[str, int], ...] = ()  # of tied weights: a further name, and which tensor it is
 
     @classmethod
     def of_trailer(
-        cls, files: Iterable[tuple[str, int, bytes]], tensors: Iterable[tuple[str, int, int, bytes]]
+        cls,
+        files: Iterable[tuple[str, int, bytes]],
+        tensors: Iterable[tuple[str, int, int, bytes]],
+        other_names: Iterable[tuple[str, int]],
     ) -> Table:
         """From what `_native.Artifact.weights` returns."""
-        return cls(tuple(StoredFile(*file) for file in files), tuple(StoredTensor(*tensor) for tensor in tensors))
+        return cls(
+            tuple(StoredFile(*file) for file in files),
+            tuple(StoredTensor(*tensor) for tensor in tensors),
+            tuple(other_names),
+        )
 
-    def for_trailer(self) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]]]:
+    def for_trailer(
+        self,
+    ) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], list[tuple[str, int]]]:
         """For `_native.Notes`."""
         return (
             [(file.name, file.size, file.content) for file in self.files],
             [(tensor.name, tensor.file, tensor.size, tensor.digest) for tensor in self.tensors],
+            list(self.other_names),
         )
+
+    def with_other_names(self, other_names: Mapping[str, str]) -> Table:
+        """The same with further names of tensors, given with their own names."""
+        place = {tensor.name: number for number, tensor in enumerate(self.tensors)}
+        return dataclasses.replace(self, other_names=tuple((n, place[own]) for n, own in other_names.items()))
+
+    def named_otherwise(self) -> dict[str, str]:
+        """The further names of tensors, with their own names."""
+        return {other: self.tensors[number].name for other, number in self.other_names}
 
     @classmethod
     def of_written(cls, written: Sequence[WrittenFile], sizes: Mapping[str, int]) -> Table:
@@ -74,7 +94,39 @@ class Table:
         return cls(tuple(files), tuple(tensors))
 
 
-class Stored:
+class WithDigests:
+    """Tensors that a table describes, wherever they are."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._tensors = {tensor.name: tensor for tensor in table.tensors}
+
+    def find(self, name: str) -> tuple[HoldsTensors, Tensor]:
+        """A tensor, and what it is in.
+
+        Raises:
+            WeightsError: it is not there, or not as the table says.
+        """
+        raise NotImplementedError
+
+    def digest_of(self, name: str) -> bytes:
+        return self._tensors[name].digest
+
+    def sources(self) -> list[Source]:
+        """The tensors as they are written elsewhere."""
+        return [source_in(*self.find(stored.name), stored.digest) for stored in self.table.tensors]
+
+    def check_digests(self) -> None:
+        """Compares every tensor with its digest.
+
+        Raises:
+            WeightsError: one is damaged.
+        """
+        for stored in self.table.tensors:
+            reading.check_digest(*self.find(stored.name), stored.digest)
+
+
+class Stored(WithDigests):
     """The files of a table, which are opened when a tensor in them is asked for."""
 
     def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
@@ -82,9 +134,8 @@ class Stored:
         path: the artifact, beside which the files are.
         table: what its trailer says.
         """
+        super().__init__(table)
         self.path = os.path.abspath(os.fsdecode(path))  # files are opened later, perhaps from elsewhere
-        self.table = table
-        self._tensors = {tensor.name: tensor for tensor in table.tensors}
         self._open: Callable[[int], TensorFile] = functools.cache(self._opened)
 
     def __str__(self) -> str:
@@ -103,6 +154,19 @@ class Stored:
             _refuse(file, name, f"a tensor of {stored.size:,} bytes", str(tensor) if tensor else "none of this name")
         return file, tensor
 
+    def check_whole(self) -> None:
+        """Looks whether the table has all tensors of its files, so that these can be made again from it.
+
+        Raises:
+            WeightsError: a file has others, too.
+        """
+        for number, file in enumerate(self.table.files):
+            digests = {tensor.name: tensor.digest for tensor in self.table.tensors if tensor.file == number}
+            if (found := content.content_of(digests)) != file.content:
+                opened = self._open(number)
+                _refuse(opened, "", f"only the tensors of {os.path.basename(self.path)!r}, content {found.hex()}",
+                        f"content {file.content.hex()}")  # fmt: skip
+
     def check_files(self) -> None:
         """Looks whether all files are there, and have the tensors. No tensor is read.
 
@@ -111,16 +175,6 @@ class Stored:
         """
         for stored in self.table.tensors:
             self.find(stored.name)
-
-    def check_digests(self) -> None:
-        """Compares every tensor with its digest.
-
-        Raises:
-            WeightsError: one is damaged.
-        """
-        for stored in self.table.tensors:
-            file, tensor = self.find(stored.name)
-            file.check_digest(tensor, stored.digest)
 
     def _opened(self, number: int) -> TensorFile:
         stored = self.table.files[number]

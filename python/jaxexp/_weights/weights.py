@@ -8,23 +8,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._safetensors import reading
 from jaxexp._safetensors.header import Tensor
-from jaxexp._safetensors.reading import TensorFile
+from jaxexp._safetensors.reading import HoldsTensors, TensorFile
 from jaxexp._safetensors.writing import Source
 
 from . import placing
-from .names import named_leaves
+from .names import check_names, is_array, named_leaves
 from .pieces import source
-from .stored import Stored
+from .stored import Stored, WithDigests
+from .tied import check_tied
+from .unchanged import Unchanged
 
 
 class _Files(Protocol):
-    """Where tensors are found: `Stored`, or files that the user named."""
+    """Where tensors are found: files beside an artifact, an archive, or files that the user named."""
 
-    def find(self, name: str) -> tuple[TensorFile, Tensor]: ...
+    def find(self, name: str) -> tuple[HoldsTensors, Tensor]: ...
+
+    def digest_of(self, name: str) -> bytes | None: ...
 
 
 class _Named:
@@ -37,11 +42,23 @@ class _Named:
     def __str__(self) -> str:
         return repr(self._path)
 
+    def check(self, types: Mapping[str, Any], other_names: Mapping[str, str]) -> None:
+        """Compares the tensors with what a program needs."""
+        check_names(types, self._tensors, self._path)
+        for name, type_ in types.items():
+            placing.check(*self.find(name), type_)
+        tied = {name for pair in other_names.items() for name in pair if name in self._tensors}
+        bytes_of = {name: self._bytes_of(name) for name in tied}
+        check_tied(bytes_of, other_names, self._path)
+
+    def digest_of(self, name: str) -> None:
+        """Not known."""
+
+    def _bytes_of(self, name: str) -> Any:
+        file, tensor = self.find(name)
+        return np.frombuffer(file.bytes_of(tensor), np.uint8)
+
     def find(self, name: str) -> tuple[TensorFile, Tensor]:
-        if name not in self._tensors:
-            error = WeightsError(name, "this tensor", f"none of this name among {len(self._tensors):,}")
-            error.file = self._path
-            raise error
         return self._tensors.file_of(name), self._tensors[name]
 
 
@@ -52,25 +69,34 @@ class Weights(Mapping[str, Any]):
     """
 
     def __init__(
-        self, types: Mapping[str, Any], found: Mapping[str, Any] | _Files, shardings: Sequence[Any] = ()
+        self,
+        types: Mapping[str, Any],
+        found: Mapping[str, Any] | _Files,
+        shardings: Sequence[Any] = (),
+        other_names: Mapping[str, str] | None = None,
+        unchanged: Unchanged | None = None,
     ) -> None:
         """Args:
         types: the abstract value of each weight, in the order of the arguments.
         found: the arrays, or the files that they are in.
         shardings: where each weight goes; None for the default device, as is an empty sequence for all of them.
+        other_names: of tied weights, each further name with the weight's own one.
+        unchanged: what the arrays were like, if they are not new here.
         """
         self._types = dict(types)
+        self.other_names = dict(other_names or {})
         self._shardings = dict(zip(types, shardings or [None] * len(types), strict=True))
         self._files = None if isinstance(found, Mapping) else found
         self._arrays: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
         self._on_devices: dict[str, Any] = {}
         self._all: tuple[Any, ...] | None = None
+        self._unchanged = Unchanged(self._arrays) if unchanged is None else unchanged
         self._lock = threading.Lock()
 
     @classmethod
-    def of_leaves(cls, types: Mapping[str, Any], leaves: Mapping[str, Any]) -> Weights:
+    def of_leaves(cls, types: Mapping[str, Any], leaves: Mapping[str, Any], other_names: Mapping[str, str]) -> Weights:
         """Weights that are leaves of a pytree: whatever a transformation of JAX puts in the place of the arrays."""
-        weights = cls(types, leaves)
+        weights = cls(types, leaves, (), other_names, Unchanged({}))
         weights._on_devices = dict(leaves)
         return weights
 
@@ -126,8 +152,8 @@ class Weights(Mapping[str, Any]):
             return True
         if list(self) != list(other) or self._shardings != other._shardings:
             return False
-        if self.stored is not None and other.stored is not None:
-            return self.stored.table == other.stored.table
+        if isinstance(self._files, WithDigests) and isinstance(other._files, WithDigests):
+            return self._files.table.tensors == other._files.table.tensors
         if self._files is not None or other._files is not None:
             return self._files is other._files
         return all(self._arrays[name] is other._arrays[name] for name in self)
@@ -138,7 +164,8 @@ class Weights(Mapping[str, Any]):
         Args:
             shardings: one for each weight; None for the default device.
         """
-        return Weights(self._types, self._arrays if self._files is None else self._files, shardings)
+        found = self._arrays if self._files is None else self._files
+        return Weights(self._types, found, shardings, self.other_names, self._unchanged)
 
     def with_values(self, values: Any) -> Weights:
         """Other weights of the same names, shapes and dtypes.
@@ -148,27 +175,30 @@ class Weights(Mapping[str, Any]):
                 which they are at the paths that are their names. What has another name is not used.
 
         Raises:
-            WeightsError: a weight is missing, or has another shape or dtype.
+            WeightsError: a weight is missing, or has another shape or dtype. Or the values of tied weights, which are
+                one weight here, are different.
         """
+        shardings = list(self._shardings.values())
         if isinstance(values, Weights) and values._files is not None and values._types == self._types:
-            return Weights(self._types, values._files, list(self._shardings.values()))
+            return Weights(self._types, values._files, shardings, self.other_names)
         if isinstance(values, (str, os.PathLike)):
             files = _Named(values)
-            for name, type_ in self._types.items():
-                placing.check(*files.find(name), type_)
-            return Weights(self._types, files, list(self._shardings.values()))
+            files.check(self._types, self.other_names)
+            return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
+        check_names(self._types, given)
         for name, type_ in self._types.items():
-            if name not in given:
-                raise WeightsError(name, "an array of this name", f"none among {len(given):,}")
             array = given[name]
+            if not is_array(array):
+                raise WeightsError(name, _shown(type_), repr(array)[:200])
             if tuple(array.shape) != tuple(type_.shape) or array.dtype != type_.dtype:
                 raise WeightsError(name, _shown(type_), _shown(array))
-        return Weights(self._types, {name: given[name] for name in self._types}, list(self._shardings.values()))
+        check_tied(given, self.other_names)
+        return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
 
     def sources(self) -> list[Source]:
         """The weights as they are written to files; those in files without a way over devices."""
-        return [source(name, self._arrays[name] if self._files is None else self._view(name)) for name in self]
+        return [source(name, self._array(name)) if self._files is None else self._in_file(name) for name in self]
 
     def check_digests(self) -> None:
         """Compares the files beside an artifact with the digests in its trailer.
@@ -177,7 +207,7 @@ class Weights(Mapping[str, Any]):
             WeightsError: a tensor is damaged.
             ExportError: the weights come from somewhere else, so there is nothing to compare with.
         """
-        if not isinstance(self._files, Stored):
+        if not isinstance(self._files, WithDigests):
             raise ExportError("these weights were not loaded with an artifact, so there are no digests to compare with")
         self._files.check_digests()
 
@@ -188,11 +218,15 @@ class Weights(Mapping[str, Any]):
             return array
         return jax.ShapeDtypeStruct(type_.shape, type_.dtype, sharding=sharding)
 
-    def _view(self, name: str) -> Any:
+    def _array(self, name: str) -> Any:
+        self._unchanged.check(name, self._arrays[name])
+        return self._arrays[name]
+
+    def _in_file(self, name: str) -> Source:
         assert self._files is not None
         file, tensor = self._files.find(name)
         placing.check(file, tensor, self._types[name])
-        return placing.view(file, tensor, self._types[name])
+        return reading.source_in(file, tensor, self._files.digest_of(name))
 
     def _placed(self, name: str, type_: Any) -> Any:
         sharding = self._shardings[name]
@@ -200,7 +234,7 @@ class Weights(Mapping[str, Any]):
             file, tensor = self._files.find(name)
             placing.check(file, tensor, type_)
             return placing.placed(file, tensor, type_, sharding)
-        array = self._arrays[name]
+        array = self._array(name)
         if not isinstance(array, jax.Array):
             array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
         return array if sharding is None else jax.device_put(array, sharding)

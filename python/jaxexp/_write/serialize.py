@@ -26,7 +26,7 @@ _WRITER = f"jaxexp {__version__}"
 _NOTES = _native.Notes(_WRITER, {})
 
 # Files (name, size, content) and tensors (name, index of the file, size, digest).
-TableOfWeights = tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]]]
+TableOfWeights = tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], list[tuple[str, int]]]
 
 
 def serialize(

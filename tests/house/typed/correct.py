@@ -63,6 +63,9 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
     for outcome in jaxexp.load_many([path], on_error="return", workers=2):
         if not isinstance(outcome, Exception):
             functions.append(outcome)
+    (compiled,) = exported.precompile((np.zeros(4),), into=path)
+    assert_type(compiled, jaxexp.Executable)
+    assert_type(jaxexp.load(path, executables=path).executables, tuple[jaxexp.Executable, ...])
     jaxexp.prefetch(functions)[0].memory_analysis()
     jaxexp.prefetch([(functions[0], (np.zeros(4),)), (functions[0], (np.zeros(4),), {})], jax.devices()[0])
     assert_type(jaxexp.inspect(path, check_modules=True), jaxexp.Inspection)

@@ -55,6 +55,13 @@ snippet("dot_general", "2x3x4xf32 4x5x2xf32", "2x3x5xf32",
 snippet("dot_general with precisions", "3x4xbf16 4x5xbf16", "3x5xf32",
         "%r = stablehlo.dot_general %0, %1, contracting_dims = [1] x [0], precision = [HIGHEST, HIGH] :"
         " (<<3x4xbf16>>, <<4x5xbf16>>) -> <<3x5xf32>>")  # fmt: skip
+snippet("outer product, transposed", "3xf32 2x4xf32", "2x4x3xf32",
+        "%p = stablehlo.dot_general %0, %1, contracting_dims = [] x [], precision = [HIGHEST, HIGH] :"
+        " (<<3xf32>>, <<2x4xf32>>) -> <<3x2x4xf32>>\n"
+        "%r = stablehlo.transpose %p, dims = [1, 2, 0] : (<<3x2x4xf32>>) -> <<2x4x3xf32>>")  # fmt: skip
+snippet("outer product, transposed in another way", "3xf32 2x4xf32", "4x2x3xf32",
+        "%p = stablehlo.dot_general %0, %1, contracting_dims = [] x [] : (<<3xf32>>, <<2x4xf32>>) -> <<3x2x4xf32>>\n"
+        "%r = stablehlo.transpose %p, dims = [2, 1, 0] : (<<3x2x4xf32>>) -> <<4x2x3xf32>>")  # fmt: skip
 snippet("convolution", "2x3x7x8xf32 4x3x2x3xf32", "2x4x5x3xf32",
         "%r = stablehlo.convolution(%0, %1) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window ="
         " {stride = [2, 2], pad = [[1, 2], [0, -1]], lhs_dilate = [1, 1], rhs_dilate = [1, 1]}"

@@ -47,7 +47,9 @@ def look(folder: str) -> int:
         program = json.load(file)
     of_files, of_tensors = program["weights"]
     table = Table.of_trailer(
-        [(n, s, bytes.fromhex(c)) for n, s, c in of_files], [(n, f, s, bytes.fromhex(d)) for n, f, s, d in of_tensors]
+        [(n, s, bytes.fromhex(c)) for n, s, c in of_files],
+        [(n, f, s, bytes.fromhex(d)) for n, f, s, d in of_tensors],
+        [],
     )
     stored = Stored(path, table)
     stored.check_digests()

@@ -63,6 +63,19 @@ JAXEXP_RUN_API size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime)
 /* `devices` are numbers below the device count; without any, the function gets the first ones. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, const size_t* devices,
                                             size_t device_count, jaxexp_error** error);
+/* What jaxexp_load_with() takes beside the file. `size` is sizeof(jaxexp_load_options): later releases add fields. */
+typedef struct {
+  size_t size;
+  const size_t* devices;
+  size_t device_count;
+  const char* executables; /* a file of jaxexp_save_executable(), which is trusted like a program; or NULL */
+} jaxexp_load_options;
+JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,
+                                                 const jaxexp_load_options* options, jaxexp_error** error);
+/* Adds the compiled code to a file, or makes the file. */
+JAXEXP_RUN_API int jaxexp_save_executable(const jaxexp_function* function, const char* file, jaxexp_error** error);
+/* Why the function was compiled in spite of a file of executables; empty where it was not, or is not yet. */
+JAXEXP_RUN_API const char* jaxexp_why_compiled(const jaxexp_function* function);
 JAXEXP_RUN_API void jaxexp_function_free(jaxexp_function* function);
 JAXEXP_RUN_API const char* jaxexp_function_name(const jaxexp_function* function);
 JAXEXP_RUN_API size_t jaxexp_argument_count(const jaxexp_function* function);

@@ -36,6 +36,14 @@ class Function {
   /// Compiles, which the first call does otherwise. Throws RunError.
   void compile() const;
 
+  /// Adds the compiled code to a file, or makes the file: `LoadOptions::executables` of a later process. Throws
+  /// RunError, DeserializationError where the file is something else, or std::system_error.
+  void save_executable(const std::filesystem::path& file) const;
+
+  /// Why the function was compiled in this process, in spite of `LoadOptions::executables`; empty where code from that
+  /// file is used, where none was given, and before the function is compiled.
+  std::string why_compiled() const;
+
   /// Calls the function with its arguments in the order of `artifact().arguments()`, and returns its results in the
   /// order of `artifact().results()`. They are on the function's devices and may still be computed: reading them waits.
   ///
@@ -67,6 +75,14 @@ class Function {
   std::shared_ptr<const runtime::Callable> callable_;
 };
 
+struct LoadOptions {
+  /// Numbers below `Runtime::nr_devices()`, as many as the function is for; none: the first ones.
+  std::vector<std::size_t> devices = {};
+  /// A file that `Function::save_executable` wrote. It has native code: name only a file that you trust like a program.
+  /// What does not fit this plugin and this machine is not used, and the function is compiled as always.
+  std::filesystem::path executables = {};
+};
+
 /// A plugin with its devices. A copy is the same runtime. Functions and arrays keep what they need of it.
 class Runtime {
  public:
@@ -89,6 +105,10 @@ class Runtime {
   Function load(const std::filesystem::path& file, std::vector<std::size_t> devices = {}) const;
   /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does.
   Function load(Artifact artifact, std::vector<std::size_t> devices = {}) const;
+
+  /// The same with options. Throws std::system_error too where there is no such file of executables.
+  Function load(const std::filesystem::path& file, const LoadOptions& options) const;
+  Function load(Artifact artifact, const LoadOptions& options) const;
 
   /// Puts an array on a device. Throws RunError.
   Array put(const Array& array, std::size_t device = 0) const;

@@ -119,17 +119,17 @@ def _show_all(page: Page, described: list[tuple[str, Compatibility]]) -> None:
     for name, found in described:
         here = "refused" if found.unreadable_here else "loaded" if not found.jax_export_refuses else "by jaxexp only"
         until = "" if found.promised_until is None else found.promised_until.isoformat()
-        readers = listed(_span(first, last) for first, last in found.readers)
-        rows.append((name, f"JAX {found.jax_version or _span(*found.writers)}", readers, here, until))
+        readers = listed(span(first, last) for first, last in found.readers)
+        rows.append((name, f"JAX {found.jax_version or span(*found.writers)}", readers, here, until))
     page.table(columns, rows)
 
 
 def _show(page: Page, name: str, found: Compatibility) -> None:
     page.title(found.fun_name, name)
-    page.fields((name, text) for name, text in _fields(found) if text)
+    page.fields((name, text) for name, text in fields(found) if text)
     page.blank()
-    rows = [(_span(first, last), "loads it", "") for first, last in found.readers]
-    rows += [(_span(refusal.first, refusal.last), "refuses it", refusal.reason) for refusal in found.refusals]
+    rows = [(span(first, last), "loads it", "") for first, last in found.readers]
+    rows += [(span(refusal.first, refusal.last), "refuses it", refusal.reason) for refusal in found.refusals]
     rows.sort(key=lambda row: number(row[0].partition(" ")[0]))
     page.table(
         [
@@ -141,13 +141,13 @@ def _show(page: Page, name: str, found: Compatibility) -> None:
     )
 
 
-def _fields(found: Compatibility) -> list[tuple[str, str]]:
+def fields(found: Compatibility) -> list[tuple[str, str]]:
     calls = found.custom_calls
     installed = f"does not load it: {found.jax_export_refuses}" if found.jax_export_refuses else "loads it"
     if found.expired_flag_helps:
         installed += "; with jax_export_deserialize_expired_versions it does"
     return [
-        ("written by", f"JAX {found.jax_version or _span(*found.writers)}, version {found.serialization_version}"),
+        ("written by", f"JAX {found.jax_version or span(*found.writers)}, version {found.serialization_version}"),
         ("layout", found.layout),
         ("StableHLO", found.stablehlo or "not a portable artifact"),
         ("dtypes", ", ".join(found.dtypes)),
@@ -164,5 +164,5 @@ def _fields(found: Compatibility) -> list[tuple[str, str]]:
     ]
 
 
-def _span(first: str, last: str) -> str:
+def span(first: str, last: str) -> str:
     return first if first == last else f"{first} to {last}"

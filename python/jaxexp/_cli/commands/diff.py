@@ -37,7 +37,7 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     if all(inputs.split(text)[1] is None and inputs.is_archive(text) for text in (old, new)):
         differing = {"members": _compared_members(old, new)}
     else:
-        differing = _compared(inputs.artifact(old), inputs.artifact(new))
+        differing = compared(inputs.artifact(old), inputs.artifact(new))
     differing = {name: rows for name, rows in differing.items() if rows and (not only or name in only)}
     if as_json:
         changes = {
@@ -52,7 +52,7 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
 _Rows = dict[str, tuple[Any, Any]]
 
 
-def _compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
+def compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
     """The differences in each section: a name, and its values in both artifacts; None if one has no such thing."""
     inspected = read(old), read(new)
     orders = min(len(found.module_bytes) for found in inspected)
@@ -148,7 +148,7 @@ def _print(old: str, new: str, differing: dict[str, _Rows]) -> None:
             columns = [columns[0], *(Column(c.name, right=True) for c in columns[1:]), Column("change", right=True)]
             page.table(columns, [_counts(name, a or 0, b or 0) for name, (a, b) in rows.items()])
         else:
-            page.table(columns, [(name, _shown(a), _shown(b)) for name, (a, b) in rows.items()])
+            page.table(columns, [(name, shown(a), shown(b)) for name, (a, b) in rows.items()])
     page.write()
 
 
@@ -156,5 +156,5 @@ def _counts(name: str, a: int, b: int) -> tuple[str, str, str, str]:
     return name, f"{a:,}", f"{b:,}", f"{b - a:+,}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     return "none" if value is None or value == "" else str(value)

@@ -40,7 +40,9 @@ def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> Non
         page.table([*_COLUMNS, *_LONG] if long else _COLUMNS, [_row(handle, long) for handle in handles])
         page.blank()
         total = sum(handle.size for handle in handles)
-        page.line(f"{counted(len(handles), 'member')}, {total:,} bytes", "heading")
+        weights = opened.weight_bytes if pattern is None else 0
+        beside = f", and {weights:,} bytes of weights" if weights else ""
+        page.line(f"{counted(len(handles), 'member')}, {total:,} bytes{beside}", "heading")
         page.write()
 
 

@@ -41,7 +41,8 @@ Example:
 def command(old: str, new: str, to: str | None, inputs: str | None, force: bool) -> None:
     """Rewrite an artifact of any age, so that the installed JAX, or another release, can load it.
 
-    Before OUT appears, the new artifact is read again and compared with the old one. This imports JAX.
+    Before OUT appears, the new artifact is read again and compared with the old one. The weights of a member of an
+    archive are written beside OUT. This imports JAX.
     """
     if not force:
         outputs.refuse_existing(new)
@@ -50,6 +51,7 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool)
     source = artifact(old)
     _check_place(source, new)
     blob = _migrated(source, to, inputs)
+    _unpack_weights(source, new, force)
     outputs.write(new, blob, force=force)
     page = Page()
     page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
@@ -75,6 +77,18 @@ def _check_place(source: Source, new: str) -> None:
             raise click.ClickException(
                 f"{source.name!r} has weights in files beside it, so OUT has to be in the same folder, {folder!r}"
             )
+
+
+def _unpack_weights(source: Source, new: str, force: bool) -> None:
+    """The weights of a member of an archive are written beside the new artifact."""
+    with source.named():
+        weights = source.stored_weights()
+        if weights is not None:
+            from jaxexp._weights.unpacking import Unpacking
+
+            unpacking = Unpacking()
+            refuse = (lambda path: None) if force else outputs.refuse_existing
+            unpacking.write(unpacking.plan(os.path.dirname(new), weights, refuse), weights)
 
 
 def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:

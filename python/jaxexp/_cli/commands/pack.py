@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._cli import completing, inputs, outputs, progress
 from jaxexp._cli.page import Page, counted
+
+if TYPE_CHECKING:
+    from jaxexp._weights.stored import WithDigests
 
 _EXAMPLE = """\b
 Example:
@@ -32,9 +35,10 @@ def command(
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
     The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
-    that folder. Of a FOLDER, files are skipped that are no artifacts, by their names and their beginnings; the last
-    line says how many. Damaged artifacts are refused. The archive appears, or changes, when everything is written.
-    Metadata goes into the index of the archive; the artifacts stay as they are. JAX is not imported.
+    that folder. Weights in files beside artifacts are packed, too, each tensor once. Of a FOLDER, files are skipped
+    that are no artifacts, by their names and their beginnings; the last line says how many. Damaged artifacts are
+    refused. The archive appears, or changes, when everything is written. Metadata goes into the index of the archive;
+    the artifacts stay as they are. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)
@@ -47,10 +51,10 @@ def command(
         if not force and (there := next((name for name in found if name in writer), None)) is not None:
             raise click.ClickException(f"{there!r} is in {archive!r} already: --force replaces it")
         for name, source in found.items():
-            data = _without_weights(source, inputs.checked(source).buffer)
+            data = inputs.checked(source).buffer
             if force and name in writer:
                 writer.remove(name)
-            writer.add(name, data, metadata=notes)
+            writer.add_with_weights(name, data, _weights(source, data, folders), notes)
             advance(1)
     page = Page()
     page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "
@@ -58,14 +62,24 @@ def command(
     page.write()
 
 
-def _without_weights(source: inputs.Source, buffer: Any) -> Any:
+def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithDigests | None:
+    """The weights of an artifact: of a file, those in files beside it; of a member, those in its archive."""
     from jaxexp import _native
+    from jaxexp._archive import member_weights
 
-    if _native.Artifact(buffer).weights() is not None:
-        raise click.ClickException(
-            f"{source.name!r} has weights in files beside it, which an archive does not hold: keep it as a file"
-        )
-    return buffer
+    if source.path is None:
+        return source.stored_weights()
+    if not source.is_file:
+        if _native.Artifact(data).weights() is not None:
+            raise click.ClickException(
+                f"{source.name!r} has weights in files beside it, which are not fetched: copy all of them into a folder"
+            )
+        return None
+    weights = member_weights.of_file(source.path, data)
+    if weights is not None:
+        folder = os.path.dirname(source.path)
+        folders.used(os.path.join(folder, file.name) for file in weights.table.files)
+    return weights
 
 
 def _entry(text: str) -> tuple[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
 
 import click
 
@@ -25,25 +27,64 @@ Example:
 def command(archive: str, pattern: str | None, directory: str, suffix: str, force: bool) -> None:
     """Write members of an archive as files, each a plain artifact.
 
-    Each artifact is verified first. Its file appears complete or not at all. Nothing is written outside of the
-    directory. JAX is not imported.
+    Each artifact is verified first. Its file appears complete or not at all. Its weights are written to files beside
+    it; artifacts with the same weights share them. Nothing is written outside of the directory. JAX is not imported.
     """
     with inputs.part(archive, pattern) as opened:
         targets = {name: _inside(directory, name, suffix) for name in opened}
-        if not force:  # before anything is written
-            for target in targets.values():
-                outputs.refuse_existing(target)
+        sources = {name: inputs.Source(f"{archive}{inputs.MEMBER}{name}", handle=opened[name]) for name in opened}
+        refuse = _replaces if force else outputs.refuse_existing
+        for target in targets.values():  # before anything is written
+            refuse(target)
+        weights = _Weights(refuse)
+        for name, source in sources.items():
+            weights.plan(source, targets[name])
         total = 0
         with progress.bar("unpacking", len(targets)) as advance:
             for name, target in targets.items():
-                data = inputs.checked(inputs.Source(f"{archive}{inputs.MEMBER}{name}", handle=opened[name])).buffer
+                data = inputs.checked(sources[name]).buffer
                 _make_folder(directory, target)
+                total += weights.write(sources[name], directory)  # first: no program is without its weights
                 outputs.write(target, data, force=force)
                 total += memoryview(data).nbytes
                 advance(1)
     page = Page()
     page.line(f"{directory}: {counted(len(targets), 'artifact')} unpacked, {total:,} bytes")
     page.write()
+
+
+def _replaces(path: str) -> None:
+    """Any file may be replaced."""
+
+
+class _Weights:
+    """The files of weights beside those of artifacts."""
+
+    def __init__(self, refuse_existing: Callable[[str], None]) -> None:
+        self._refuse_existing = refuse_existing
+        self._unpacking: Any = None
+        self._planned: dict[str, list[tuple[str, int]]] = {}
+
+    def plan(self, source: inputs.Source, target: str) -> None:
+        with source.named():
+            weights = source.stored_weights()
+            if weights is None:
+                return
+            if self._unpacking is None:
+                from jaxexp._weights.unpacking import Unpacking  # which few archives need
+
+                self._unpacking = Unpacking()
+            folder = os.path.dirname(target)
+            self._planned[source.name] = self._unpacking.plan(folder, weights, self._refuse_existing)
+
+    def write(self, source: inputs.Source, directory: str) -> int:
+        """Returns how many bytes were written."""
+        if source.name not in self._planned:
+            return 0
+        for path, _ in self._planned[source.name]:
+            _make_folder(directory, path)
+        with source.named():
+            return int(self._unpacking.write(self._planned[source.name], source.stored_weights()))
 
 
 def _inside(directory: str, name: str, suffix: str) -> str:

@@ -1,0 +1,295 @@
+// The orders and the sizes are those of JAX, which compares dimensions by them.
+#include "bindings/codec/symbolic.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
+#include "wire/exported/limits.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+bool add(std::int64_t& sum, std::int64_t number) { return !__builtin_add_overflow(sum, number, &sum); }
+
+/// sum += 1 + count * size
+bool add_sized(std::int64_t& sum, std::int64_t count, std::int64_t size) {
+  std::int64_t product = 0;
+  return !__builtin_mul_overflow(count < 0 ? -count : count, size, &product) && add(sum, product) && add(sum, 1);
+}
+
+std::optional<std::int64_t> small(nb::handle number) {
+  int overflow = 0;
+  if (!PyLong_CheckExact(number.ptr())) return std::nullopt;
+  const std::int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow != 0) return std::nullopt;
+  return value;
+}
+
+/// Of a tuple or list of pairs, one.
+std::optional<std::pair<nb::handle, nb::handle>> pair_of(nb::handle pair) {
+  if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) return std::nullopt;
+  return std::pair<nb::handle, nb::handle>(PyTuple_GET_ITEM(pair.ptr(), 0), PyTuple_GET_ITEM(pair.ptr(), 1));
+}
+
+bool append(nb::handle string, std::string& text) {
+  if (!PyUnicode_CheckExact(string.ptr())) return false;
+  Py_ssize_t size = 0;
+  const char* const data = PyUnicode_AsUTF8AndSize(string.ptr(), &size);
+  if (!data) PyErr_Clear();
+  if (data) text.append(data, static_cast<std::size_t>(size));
+  return data != nullptr;
+}
+
+}  // namespace
+
+struct Symbolic::MadeFactor {
+  std::string_view name;
+  bool is_variable = true;
+  std::vector<Made> operands;
+  std::int64_t size = 1;
+  nb::object object;
+};
+
+struct Symbolic::MadeTerm {
+  std::vector<std::pair<MadeFactor, std::int64_t>> factors;  // with their exponents
+  std::int64_t size = 0;
+  nb::object object;
+};
+
+struct Symbolic::Made {
+  std::vector<std::pair<MadeTerm, std::int64_t>> terms;  // with their coefficients
+  std::int64_t size = 0;
+  nb::object object;
+
+  bool is_constant() const { return terms.size() == 1 && terms.front().first.factors.empty(); }
+};
+
+Symbolic::Slot::Slot(nb::handle type, const char* name) : descriptor_(type.attr(name)) {}
+
+void Symbolic::Slot::set(nb::handle object, nb::handle value) const {
+  if (Py_TYPE(descriptor_.ptr())->tp_descr_set(descriptor_.ptr(), object.ptr(), value.ptr()) != 0)
+    throw nb::python_error();
+}
+
+nb::object Symbolic::Slot::get(nb::handle object) const {
+  return owned(Py_TYPE(descriptor_.ptr())
+                   ->tp_descr_get(descriptor_.ptr(), object.ptr(), reinterpret_cast<PyObject*>(object.type().ptr())));
+}
+
+Symbolic::Symbolic(nb::handle layout) {
+  if (layout.is_none()) return;
+  dimension_ = layout[0], term_ = layout[1], factor_ = layout[2], one_ = layout[3];
+  sorted_terms_ = {dimension_, "_sorted_terms"}, scope_ = {dimension_, "_scope"};
+  dimension_hash_ = {dimension_, "_hash"}, dimension_size_ = {dimension_, "_size"};
+  factors_ = {term_, "_factors"}, term_hash_ = {term_, "_hash"}, term_size_ = {term_, "_size"};
+  variable_ = {factor_, "var"}, operation_ = {factor_, "operation"}, operands_ = {factor_, "operands"};
+  factor_hash_ = {factor_, "_hash"}, factor_size_ = {factor_, "_size"};
+}
+
+nb::object Symbolic::make(const wire::Expression& expression, nb::handle scope) const {
+  Made made;
+  if (!dimension_.is_valid() || !make(expression, scope, made)) return {};
+  if (made.is_constant()) return owned(PyLong_FromLongLong(made.terms.front().second));
+  return std::move(made.object);
+}
+
+bool Symbolic::make(const wire::Expression& expression, nb::handle scope, Made& made) const {
+  made.terms.resize(expression.terms.size());
+  for (std::size_t i = 0; i < made.terms.size(); ++i) {
+    auto& [term, coefficient] = made.terms[i];
+    coefficient = expression.terms[i].coefficient;
+    if (!make(expression.terms[i], scope, term) || !add_sized(made.size, coefficient, term.size)) return false;
+  }
+  if (!sort(made.terms)) return false;
+  made.object = instance(dimension_);
+  sorted_terms_.set(made.object, pairs(made.terms));
+  scope_.set(made.object, scope);
+  dimension_hash_.set(made.object, nb::none());
+  dimension_size_.set(made.object, owned(PyLong_FromLongLong(made.size)));
+  return true;
+}
+
+bool Symbolic::make(const wire::Term& term, nb::handle scope, MadeTerm& made) const {
+  made.object = one_;
+  if (term.factors.empty()) return true;
+  made.factors.resize(term.factors.size());
+  for (std::size_t i = 0; i < made.factors.size(); ++i) {
+    auto& [factor, exponent] = made.factors[i];
+    exponent = term.factors[i].exponent;
+    if (!make(term.factors[i], scope, factor) || !add_sized(made.size, exponent, factor.size)) return false;
+  }
+  if (!sort(made.factors)) return false;
+  made.object = instance(term_);
+  factors_.set(made.object, pairs(made.factors));
+  term_hash_.set(made.object, nb::none());
+  term_size_.set(made.object, owned(PyLong_FromLongLong(made.size)));
+  return true;
+}
+
+bool Symbolic::make(const wire::Factor& factor, nb::handle scope, MadeFactor& made) const {
+  const bool is_old = factor.operation == wire::Operation::non_negative;  // of max(x, 0)
+  made.name = is_old ? "max" : factor.name;
+  made.is_variable = factor.operation == wire::Operation::none;
+  made.operands.resize(factor.operands.size() + (is_old ? 1 : 0));
+  for (std::size_t i = 0; i < factor.operands.size(); ++i) {
+    if (!make(factor.operands[i], scope, made.operands[i])) return false;
+    if (!add(made.size, made.operands[i].size)) return false;
+  }
+  if (is_old) {
+    Made& zero = made.operands.back();
+    if (!make(wire::Expression{{wire::Term{0, {}}}}, scope, zero) || !add(made.size, zero.size)) return false;
+  }
+  nb::object operands = owned(PyTuple_New(static_cast<Py_ssize_t>(made.operands.size())));
+  for (std::size_t i = 0; i < made.operands.size(); ++i)
+    PyTuple_SET_ITEM(operands.ptr(), static_cast<Py_ssize_t>(i), made.operands[i].object.inc_ref().ptr());
+  nb::object name = text(made.name);
+  PyObject* interned = name.release().ptr();
+  PyUnicode_InternInPlace(&interned);
+  name = nb::steal(interned);
+  if (made.is_variable && PyUnicode_IsIdentifier(interned) != 1) return false;
+  made.object = instance(factor_);
+  variable_.set(made.object, made.is_variable ? name : nb::none());
+  operation_.set(made.object, made.is_variable ? nb::none() : name);
+  operands_.set(made.object, operands);
+  factor_hash_.set(made.object, nb::none());
+  factor_size_.set(made.object, owned(PyLong_FromLongLong(made.size)));
+  return true;
+}
+
+template <class Part>
+nb::object Symbolic::pairs(const std::vector<std::pair<Part, std::int64_t>>& parts) {
+  nb::object tuple = owned(PyTuple_New(static_cast<Py_ssize_t>(parts.size())));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const nb::object number = owned(PyLong_FromLongLong(parts[i].second));
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
+                     owned(PyTuple_Pack(2, parts[i].first.object.ptr(), number.ptr())).release().ptr());
+  }
+  return tuple;
+}
+
+nb::object Symbolic::instance(nb::handle type) {
+  auto* const of = reinterpret_cast<PyTypeObject*>(type.ptr());
+  return owned(of->tp_alloc(of, 0));
+}
+
+/// The largest first; false where two are equal.
+template <class Part>
+bool Symbolic::sort(std::vector<std::pair<Part, std::int64_t>>& parts) {
+  if (parts.size() < 2) return true;
+  const auto is_larger = [](const auto& a, const auto& b) { return compare(a.first, b.first) > 0; };
+  const auto falls = [&] {
+    return std::ranges::adjacent_find(parts, [&](const auto& a, const auto& b) { return !is_larger(a, b); }) ==
+           parts.end();
+  };
+  if (falls()) return true;  // as today's releases print terms
+  std::ranges::reverse(parts);
+  if (falls()) return true;  // as they print factors
+  std::ranges::sort(parts, is_larger);
+  return falls();
+}
+
+std::strong_ordering Symbolic::compare(const MadeFactor& a, const MadeFactor& b) {
+  if (const auto order = a.size <=> b.size; order != 0) return order;
+  if (const auto order = a.name <=> b.name; a.is_variable || order != 0) return order;
+  return std::lexicographical_compare_three_way(a.operands.begin(), a.operands.end(), b.operands.begin(),
+                                                b.operands.end(),
+                                                [](const Made& x, const Made& y) { return compare(x, y); });
+}
+
+std::strong_ordering Symbolic::compare(const MadeTerm& a, const MadeTerm& b) {
+  if (const auto order = a.size <=> b.size; order != 0) return order;
+  return std::lexicographical_compare_three_way(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
+                                                [](const auto& x, const auto& y) {
+                                                  const auto order = compare(x.first, y.first);
+                                                  return order != 0 ? order : x.second <=> y.second;
+                                                });
+}
+
+std::strong_ordering Symbolic::compare(const Made& a, const Made& b) {
+  if (const auto order = a.size <=> b.size; order != 0) return order;
+  return std::lexicographical_compare_three_way(a.terms.begin(), a.terms.end(), b.terms.begin(), b.terms.end(),
+                                                [](const auto& x, const auto& y) {
+                                                  const auto order = compare(x.first, y.first);
+                                                  return order != 0 ? order : x.second <=> y.second;
+                                                });
+}
+
+std::optional<std::string> Symbolic::print(nb::handle dimension) const {
+  std::string text;
+  if (!dimension_.is_valid() || !print(dimension, 0, text)) return std::nullopt;
+  return text;
+}
+
+bool Symbolic::print(nb::handle dimension, std::size_t level, std::string& text) const {
+  if (level > wire::max_dimension_depth || !dimension.type().is(dimension_)) return false;
+  const nb::object terms = sorted_terms_.get(dimension);
+  if (!PyTuple_CheckExact(terms.ptr())) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(terms.ptr()); ++i) {
+    const auto term = pair_of(PyTuple_GET_ITEM(terms.ptr(), i));
+    if (!term || !term->first.type().is(term_)) return false;
+    const auto coefficient = small(term->second);
+    if (!coefficient || text.size() > wire::max_dimension_length) return false;
+    const nb::object factors = factors_.get(term->first);
+    if (!PyTuple_CheckExact(factors.ptr()) && !PyList_CheckExact(factors.ptr())) return false;
+    const bool is_constant = PySequence_Fast_GET_SIZE(factors.ptr()) == 0;
+    const std::uint64_t number =
+        *coefficient < 0 ? -static_cast<std::uint64_t>(*coefficient) : static_cast<std::uint64_t>(*coefficient);
+    if (i > 0) text += ' ';
+    if (*coefficient < 0)
+      text += "- ";
+    else if (i > 0 && (*coefficient > 0 || !is_constant))
+      text += "+ ";
+    if (is_constant || number != 1) text += std::to_string(number);
+    if (is_constant) continue;
+    if (*coefficient == 0) return false;
+    if (number != 1) text += '*';
+    if (!print_term(factors, level, text)) return false;
+  }
+  return true;
+}
+
+/// Factors are printed in the opposite order.
+bool Symbolic::print_term(nb::handle factors, std::size_t level, std::string& text) const {
+  PyObject** const items = PySequence_Fast_ITEMS(factors.ptr());
+  nb::handle previous;
+  for (Py_ssize_t i = PySequence_Fast_GET_SIZE(factors.ptr()); i-- > 0;) {
+    const auto factor = pair_of(items[i]);
+    if (!factor || !factor->first.type().is(factor_)) return false;
+    const auto exponent = small(factor->second);
+    if (!exponent) return false;
+    if (previous.is_valid() && !is_before(previous, factor->first)) return false;
+    if (previous.is_valid()) text += '*';
+    if (!print_factor(factor->first, level, text)) return false;
+    if (*exponent != 1) (text += '^') += std::to_string(*exponent);
+    previous = factor->first;
+  }
+  return true;
+}
+
+bool Symbolic::print_factor(nb::handle factor, std::size_t level, std::string& text) const {
+  if (const nb::object variable = variable_.get(factor); !variable.is_none()) return append(variable, text);
+  if (!append(operation_.get(factor), text)) return false;
+  const nb::object operands = operands_.get(factor);
+  if (!PyTuple_CheckExact(operands.ptr())) return false;
+  text += '(';
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(operands.ptr()); ++i) {
+    if (i > 0) text += ", ";
+    if (!print(PyTuple_GET_ITEM(operands.ptr(), i), level + 1, text)) return false;
+  }
+  text += ')';
+  return true;
+}
+
+/// Whether a factor is certainly smaller than another one: by its size, or as a variable by its name.
+bool Symbolic::is_before(nb::handle factor, nb::handle other) const {
+  const auto size = small(factor_size_.get(factor)), other_size = small(factor_size_.get(other));
+  if (!size || !other_size) return false;
+  if (*size != *other_size) return *size < *other_size;
+  const nb::object name = variable_.get(factor), other_name = variable_.get(other);
+  if (!PyUnicode_CheckExact(name.ptr()) || !PyUnicode_CheckExact(other_name.ptr())) return false;
+  return PyUnicode_Compare(name.ptr(), other_name.ptr()) < 0;
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,82 @@
+// Records are tuples: Python asks for a few of them, once.
+#include "bindings/compiled/define.h"
+
+#include <string_view>
+
+#include "bindings/base/buffer.h"
+#include "bindings/base/digest.h"
+#include "bindings/base/errors.h"
+#include "bindings/base/owned.h"
+#include "wire/base/digest.h"
+#include "wire/base/error.h"
+#include "wire/compiled/cpu.h"
+#include "wire/compiled/records.h"
+
+namespace jaxexp::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+nb::str to_text(std::string_view text) {
+  return owned<nb::str>(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+}
+
+nb::dict to_dict(const wire::Entries& entries) {
+  nb::dict dict;
+  for (const auto& [name, value] : entries) dict[to_text(name)] = to_text(value);
+  return dict;
+}
+
+wire::Entries to_entries(const nb::dict& dict) {
+  wire::Entries entries;
+  for (const auto& [name, value] : dict)
+    entries.emplace_back(nb::cast<nb::str>(name).c_str(), nb::cast<nb::str>(value).c_str());
+  return entries;
+}
+
+nb::tuple read(const wire::FileBytes& file) {
+  const wire::ExecutableRecords found = wire::read_executables(file);
+  nb::list records;
+  for (const wire::ExecutableRecord& record : found.records)
+    records.append(nb::make_tuple(to_dict(record.conditions), to_dict(record.call), record.position, record.size,
+                                  to_bytes(record.digest)));
+  return nb::make_tuple(records, found.end);
+}
+
+nb::bytes head(const nb::dict& conditions, const nb::dict& call, nb::handle code) {
+  const Buffer buffer(code);
+  const auto bytes = buffer.bytes();
+  const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });
+  const std::string made = wire::executable_head(to_entries(conditions), to_entries(call), bytes.size(), digest);
+  return nb::bytes(made.data(), made.size());
+}
+
+}  // namespace
+
+void define_compiled(nb::module_& m) {
+  m.def(
+      "read_executables", &read, "file"_a,
+      nb::sig("def read_executables(file: FileBytes) -> "
+              "tuple[list[tuple[dict[str, str], dict[str, str], int, int, bytes]], int]"),
+      "The complete records of a file of executables: conditions, what a call needs, position, size and digest of the "
+      "code. Then where the last one ends.");
+  m.def(
+      "executables_head",
+      [] {
+        const std::string made = wire::executables_head();
+        return nb::bytes(made.data(), made.size());
+      },
+      nb::sig("def executables_head() -> bytes"), "The start of a new file of executables.");
+  m.def("executable_head", &head, "conditions"_a, "call"_a, "code"_a,
+        nb::sig("def executable_head(conditions: dict[str, str], call: dict[str, str], "
+                "code: typing_extensions.Buffer) -> bytes"),
+        "A record of a file of executables, up to its code.");
+  m.def("executable_padding", &wire::executable_padding, "size"_a, nb::sig("def executable_padding(size: int) -> int"),
+        "How many zeros come behind code of this size.");
+  m.def(
+      "cpu_features", [] { return to_text(wire::cpu_features()); }, nb::sig("def cpu_features() -> str"),
+      "What the processor offers to this process. Equal texts mean equal instruction sets.");
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,33 @@
+// Code of a function that an earlier process compiled and kept in a file.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "runtime/plugin/executable.h"
+#include "wire/base/file_bytes.h"
+#include "wire/compiled/records.h"
+
+namespace jaxexp::runtime {
+
+struct KeptCode {
+  std::optional<Executable> executable;
+  HloShardings shardings;  // of the executable
+  std::string why_not;     // why there is no executable
+};
+
+/// Everything that has to be the same where code of a function is used: the module, how it is compiled (`options`),
+/// the machine and the plugin. Throws RunError.
+wire::Entries conditions(const Client& client, const Device& device, std::string_view name,
+                         std::span<const std::uint8_t> module, std::string_view options);
+
+/// The code in a file of executables that these conditions allow. Does not throw on what is in the file.
+KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& file, const wire::Entries& conditions);
+
+/// Adds code to a file of executables, or makes the file. Throws RunError, DeserializationError and std::system_error.
+void keep_code(const Executable& executable, bool has_shardings, const wire::Entries& conditions,
+               const std::filesystem::path& path);
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,90 @@
+"""How the pages in this folder become a site: `make docs`."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+# Pages that are files of the checkout's root.
+COPIES = {"contributing": "CONTRIBUTING.md", "releasing": "RELEASING.md", "changelog": "CHANGELOG.md"}
+LINK = re.compile(r"^- \[[^\]]*\]\(([^)#]+)\.md\)", re.MULTILINE)
+
+project = "jaxexp"
+author = "the jaxexp authors"
+copyright = author
+release = version = version_of("jaxexp")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",  # docstrings have Args, Returns and Raises
+    "sphinx_copybutton",
+]
+# README.md is the list of pages where there is no site; the first page has the same list as its contents.
+exclude_patterns = ["README.md"]
+myst_heading_anchors = 4  # as on GitHub, so that links work there and here
+
+# A name in single backticks is code, and a link where the reference has the name.
+default_role = "py:obj"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # signatures have short names of types, docstrings say the rest
+autodoc_default_options = {"exclude-members": "__new__, __init__"}
+python_display_short_literal_types = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+autodoc_class_signature = "separated"  # the fields of a class are below
+
+html_theme = "furo"
+html_title = f"jaxexp {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_use_index = False  # the search is better, and fits on a phone
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+pygments_style = "default"
+pygments_dark_style = "github-dark"
+
+# Prompts, and what a program printed, are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"
+copybutton_selector = "div:not(.highlight-text):not(.highlight-none) > div.highlight > pre"
+
+
+def contents() -> str:
+    """The tables of contents, one for each heading of README.md: the pages are listed there and nowhere else."""
+    found = []
+    for section in (HERE / "README.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        caption, _, text = section.partition("\n")
+        pages = [page for page in LINK.findall(text) if page != "index"]
+        if pages:
+            found.append(
+                f"```{{toctree}}\n:hidden:\n:caption: {caption.partition(':')[0]}\n\n" + "\n".join(pages) + "\n```\n"
+            )
+    return "\n".join(found)
+
+
+def prepare(app: Any, name: str, source: list[str]) -> None:
+    """Gives the first page its contents, and copies their text; names files elsewhere by their paths."""
+    if name == "index":
+        source[0] += "\n" + contents()
+    if name in COPIES:
+        original = HERE.parent / COPIES[name]
+        app.env.note_dependency(str(original))
+        text = original.read_text(encoding="utf-8").replace("](docs/", "](")
+        for page, file in COPIES.items():
+            text = text.replace(f"]({file})", f"]({page}.md)")
+        source[0] = re.sub(r"\[[^\]]*\]\((?![a-z]+:|[^)]*\.md)([^)#]+)\)", r"`\1`", text)
+    source[0] = re.sub(r"\[[^\]]*\]\((?:\.\./)+((?:cpp|schema|tests|bench|python)/[^)]*)\)", r"`\1`", source[0])
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", prepare)

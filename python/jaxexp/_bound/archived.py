@@ -1,0 +1,41 @@
+"""Functions with weights as members of an archive, which has each tensor once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jaxexp._safetensors.content import content_of
+from jaxexp._safetensors.layout import plan
+from jaxexp._safetensors.writing import Source, head_of
+from jaxexp._weights.stored import StoredFile, StoredTensor, Table
+from jaxexp._write.serialize import serialize
+
+from .bound import BoundExported
+
+
+def serialized(
+    bound: BoundExported, store: Callable[[Sequence[Source]], dict[str, bytes]], vjp_order: int, strict: bool
+) -> bytearray:
+    """The artifact of the program, whose trailer says which tensors are its weights.
+
+    Args:
+        bound: the function.
+        store: puts tensors into the archive, and returns their digests by their names.
+        vjp_order: as in `Exported.serialize`.
+        strict: as in `Exported.serialize`.
+    """
+    sources = bound.weights.sources()
+    digests = store(sources)
+    tensors = tuple(StoredTensor(source.name, 0, source.size, digests[source.name]) for source in sources)
+    table = Table((_file(sources, digests),), tensors).with_other_names(bound.weights.other_names)
+    return serialize(bound.unbound, vjp_order, None, True, None, strict, table.for_trailer())
+
+
+def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:
+    """The file that the weights are in when they are taken out of the archive: the same for all functions that have
+    these weights.
+    """
+    content = content_of(digests)
+    name = f"weights-{content.hex()[:16]}.safetensors"
+    (planned,) = plan(name, ((source.name, source.dtype, source.shape) for source in sources), None)
+    return StoredFile(name, len(head_of(planned)) + planned.data_size, content)

@@ -1,0 +1,142 @@
+"""`Exported.precompile`: compiles a call, and adds the code to a file of executables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._compiled import conditions, executables, placing, reuse
+from jaxexp._compiled.executables import Executable
+from jaxexp._compiled.file import ExecutablesFile, append
+from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._function import data
+from jaxexp._function.data import ExportedData
+from jaxexp._module import custom_calls
+
+from .bound import bound_of
+from .call import compiled, jitted_as
+from .derivatives import is_differentiable
+from .prefetch import arguments_of
+from .primitive import abstract_eval, call
+from .trees import leaves_and_out_tree
+
+
+def precompile(
+    exported: ExportedData,
+    args: tuple[Any, ...] | None,
+    kwargs: dict[str, Any] | None,
+    into: str | os.PathLike[str],
+    mesh_or_device: Any,
+    vjp_order: int,
+) -> tuple[Executable, ...]:
+    """`Exported.precompile`."""
+    if (missing := reuse.why_not()) is not None:
+        raise UnsupportedError(f"precompiling {exported.fun_name}: {missing}")
+    if jax.process_count() > 1:
+        raise UnsupportedError(f"precompiling {exported.fun_name}: there are {jax.process_count()} processes, not one")
+    bound = bound_of(exported)
+    if args is None:
+        args, given = arguments_of(exported if bound is None else bound.rest, mesh_or_device)
+        kwargs = given if kwargs is None else kwargs
+    elif not isinstance(args, tuple):
+        raise ExportError(f"precompiling {exported.fun_name}: args is the tuple of its arguments, found {type(args)}")
+    kwargs = kwargs or {}
+    program = exported if bound is None else bound.program
+    leaves, _ = leaves_and_out_tree(exported if bound is None else bound.rest, args, kwargs)
+    all_leaves = [*(() if bound is None else bound.weights.specs()), *leaves]
+
+    made = [_Call(program, all_leaves, None)]
+    for order in range(vjp_order):
+        if not made[-1].exported.has_vjp():
+            raise ExportError(f"precompiling {data.name_of_order(exported.fun_name, order + 1)}: there is no such VJP")
+        made.append(made[-1].vjp())
+    return tuple(one.write(into) for one in made)
+
+
+class _Call:
+    """A call of a function, to be compiled.
+
+    Attributes:
+        exported: the function.
+        leaves: its flat arguments: arrays, or specs of them.
+        results: the indices of the wanted results; None for all.
+    """
+
+    def __init__(self, exported: ExportedData, leaves: Sequence[Any], results: Sequence[int] | None) -> None:
+        self.exported, self.leaves, self.results = exported, leaves, results
+
+    def vjp(self) -> _Call:
+        """The call of the VJP that an eager gradient by all arguments makes."""
+        vjp = self.exported.vjp()
+        avals = [_aval_of(leaf) for leaf in self.leaves]
+        out_avals, _ = abstract_eval(*avals, exported=self.exported)
+        leaves = [*self.leaves, *map(_spec_of, (aval.to_ct_aval() for aval in out_avals))]
+        wanted = [i for i, aval in enumerate(self.exported.in_avals) if is_differentiable(aval)]
+        results = None if len(wanted) == len(vjp.out_avals) else wanted
+        return _Call(vjp, leaves, results)
+
+    def write(self, into: str | os.PathLike[str]) -> Executable:
+        """Compiles the call unless the file has its code already, and adds the code."""
+        name = data.described(self.exported)
+        try:
+            placement = placing.placement_of(self.leaves)
+            found = {
+                **conditions.of_function(self.exported),
+                **conditions.of_machine(placement.devices),
+                **conditions.of_call(self.leaves, placement, self.results),
+            }
+            size = _size_in(into, found)
+            if size is None:
+                code, call = self._compile(placement.devices)
+                append(into, found, call, code)
+                size = len(code)
+        except placing.UnknownPlacementError as error:
+            raise UnsupportedError(
+                f"precompiling {name}: it has {error}, which a file of executables cannot say"
+            ) from error
+        return Executable(found, size, False, executables.NOT_CALLED)
+
+    def _compile(self, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:
+        if effects := (*self.exported.ordered_effects, *self.exported.unordered_effects):
+            raise UnsupportedError(
+                f"precompiling {self.exported.fun_name}: it has effects ({', '.join(map(str, effects))}), which need "
+                "the process that compiles it"
+            )
+        # A function that JAX has not seen, so that it really compiles.
+        called: Any = jitted_as(self.exported, lambda traced, leaves, _: call(leaves, traced, self.results))
+        with reuse.compiling_anew():
+            executable = reuse.executable_of(compiled(self.exported, called.lower(*self.leaves)))
+        code, used = executables.serialized(executable)
+        if used != list(devices):
+            raise UnsupportedError(
+                f"precompiling {self.exported.fun_name}: JAX compiles it for {used}, and not for {list(devices)}, "
+                "where its arguments are"
+            )
+        targets = custom_calls.targets_on(self.exported, devices[0].client.platform)
+        return code, executables.described(executable, sorted(targets))
+
+
+def _aval_of(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return _jax.ShapedArray(tuple(leaf.shape), leaf.dtype)
+    return jax.typeof(leaf)
+
+
+def _spec_of(aval: Any) -> Any:
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, _jax.float0)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _size_in(path: str | os.PathLike[str], found: dict[str, str]) -> int | None:
+    """The size of the code that a file has for these conditions; None if it has none."""
+    if not os.path.exists(path):
+        return None
+    file = ExecutablesFile(path)
+    same = (record for record in reversed(file.records) if record.conditions == found)
+    return next((record.size for record in same if file.is_intact(record)), None)

@@ -1,0 +1,113 @@
+"""`jaxexp view`: a page about an artifact."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jaxexp._cli import completing, inputs, outputs
+from jaxexp._cli.page import one_line
+
+from . import diff
+from .inspect import read
+
+if TYPE_CHECKING:
+    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._compat.compatibility import Compatibility
+    from jaxexp._view.sides import Readers, Side
+
+_EXAMPLE = """\b
+Example:
+  jaxexp view model.jaxexp --open
+  jaxexp view fleet.zip::model/2 -o model.html
+  jaxexp view old.jaxexp new.jaxexp -o changes.html"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Make a page about an artifact.")
+@click.argument("file", metavar="FILE", type=completing.Artifact())
+@click.argument("other", metavar="[OTHER]", required=False, type=completing.Artifact())
+@click.option("-o", "--output", metavar="PAGE", help="The page; - for stdout. [default: the name of FILE, with .html]")
+@click.option("--open", "show", is_flag=True, help="Open the page in a browser. Without -o, it is a temporary file.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def command(file: str, other: str | None, output: str | None, show: bool, force: bool) -> None:
+    """Make one HTML page about an artifact, or about what differs between two.
+
+    It shows arguments and results with their shardings, weights, the module as a graph that folds, VJPs, custom calls,
+    and which releases of JAX load it. The page works offline: it loads nothing. Nothing of the artifact is run; JAX is
+    imported, to parse the modules.
+    """
+    if output == "-" and show:
+        raise click.UsageError("--open needs a file, and -o - writes to stdout")
+    if output is None:
+        output = _temporary() if show else f"{_stem(other or file)}.html"
+        force = force or show
+    if output != "-" and not force:
+        outputs.refuse_existing(output)
+    page = page_of(inputs.artifact(file), None if other is None else inputs.artifact(other)).encode()
+    if output == "-":
+        click.echo(page, nl=False)
+        return
+    outputs.write(output, page, force=force)
+    click.echo(one_line(output))
+    if show:
+        webbrowser.open(Path(output).absolute().as_uri())
+
+
+def page_of(source: inputs.Source, other: inputs.Source | None = None) -> str:
+    """The page about an artifact, or about what differs between two."""
+    from jaxexp._view.page import page
+
+    if other is None:
+        return page(_side(source))
+    differing = {
+        section: {name: (diff.shown(a), diff.shown(b)) for name, (a, b) in rows.items()}
+        for section, rows in diff.compared(source, other).items()
+        if rows
+    }
+    return page(_side(other), _side(source), differing)
+
+
+def _side(source: inputs.Source) -> Side:
+    from jaxexp._compat.compatibility import compatibility_of
+    from jaxexp._native import Artifact
+    from jaxexp._view.sides import side
+
+    with source.named():
+        buffer = source.mapped()
+        found: Inspection = read(source, check=True)
+        readers = _readers(compatibility_of(buffer))
+        return side(source.name, Artifact(buffer), found, readers)
+
+
+def _readers(found: Compatibility) -> Readers:
+    from jaxexp._releases.table import RELEASES, number
+    from jaxexp._view.sides import Readers
+
+    from .compat import fields, span
+
+    spans = [(first, last, "") for first, last in found.readers]
+    spans += [(refusal.first, refusal.last, refusal.reason) for refusal in found.refusals]
+    spans.sort(key=lambda one: number(one[0]))
+    return Readers(
+        releases=tuple((release.version, found.readable_by(release.version)) for release in RELEASES),
+        spans=tuple((span(first, last), why) for first, last, why in spans),
+        facts=tuple((name, text) for name, text in fields(found) if text and name != "custom calls"),
+    )
+
+
+def _stem(text: str) -> str:
+    """The name of a page, in the current folder."""
+    path, member = inputs.split(text)
+    name = os.path.basename((member or path).rstrip("/"))
+    return name.removesuffix(".jaxexp").removesuffix(".bin") or "page"
+
+
+def _temporary() -> str:
+    handle, path = tempfile.mkstemp(prefix="jaxexp-", suffix=".html")
+    os.close(handle)
+    return path

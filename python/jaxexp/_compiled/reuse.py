@@ -1,0 +1,120 @@
+"""JAX's own objects for compiled code, taken apart and put together again without a trace or a compilation."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxexp import _jax
+
+
+def is_possible() -> bool:
+    """Whether this JAX has what is needed."""
+    return _jax.missing_for_reuse is None
+
+
+def why_not() -> str | None:
+    """Why code that was compiled earlier cannot be used in this JAX, or in the mode that it is in; None if it can."""
+    if _jax.missing_for_reuse is not None:
+        return f"this JAX has no {_jax.missing_for_reuse}"
+    for mode in _jax.modes:
+        if mode.value:
+            return f"{mode._name} is set"
+    if not (_jax.thread_resources.env.physical_mesh.empty and jax.sharding.get_abstract_mesh().empty):
+        return "there is a mesh in context"
+    return None
+
+
+def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
+    """What the code for some devices depends on, as digests: the target in detail, and the options of the compiler."""
+    assignment = np.array(devices, object).reshape(1, -1)
+    options = _jax.compile_options(1, len(devices), assignment, backend=devices[0].client)
+    hashed = hashlib.sha256()
+    _jax.hash_options(hashed, options)
+    return f"{_jax.topology_of(list(devices)).fingerprint():016x}", hashed.hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def compiling_anew() -> Generator[None]:
+    """Inside, JAX's persistent cache is not used: code that comes from there, or from a file of ours, runs here, but
+    what XLA makes of it, asked to serialize it, does not run anywhere.
+    """
+    if jax.config.jax_compilation_cache_dir is None or not jax.config.jax_enable_compilation_cache:
+        yield
+        return
+    _set_cache(False)
+    try:
+        yield
+    finally:
+        _set_cache(True)
+
+
+def _set_cache(enabled: bool) -> None:
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    compilation_cache.reset_cache()  # which otherwise knows that it is in use
+
+
+def executable_of(compiled: Any) -> Any:
+    """What a `jax.stages.Compiled` calls. Its `unsafe_call` takes and returns flat arrays."""
+    return compiled._executable
+
+
+def parts_of(executable: Any) -> Any:
+    """What it was put together from; the fields that `executable_from` needs are among its attributes."""
+    return executable._unloaded_executable
+
+
+def executable_from(code: bytes, devices: Sequence[Any], **parts: Any) -> Any:
+    """What `executable_of` returns.
+
+    Args:
+        code: the serialized code.
+        devices: in the order of the device assignment.
+        parts: of `parts_of`: name, committed, kept_var_idx, and avals and shardings of inputs (the kept ones) and
+            outputs. All layouts are the default ones.
+    """
+    listed, client = _jax.DeviceList(tuple(devices)), devices[0].client
+    in_layouts, out_layouts = ([None] * len(parts[name]) for name in ("input_avals", "output_avals"))
+    return _jax.UnloadedMeshExecutable(
+        xla_executable=client.deserialize_executable(code, executable_devices=listed),
+        device_list=listed,
+        backend=client,
+        unordered_effects=[],
+        ordered_effects=[],
+        keepalive=(),
+        host_callbacks=[],
+        mut=None,
+        xla_in_layouts=in_layouts,
+        dispatch_in_layouts=in_layouts,
+        xla_out_layouts=out_layouts,
+        all_args_info=None,
+        pgle_profiler=None,
+        **parts,
+    ).load()
+
+
+def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -> Any:
+    """A callable with the dispatch of `jax.jit`.
+
+    Args:
+        name: of the function.
+        plain: what is called if jit is disabled.
+        miss: what is called with arguments of new types. It returns the results, and what `for_dispatch` made of the
+            code for such arguments, or None.
+    """
+
+    def asked(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
+        return *miss(args, kwargs), False
+
+    return _jax.jit_dispatch(name, plain, asked, [], [], _jax.jit_keys(), _jax.dispatch_registry, _jax.shard_argument)
+
+
+def for_dispatch(executable: Any, out_tree: Any, leaves: Sequence[Any], results: Sequence[Any]) -> Any:
+    """What the dispatch keeps to call code again; None where it cannot."""
+    return _jax.for_dispatch(executable, out_tree, leaves, results, (), (), None, [])

@@ -1,0 +1,294 @@
+"""What cards and pages show of a function: values with types, sizes, shardings and notes, as far as there is room."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxexp._artifact.inspect import shown_node
+
+if TYPE_CHECKING:
+    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._function.data import ExportedData
+    from jaxexp._native import Artifact
+
+# Values of a list, and characters of a text. What is left out is counted.
+MOST_VALUES, LONGEST = 2_000, 240
+# A step of a path: a key, an attribute, or the number of a child; and the rest of a path that was cut.
+STEP = re.compile(r"\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[[^\]]*\]|\.\w+|<\d+>|/?[^\[./<]+|.", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """How an array is divided among the devices of a mesh.
+
+    Attributes:
+        axes: the names and sizes of the mesh's axes.
+        spec: for each dimension of the array, the axes that divide it.
+        memory: the kind of memory, if it is not that of the device.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    spec: tuple[tuple[str, ...], ...]
+    memory: str | None
+
+    def __str__(self) -> str:
+        dims = ("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in self.spec)
+        return cut(f"P({', '.join(dims)})")
+
+    @property
+    def mesh(self) -> str:
+        return cut(", ".join(f"{name!r}: {size}" for name, size in self.axes))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaf:
+    """An argument or a result.
+
+    Attributes:
+        path: where it is in the tree, as in ``"args[0]['w']"``.
+        type: dtype and shape, as in ``"float32[batch,4]"``.
+        shape: its dimensions as texts.
+        bytes: its size; None if that depends on a dimension variable.
+        sharding: how it is divided, in words; None if that is not specified.
+        placement: the same as data, where it is a NamedSharding.
+        notes: what else there is to say.
+    """
+
+    path: str
+    type: str
+    shape: tuple[str, ...]
+    bytes: int | None
+    sharding: str | None
+    placement: Placement | None
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A function, as cards and pages show it.
+
+    Attributes:
+        name: its name.
+        rows: facts about all of it, as pairs of a name and a text.
+        arguments: its arguments, the first of them if they are many; without weights.
+        argument_count: how many there are.
+        results: its results, likewise.
+        result_count: how many there are.
+        weights: its weights, likewise: arguments that are in files.
+        weight_count: how many there are.
+    """
+
+    name: str
+    rows: tuple[tuple[str, str], ...]
+    arguments: tuple[Leaf, ...]
+    argument_count: int
+    results: tuple[Leaf, ...]
+    result_count: int
+    weights: tuple[Leaf, ...] = ()
+    weight_count: int = 0
+
+
+def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) -> Facts:
+    """The facts of an artifact.
+
+    Args:
+        artifact: the artifact.
+        found: what `inspect` says of it.
+        donated: for each argument that the module takes, whether its memory may be used; empty if that is not known.
+    """
+    described: dict[str, Any] = artifact.describe(shown_node)
+    kept = [i for i, value in enumerate(found.arguments) if value.kept]
+    flags = dict(zip(kept, donated[-len(kept) :] if kept else (), strict=False))
+    first = len(found.weights)
+    in_leaves = [
+        _leaf(value, raw, "donated" if flags.get(i) else "", found.weights[i].bytes if i < first else None)
+        for i, (value, raw) in enumerate(
+            zip(found.arguments[: first + MOST_VALUES], described["arguments"], strict=False)
+        )
+    ]
+    results = [
+        _leaf(value, raw, "", None)
+        for value, raw in zip(found.results[:MOST_VALUES], described["results"], strict=False)
+    ]
+    weights = [
+        dataclasses.replace(leaf, path=cut(weight.name))
+        for leaf, weight in zip(in_leaves, found.weights[:MOST_VALUES], strict=False)
+    ]
+    return Facts(
+        name=cut(found.fun_name),
+        rows=tuple((name, cut(text, 2_000)) for name, text in rows_of(found) if text),
+        arguments=tuple(in_leaves[first:]),
+        argument_count=len(found.arguments) - first,
+        results=tuple(results),
+        result_count=len(found.results),
+        weights=tuple(weights),
+        weight_count=first,
+    )
+
+
+def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
+    """The facts of a function in this process, without its module: nothing is parsed, and no file is read.
+
+    Args:
+        exported: the function.
+        weights: how many of its first arguments are weights.
+    """
+    from jaxexp._function import data
+
+    used, weak = {*exported.module_kept_var_idx}, {*data.weak_arguments(exported)}
+    arguments = [
+        _leaf_of_aval(path, aval, sharding, ("" if i in used else "not used", "weakly typed" if i in weak else ""))
+        for i, (path, aval, sharding) in enumerate(
+            zip(_paths(exported.in_tree, True), exported.in_avals, exported._in_named_shardings, strict=False)
+        )
+        if i < weights + MOST_VALUES
+    ]
+    results = [
+        _leaf_of_aval(path, aval, sharding, ())
+        for path, aval, sharding in zip(
+            _paths(exported.out_tree, False)[:MOST_VALUES],
+            exported.out_avals,
+            exported._out_named_shardings,
+            strict=False,
+        )
+    ]
+    size = sum(leaf.bytes or 0 for leaf in arguments[:weights])
+    rows = {
+        "platforms": f"{', '.join(exported.platforms)}, for {counted(exported.nr_devices, 'device')}",
+        "weights": f"{counted(weights, 'array')}, {bytes_in_words(size)}" if weights else "",
+        "derivatives": "VJPs of any order"
+        if exported.has_vjp() and not data.is_loaded(exported)
+        else _orders(exported),
+        "effects": ", ".join(str(e) for e in (*exported.ordered_effects, *exported.unordered_effects)),
+        "module": bytes_in_words(data.module_size(exported)),
+    }
+    return Facts(
+        name=cut(exported.fun_name),
+        rows=tuple((name, cut(text, 2_000)) for name, text in rows.items() if text),
+        arguments=tuple(arguments[weights:]),
+        argument_count=len(exported.in_avals) - weights,
+        results=tuple(results),
+        result_count=len(exported.out_avals),
+        weights=tuple(arguments[: min(weights, MOST_VALUES)]),
+        weight_count=weights,
+    )
+
+
+def _orders(exported: ExportedData) -> str:
+    from jaxexp._function import data
+
+    if not exported.has_vjp():
+        return "no VJP"
+    return f"VJPs up to order {data.stored_orders(exported)}" if data.is_loaded(exported) else "VJPs of any order"
+
+
+def rows_of(found: Inspection) -> list[tuple[str, str]]:
+    """What an inspection says of the whole function."""
+    by = f" with {found.trailer}" if found.trailer else ""
+    effects = [*(f"{effect} (ordered)" for effect in found.ordered_effects[:50]), *found.unordered_effects[:50]]
+    metadata = [f"{key} = {cut(repr(value))}" for key, value in list((found.metadata or {}).items())[:50]]
+    return [
+        ("platforms", f"{', '.join(found.platforms[:50])}, for {counted(found.nr_devices, 'device')}"),
+        ("written by", f"JAX {found.jax_version or found.writer}{by}"),
+        ("size", bytes_in_words(found.total_bytes)),
+        ("module", f"{found.producer or 'no MLIR bytecode'}, dialects {', '.join(found.dialects[:50])}"),
+        ("derivatives", f"VJPs up to order {found.vjp_order}" if found.vjp_order else "no VJP"),
+        ("effects", ", ".join(effects) or "none"),
+        ("not checked", ", ".join(found.disabled_checks[:50])),
+        ("constraints", ", ".join(found.constraints[:50])),
+        ("metadata", ", ".join(metadata)),
+        ("digest", found.module_digests[0] if found.module_digests else "none: damage may go unnoticed"),
+    ]
+
+
+def cut(text: str, most: int = LONGEST) -> str:
+    """A text with everything but printable characters escaped, and no longer than there is room."""
+    text = text if len(text) <= most else f"{text[: most - 1]}…"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def bytes_in_words(size: int) -> str:
+    """As in "12 bytes", "3.4 kB" and "1.2 GB"."""
+    value = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{size:,} bytes" if unit == "bytes" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def _leaf(value: Any, raw: Any, donated: str, size: int | None) -> Leaf:
+    sharding = raw[3]
+    placement = None
+    if isinstance(sharding, tuple):
+        mesh, spec, memory = sharding
+        axes = tuple((cut(name), axis) for name, axis in mesh[:16])
+        placement = Placement(axes, tuple(tuple(map(cut, axes)) for axes in spec[:16]), memory and cut(memory))
+    notes = (
+        donated,
+        "weakly typed" if value.weak_type else "",
+        f"in {value.memory_space} memory" if value.memory_space != "device" else "",
+        "" if value.kept else "not used",
+    )
+    shape = tuple(cut(str(dim), 40) for dim in value.shape[:16])
+    return _made(value.path, value.dtype, shape, value.sharding, placement, notes, size)
+
+
+def _leaf_of_aval(path: str, aval: Any, sharding: Any, notes: Sequence[str]) -> Leaf:
+    placement = None
+    if sharding is not None:
+        spec = tuple(
+            tuple(map(str, axes)) if isinstance(axes, tuple) else () if axes is None else (str(axes),)
+            for axes in (*sharding.spec, *[None] * (len(aval.shape) - len(sharding.spec)))
+        )
+        axes = tuple((str(name), int(size)) for name, size in sharding.mesh.shape.items())
+        placement = Placement(axes, spec, None)
+    shape = tuple(cut(str(dim), 40) for dim in aval.shape)
+    return _made(path, str(aval.dtype), shape, None if placement is None else str(placement), placement, notes, None)
+
+
+def _made(
+    path: str,
+    dtype: str,
+    shape: tuple[str, ...],
+    sharding: str | None,
+    placement: Placement | None,
+    notes: Sequence[str],
+    size: int | None,
+) -> Leaf:
+    size = size if size is not None else _bytes(dtype, shape)
+    text = None if sharding is None else cut(sharding)
+    return Leaf(cut(path), cut(f"{dtype}[{','.join(shape)}]"), shape, size, text, placement, tuple(filter(None, notes)))
+
+
+def _bytes(dtype: str, shape: tuple[str, ...]) -> int | None:
+    bits = 8 if dtype == "bool" else int(found[1]) if (found := re.match(r"[a-z]+(\d+)", dtype)) else None
+    if bits is None or not all(dim.isascii() and dim.isdecimal() for dim in shape):
+        return None
+    return (math.prod(map(int, shape)) * bits + 7) // 8
+
+
+def _paths(tree: Any, is_arguments: bool) -> list[str]:
+    """Where the leaves of a tree are, as in `Inspection`; by numbers if classes of its nodes do not say."""
+    import jax
+
+    try:
+        whole = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+        found = [path for path, _ in jax.tree_util.tree_flatten_with_path(whole)[0]]
+    except Exception:  # classes of the user, which get numbers in place of arrays
+        found = []
+    if len(found) != tree.num_leaves:
+        return [f"{'argument' if is_arguments else 'result'} {i}" for i in range(tree.num_leaves)]
+    if not is_arguments:
+        return [f"result{jax.tree_util.keystr(path)}" for path in found]
+    return [f"{('args', 'kwargs')[path[0].idx]}{jax.tree_util.keystr(path[1:])}" for path in found]

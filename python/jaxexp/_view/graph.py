@@ -1,0 +1,300 @@
+"""A module as a graph: its operations with their operands, types, name scopes and source lines, as plain data.
+
+Nothing here grows faster than the module does: types and attributes are made into text once each, texts are cut, and a
+module of more than `MOST_OPERATIONS` operations is not taken apart at all.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from . import locations
+
+# Operations of all modules of an artifact together, and operands and results of one module.
+MOST_OPERATIONS, MOST_VALUES = 10_000, 100_000
+# Blocks inside each other, and characters of a text.
+_DEEPEST, LONGEST = 48, 160
+# Operations whose operands are the results of the block that they end.
+_TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
+_NOT_SHOWN = frozenset(("sdy.mesh",))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Graph:
+    """The graph of a module.
+
+    A block is a dict of the types of its arguments (`a`), its operations (`o`) and the values that it returns (`r`).
+    An operation is a list: its kind, its name scope, where it is from, its operands, the types of its results, what
+    else there is to say, the blocks inside of it, and 1 if it has no counterpart in what the module is compared with.
+    All but operands and blocks are indices into `texts`. Values are numbered within a function: in each block first its
+    arguments, then the results of each operation, followed by what is inside of it; -1 is a value from elsewhere.
+
+    Attributes:
+        texts: the distinct texts; the first one is empty.
+        functions: the block of each function by its name, `main` first.
+        donated: for each argument of `main`, whether its memory may be used for results.
+    """
+
+    texts: tuple[str, ...]
+    functions: dict[str, dict[str, Any]]
+    donated: tuple[bool, ...]
+
+
+def read(module: bytes | memoryview) -> Graph:
+    """Takes a module apart, which imports JAX.
+
+    Args:
+        module: the bytes of a module that has at most `MOST_OPERATIONS` operations.
+
+    Raises:
+        DeserializationError: jaxlib cannot parse it, or it has too many values.
+    """
+    from jaxexp import _jax
+    from jaxexp._module import mlir
+
+    with _jax.make_ir_context() as context:
+        return _Reader(mlir.parse(bytes(module), context)).read()
+
+
+def compare(old: Graph, new: Graph) -> None:
+    """Marks the operations of each graph that the other one has not: of the same kind, types, attributes and scope."""
+    found = [collections.Counter(_key(graph, operation) for operation in _operations(graph)) for graph in (old, new)]
+    for graph, others in ((old, found[1].copy()), (new, found[0].copy())):
+        for operation in _operations(graph):
+            key = _key(graph, operation)
+            operation[7] = int(others[key] == 0)
+            others[key] -= others[key] > 0
+
+
+def _operations(graph: Graph) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    blocks = list(graph.functions.values())
+    while blocks:
+        for operation in blocks.pop()["o"]:
+            found.append(operation)
+            blocks += operation[6]
+    return found
+
+
+def _key(graph: Graph, operation: list[Any]) -> tuple[str, ...]:
+    kind, scope, _, operands, types, more, inner, _ = operation
+    return (*(graph.texts[i] for i in (kind, scope, more, *types)), f"{len(operands)} {len(inner)}")
+
+
+class _Texts:
+    """Distinct texts by their numbers."""
+
+    def __init__(self) -> None:
+        self.numbers = {"": 0}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", len(self.numbers))
+
+
+class _Reader:
+    """One module, while it is taken apart."""
+
+    def __init__(self, module: Any) -> None:
+        from jaxexp import _jax
+
+        self.module, self.ir = module, _jax.ir
+        self.texts = _Texts()
+        self.types: dict[Any, int] = {}
+        self.attributes: dict[Any, str] = {}
+        self.values_left = MOST_VALUES
+        self.only_arrays = True
+
+    def read(self) -> Graph:
+        tops = [top for top in self.module.body.operations if top.operation.name not in _NOT_SHOWN]
+        functions: dict[str, dict[str, Any]] = {}
+        order: list[tuple[Any, list[Any]]] = []  # operations with what is made of them
+        donated: tuple[bool, ...] = ()
+        for top in sorted(tops, key=lambda top: _symbol(self.ir, top) != "main"):
+            name = _symbol(self.ir, top)
+            if top.operation.name != "func.func" or name is None:
+                continue
+            if name == "main":
+                donated = self._donated(top.operation)
+            blocks = list(top.operation.regions[0])
+            numbers: dict[Any, int] = {}
+            functions[name[:LONGEST]] = self._block(blocks[0], numbers, order, 0) if blocks else _empty()
+        self._place(functions, order)
+        return Graph(tuple(self.texts.numbers), functions, donated)
+
+    def _block(self, block: Any, numbers: dict[Any, int], order: list[tuple[Any, list[Any]]], depth: int) -> Any:
+        for argument in block.arguments:
+            numbers[argument] = len(numbers)
+        made: dict[str, Any] = {"a": [self._type(argument.type) for argument in block.arguments], "o": [], "r": []}
+        for view in block.operations:
+            operation = view.operation
+            name = operation.name
+            operands = [numbers.get(operand, -1) for operand in operation.operands]
+            self._spend(len(operands) + len(operation.results))
+            if name in _TERMINATORS:
+                made["r"] = operands
+                continue
+            types = [self._type(result.type) for result in operation.results]
+            kind = self.texts.number(name.removeprefix("stablehlo."))
+            one = [kind, 0, 0, operands, types, self.texts.number(self._more(operation, name)), [], 0]
+            made["o"].append(one)
+            order.append((operation, one))
+            for result in operation.results:
+                numbers[result] = len(numbers)
+            if depth < _DEEPEST:
+                one[6] = [
+                    self._block(inner, numbers, order, depth + 1) for region in operation.regions for inner in region
+                ]
+        return made
+
+    def _spend(self, values: int) -> None:
+        from jaxexp._errors import ModuleError
+
+        self.values_left -= values
+        if self.values_left < 0:
+            raise ModuleError(
+                "mlir_module_serialized", f"at most {MOST_VALUES:,} operands and results to draw", "more of them"
+            )
+
+    def _type(self, type_: Any) -> int:
+        if type_ not in self.types:
+            self.types[type_] = self.texts.number(self._text_of_type(type_))
+        return self.types[type_]
+
+    def _text_of_type(self, type_: Any) -> str:
+        """As JAX writes types of arrays. Other types may be nested so that their texts are endless."""
+        ir = self.ir
+        if isinstance(type_, ir.RankedTensorType):
+            dims = ("?" if type_.is_dynamic_dim(i) else str(type_.get_dim_size(i)) for i in range(type_.rank))
+            return f"{_element(ir, type_.element_type)}[{','.join(dims)}]"
+        from jaxexp import _jax
+
+        if type_ == _jax.token_type():
+            return "token"
+        self.only_arrays = False
+        return "tuple" if isinstance(type_, ir.TupleType) else "another type"
+
+    def _more(self, operation: Any, name: str) -> str:
+        """What tells an operation from others of its kind: what it calls, its value, its attributes."""
+        attributes = operation.attributes
+        if name == "stablehlo.constant" and "value" in attributes:
+            return self._constant(attributes["value"])
+        called = _CALLED.get(name)
+        if called is not None and called in attributes:
+            return str(attributes[called].value)
+        parts: list[str] = []
+        left = LONGEST
+        for attribute in sorted(map(_name_of, attributes)):
+            if left > 0 and not attribute.startswith(("jax.", "mhlo.frontend")):
+                text = self._attribute(attributes[attribute])
+                parts += [f"{attribute} = {text}"] if text else []
+                left -= len(text)
+        return ", ".join(parts)
+
+    def _constant(self, value: Any) -> str:
+        ir = self.ir
+        if isinstance(value, (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr)) and value.is_splat:
+            try:
+                splat = value.get_splat_value()
+                return f"{splat.value:g}" if isinstance(splat, ir.FloatAttr) else str(ir.IntegerAttr(splat).value)
+            except (TypeError, ValueError, AttributeError):  # kinds of numbers that have no counterpart in Python
+                return ""
+        return ""
+
+    def _attribute(self, attribute: Any) -> str:
+        found = self.attributes.get(attribute)
+        if found is None:
+            ir = self.ir
+            if isinstance(attribute, ir.StringAttr):
+                found = attribute.value[:LONGEST]
+            elif isinstance(attribute, (ir.DenseElementsAttr, ir.TypeAttr)):
+                found = ""
+            else:
+                found = _tidy(str(attribute)[: 4 * LONGEST])
+            self.attributes[attribute] = found
+        return found
+
+    def _donated(self, main: Any) -> tuple[bool, ...]:
+        if "arg_attrs" not in main.attributes:
+            return ()
+        found = (self.ir.DictAttr(one) for one in self.ir.ArrayAttr(main.attributes["arg_attrs"]))
+        return tuple("tf.aliasing_output" in one or "jax.buffer_donor" in one for one in found)
+
+    def _place(self, functions: dict[str, dict[str, Any]], order: list[tuple[Any, list[Any]]]) -> None:
+        """Adds to each operation its name scope and its line."""
+        if not self.only_arrays:  # the text of a module has all types in full
+            return
+        found = locations.of_operations(self.module)
+        if found is None:
+            return
+        for operation, one in order:
+            place = found.get(operation)
+            if place is not None:
+                one[1], one[2] = self.texts.number(place.scope), self.texts.number(place.source)
+
+
+def _empty() -> dict[str, Any]:
+    return {"a": [], "o": [], "r": []}
+
+
+# The attribute that says what an operation calls.
+_CALLED = {
+    "func.call": "callee",
+    "stablehlo.custom_call": "call_target_name",
+    "stablehlo.composite": "name",
+}
+
+
+def _symbol(ir: Any, operation: Any) -> str | None:
+    attributes = operation.operation.attributes
+    return str(ir.StringAttr(attributes["sym_name"]).value) if "sym_name" in attributes else None
+
+
+def _name_of(attribute: Any) -> str:
+    """A map of attributes gives names, or in older releases attributes with their names."""
+    return attribute if isinstance(attribute, str) else str(attribute.name)
+
+
+def _tidy(text: str) -> str:
+    """The text of an attribute with as little of MLIR in it as can be understood without."""
+    text = _WHOLE.sub(r"\1", _ARRAY.sub(r"[\1]", text))
+    return _DIALECT.sub("", text)
+
+
+_ARRAY = re.compile(r"array<\w+(?:: )?([^<>]*)>")
+_WHOLE = re.compile(r"^#\w+(?:\.\w+)?<(?:comparison_direction |comparison_type |precision )?(.*)>$")
+_DIALECT = re.compile(r"#(?:stablehlo|chlo|sdy)\b\.?")
+
+
+def _element(ir: Any, element: Any) -> str:
+    if isinstance(element, ir.ComplexType):
+        return f"complex{2 * _width(ir, ir.ComplexType(element).element_type)}"
+    if isinstance(element, ir.IntegerType):
+        width = ir.IntegerType(element).width
+        if width == 1:
+            return "bool"
+        return f"{'uint' if ir.IntegerType(element).is_unsigned else 'int'}{width}"
+    if isinstance(element, ir.FloatType):
+        text = str(element)
+        return "bfloat16" if text == "bf16" else f"float{text[1:]}"
+    return "another"
+
+
+def _width(ir: Any, element: Any) -> int:
+    return int(ir.FloatType(element).width) if isinstance(element, ir.FloatType) else 0
+
+
+def labels(count: int, kept: Sequence[str], before: Sequence[str]) -> list[str]:
+    """Names for the arguments of a module's main function.
+
+    Args:
+        count: how many it has.
+        kept: where the arrays that it takes are in the tree; they are its last arguments.
+        before: the names of those before the arrays.
+    """
+    if count != len(before) + len(kept):
+        return [f"argument {i}" for i in range(count)]
+    return [name[:LONGEST] for name in (*before, *kept)]

@@ -1,0 +1,105 @@
+"""Where the operations of a module are from: the name scopes of their function, and lines of its source.
+
+Releases of jaxlib differ in what their bindings tell about locations, and a location may share its parts so often that
+its text is endless. The text of a whole module names each location once, and is the same in all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+_NAMED = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
+_LAST = re.compile(r"loc\((#loc\d*|unknown)\)$")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
+_LINE = re.compile(r":(\d+):\d+")
+_FIRST_IN = re.compile(r"(?:callsite\(|fused(?:<[^>]*>)?\[)(#loc\d*|unknown)")
+_ALIAS = re.compile(r"#loc\d*")
+_MOST_STEPS = 32  # from an operation to its line
+_KEPT = 64  # elements of constants in the text
+
+
+class Place(NamedTuple):
+    """Where an operation is from.
+
+    Attributes:
+        scope: its name scopes, outermost first, with slashes between; without the primitive.
+        source: file and line, with the name of the function, as in ``"model.py:12 in attention"``.
+    """
+
+    scope: str
+    source: str
+
+
+def of_operations(module: Any) -> dict[Any, Place] | None:
+    """The places of all operations of a module; None if its text is not as expected."""
+    text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_KEPT)
+    named: dict[str, str] = {}
+    last: list[str] = []
+    for line in text.splitlines():
+        if (alias := _NAMED.match(line)) is not None:
+            named[alias[1]] = alias[2]
+        elif (end := _LAST.search(line)) is not None:
+            last.append(end[1])
+    operations = _as_printed(module)
+    if len(operations) != len(last):
+        return None
+    places = {name: place_of(name, named) for name in {*last}}
+    return {operation: places[name] for operation, name in zip(operations, last, strict=True)}
+
+
+def _as_printed(module: Any) -> list[Any]:
+    """All operations in the order in which their texts end: each behind what is inside of it."""
+    from jaxexp import _jax
+
+    found: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        found.append(operation)
+        return _jax.ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, _jax.ir.WalkOrder.POST_ORDER)
+    return found
+
+
+def place_of(name: str, named: dict[str, str]) -> Place:
+    """The place that a name of a location stands for, in the text of a module."""
+    text, names = named.get(name, ""), list[str]()
+    for _ in range(_MOST_STEPS):
+        if (quoted := _QUOTED.match(text)) is not None:
+            rest = text[quoted.end() :]
+            if (line := _LINE.match(rest)) is not None:
+                return Place(_scope(names), _source(plain(quoted[1]), line[1], names))
+            names.append(plain(quoted[1]))
+            text = rest[1:-1] if rest.startswith("(") else ""
+        elif (first := _FIRST_IN.match(text)) is not None:
+            text = first[1]
+        elif _ALIAS.fullmatch(text):
+            text = named.get(text, "")
+        else:
+            break
+    return Place(_scope(names), "")
+
+
+def plain(text: str) -> str:
+    """A name as it was before MLIR printed it, which escapes bytes."""
+    if "\\" not in text:
+        return text
+    found = _ESCAPED.sub(lambda one: bytes.fromhex(one[1].decode()) if len(one[1]) == 2 else one[1], text.encode())
+    return found.decode(errors="replace")
+
+
+def _scope(names: list[str]) -> str:
+    """The scopes in the name of an operation, as in ``jit(f)/layer0/attention/dot_general``."""
+    if not names:
+        return ""
+    parts = names[0].rstrip(":").split("/")[:-1]
+    while parts and parts[0].startswith("jit("):
+        del parts[0]
+    return "/".join(parts)
+
+
+def _source(file: str, line: str, names: list[str]) -> str:
+    function = f" in {names[-1]}" if len(names) > 1 else ""
+    return f"{file}:{line}{function}"

@@ -1,0 +1,47 @@
+"""HTML and SVG from texts that others wrote: everything is escaped where it is put in, and nowhere else."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import NewType
+
+# What is HTML already.
+Markup = NewType("Markup", str)
+
+_WITHOUT_END = frozenset(("meta", "input", "br"))
+
+
+def texts(text: str) -> Markup:
+    """Text as HTML."""
+    return Markup(html.escape(text, quote=True))
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("".join(parts))
+
+
+def element(tag: str, inside: str | Iterable[Markup] | None = None, **attributes: str | float | bool | None) -> Markup:
+    """An element.
+
+    Args:
+        tag: its name.
+        inside: a text, which is escaped, or elements, which are not.
+        attributes: its attributes: an underscore at the end is dropped, others become hyphens. None and False leave
+            one out, and True leaves out its value.
+    """
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
+    content = texts(inside) if isinstance(inside, str) else joined(inside or ())
+    if tag in _WITHOUT_END:
+        return Markup(f"<{tag}{written}>")
+    return Markup(f"<{tag}{written}>{content}</{tag}>")
+
+
+def _attribute(key: str, value: str | float | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    if value is True:
+        return f" {name}"
+    text = f"{round(value, 1):g}" if isinstance(value, (int, float)) else html.escape(value, quote=True)
+    return f' {name}="{text}"'

@@ -1,0 +1,108 @@
+"""The artifacts of a page: what is known of each, and its modules taken apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jaxexp._artifact.chain import chain
+from jaxexp._artifact.inspect import shown_node
+
+from . import graph
+from .facts import Facts, cut, of_artifact
+from .graph import Graph
+
+if TYPE_CHECKING:
+    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._native import Artifact
+
+# Modules of a page, and those of them whose arguments have names.
+_MOST_MODULES, _MOST_NAMED = 128, 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """Who loads an artifact.
+
+    Attributes:
+        releases: all releases of JAX that are known, and whether each one loads it.
+        spans: releases from a first to a last one, and why they refuse it; empty where they load it.
+        facts: what else there is to say.
+    """
+
+    releases: tuple[tuple[str, bool], ...]
+    spans: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """An artifact on a page.
+
+    Attributes:
+        where: its file, or its place in an archive.
+        found: what `inspect` says of it.
+        facts: the same, as it is shown.
+        graphs: the graphs of its modules, or why there is none.
+        kept: for the first modules, which arguments of its function each one takes.
+        readers: who loads it.
+    """
+
+    where: str
+    found: Inspection
+    facts: Facts
+    graphs: tuple[Graph | str, ...]
+    kept: tuple[tuple[int, ...], ...]
+    readers: Readers
+
+
+def side(where: str, artifact: Artifact, found: Inspection, readers: Readers) -> Side:
+    """Takes an artifact apart, as far as a page has room for it. This imports JAX.
+
+    Args:
+        where: its file, or its place in an archive.
+        artifact: the artifact.
+        found: what `inspect` says of it.
+        readers: who loads it.
+    """
+    graphs: list[Graph | str] = []
+    kept: list[tuple[int, ...]] = []
+    left = graph.MOST_OPERATIONS
+    for order, (link, counts) in enumerate(zip(chain(artifact), found.operation_counts, strict=True)):
+        count = None if counts is None else sum(counts.values())
+        drawn = count is not None and count <= left
+        if order < _MOST_NAMED:
+            kept.append(tuple(link.describe(shown_node)["kept"]) if drawn else ())
+        if count is None:
+            graphs.append("It is damaged, or written in a way that is not known here, so it is not drawn.")
+        elif count > left:
+            graphs.append(
+                f"It has {count:,} operations. A page has room for {graph.MOST_OPERATIONS:,} in all modules of an "
+                "artifact together, so they are only counted."
+            )
+        else:
+            graphs.append(_graph(link))
+            left -= count
+    first = graphs[0]
+    donated = first.donated if isinstance(first, Graph) else ()
+    return Side(cut(where), found, of_artifact(artifact, found, donated), tuple(graphs), tuple(kept), readers)
+
+
+def _graph(link: Artifact) -> Graph | str:
+    from jaxexp._errors import ExportError
+
+    try:
+        return graph.read(link.module())
+    except ExportError as error:
+        return f"It is not drawn: {cut(str(error), 400)}"
+
+
+def modules(sides: Sequence[Side]) -> list[tuple[Side, int, str]]:
+    """All modules of a page, with names."""
+    found = []
+    for number, one in enumerate(sides):
+        for order in range(len(one.graphs)):
+            name = f"VJP {order}" if order else one.facts.name
+            found.append((one, order, name if len(sides) == 1 else f"{('old', 'new')[number]}: {name}"))
+    return found[:_MOST_MODULES]

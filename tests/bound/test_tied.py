@@ -1,0 +1,80 @@
+"""Tied weights: an array that a pytree has in several places is one weight, and stays one."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import jaxexp
+from jaxexp._errors import WeightsError
+from kit.weighted import X, close
+
+DIFFERENT = r"tensor 'head': expected the same array as 'embed', .* found other values\. Leave out one"
+
+
+def tied(seed: int = 0) -> dict[str, Any]:
+    w = jnp.asarray(np.random.default_rng(seed).standard_normal((32, 32)), jnp.float32)
+    return {"embed": w, "head": w}
+
+
+def apply(given: dict[str, Any], x: Any) -> Any:
+    return jnp.tanh(x @ given["embed"]) @ given["head"].T
+
+
+def exported(given: dict[str, Any]) -> jaxexp.BoundExported:
+    found = jaxexp.export(jax.jit(lambda x: apply(given, x)), weights=given)(X)
+    assert isinstance(found, jaxexp.BoundExported)
+    return found
+
+
+@pytest.fixture(params=["exported", "loaded", "pickled", "mapped", "moved"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    made = exported(tied())
+    if request.param == "loaded":
+        made.save(tmp_path / "m.jaxexp")
+        jaxexp.load(tmp_path / "m.jaxexp").save(tmp_path / "again.jaxexp")
+        return jaxexp.load(tmp_path / "again.jaxexp")
+    if request.param == "pickled":
+        made.save(tmp_path / "m.jaxexp")
+        return pickle.loads(pickle.dumps(jaxexp.load(tmp_path / "m.jaxexp")))
+    if request.param == "mapped":
+        return jax.tree.map(lambda w: w + 0, made)
+    if request.param == "moved":
+        return made.with_weights(tied(2))
+    return made
+
+
+def test_a_differing_value_is_an_error(model: Any) -> None:
+    assert list(model.weights) == ["embed"]
+    different = {**tied(1), "head": tied(3)["head"]}
+    with pytest.raises(WeightsError, match=DIFFERENT):
+        model.with_weights(different)
+    with pytest.raises(WeightsError, match=r"'head': expected the same array as 'embed'.* found one of another type"):
+        model.with_weights({**tied(1), "head": jnp.ones(3)})
+    for one in (tied(1), {"embed": tied(1)["embed"]}, {**tied(1), "head": np.array(tied(1)["head"])}):
+        close(model.with_weights(one).call(X), apply(tied(1), X))
+
+
+def test_files(model: Any, tmp_path: Path) -> None:
+    both = {name: np.array(w) for name, w in tied(1).items()}
+    safetensors.numpy.save_file(both, tmp_path / "both.safetensors")
+    close(model.with_weights(tmp_path / "both.safetensors").call(X), apply(tied(1), X))
+    both["head"][3, 4] += 1
+    safetensors.numpy.save_file(both, tmp_path / "both.safetensors")
+    with pytest.raises(WeightsError, match=rf"both\.safetensors': {DIFFERENT}"):
+        model.with_weights(tmp_path / "both.safetensors")
+
+
+def test_traced_values_cannot_be_compared() -> None:
+    model = exported(tied())
+    with pytest.raises(WeightsError, match=r"'head'.* cannot be compared while it is traced.* Leave out one of them"):
+        jax.jit(lambda given: model.with_weights(given).call(X))(tied(1))
+    result = jax.jit(lambda w: model.with_weights({"embed": w, "head": w}).call(X))(tied(1)["embed"])
+    close(result, apply(tied(1), X))

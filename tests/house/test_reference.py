@@ -1,0 +1,115 @@
+"""The reference has every public name exactly once, and the page on errors quotes messages that are in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from kit.places import ROOT
+
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "python" / "jaxexp"
+
+if not DOCS.exists():
+    pytest.skip("the documentation is not beside the tests", allow_module_level=True)
+
+DIRECTIVE = re.compile(r"^\.\. auto(\w+):: (\w+)$", re.MULTILINE)
+# Messages that come from JAX, and pass through.
+OF_JAX = {"Input shapes do not match the symbolic shape constraint"}
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    pages = sorted((DOCS / "reference").glob("*.md"))
+    found = [name for page in pages for _, name in DIRECTIVE.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(found) == sorted(jaxexp.__all__)
+
+
+def test_the_reference_says_what_kind_of_thing_a_name_is() -> None:
+    for page in (DOCS / "reference").glob("*.md"):
+        for kind, name in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+            value = getattr(jaxexp, name)
+            is_error = isinstance(value, type) and issubclass(value, Exception)
+            expected = "exception" if is_error else "class" if isinstance(value, type) else "function"
+            assert kind == ("data" if isinstance(value, int) else expected), name
+
+
+def texts_of_python() -> list[str]:
+    """The texts in the code, those of f-strings with a gap for each value."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                found.append("".join(v.value if isinstance(v, ast.Constant) else "\0" for v in node.values))
+    return found
+
+
+def texts_of_cpp() -> list[str]:
+    """The texts in the C++ code; those that follow each other with nothing between are one."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "cpp").rglob("*.cpp"))
+    joined = re.sub(r'"\s*\n\s*"', "", code)
+    return re.findall(r'"((?:[^"\\\n]|\\.)*)"', joined)
+
+
+def quoted() -> list[str]:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    return re.findall(r"^### `(.*)`$", page, re.MULTILINE)
+
+
+# Words that put messages together from parts.
+JOINTS = re.compile("…|; |expected |, found |must have ")
+
+
+def parts(message: str) -> list[str]:
+    """What a message says between the names and numbers."""
+    return [part.strip() for part in JOINTS.split(message) if re.search(r"\w{2}", part)]
+
+
+@pytest.mark.once(reason="looks at the sources")
+def test_quoted_messages_are_in_the_code() -> None:
+    texts = "\n".join(texts_of_python() + texts_of_cpp())
+    messages = quoted()
+    assert len(messages) > 25
+    assert len(set(messages)) == len(messages)
+    missing = [(m, part) for m in messages for part in parts(m) if part not in texts and part not in OF_JAX]
+    assert not missing
+    assert "needs a function made by jax.jit, nor" not in texts, "parts are looked for as a whole"
+
+
+def test_every_heading_of_a_message_is_looked_for() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^### ", page, re.MULTILINE)) == len(quoted())
+
+
+# What the table in derivatives.md says, as programs: the first words of its rows.
+X, V = np.linspace(0, 1, 3, dtype=np.float32), np.ones(3, np.float32)
+ROWS = {
+    "only calls": lambda f: f(X),
+    "`jax.grad`, `jax.vjp`": lambda f: (jax.grad(f)(X), jax.jacrev(f)(X), jax.value_and_grad(f)(X)),
+    "`jax.jvp`, `jax.jacfwd`": lambda f: (jax.jvp(f, (X,), (V,)), jax.jacfwd(f)(X)),
+    "`jax.grad` of `jax.grad`": lambda f: jax.jacrev(jax.jacrev(f))(X),
+    "`jax.hessian`": lambda f: jax.hessian(f)(X),
+    "Hessian-vector products": lambda f: jax.jvp(jax.grad(f), (X,), (V,)),
+    "the same in reverse mode": lambda f: jax.grad(lambda x: jax.grad(f)(x) @ V)(X),
+    "`jax.jvp` of `jax.jvp`": lambda f: jax.jvp(lambda x: jax.jvp(f, (x,), (V,))[1], (X,), (V,)),
+}
+
+
+def test_the_table_of_derivatives() -> None:
+    page = (DOCS / "guide" / "derivatives.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| (.*) \| (\d) \|$", page, re.MULTILINE)
+    exported = jaxexp.export(jax.jit(lambda x: (jax.numpy.sin(x) ** 2).sum()))(X)
+    loaded = [jaxexp.deserialize(exported.serialize(vjp_order=order)) for order in range(5)]
+    assert len(table) == len(ROWS)
+    for (row, order), (words, use) in zip(table, ROWS.items(), strict=True):
+        assert row.startswith(words)
+        use(loaded[int(order)].call)
+        if order != "0":
+            with pytest.raises(jaxexp.ExportError, match="VJP"):
+                use(loaded[int(order) - 1].call)

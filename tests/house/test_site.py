@@ -1,0 +1,185 @@
+"""The site of the documentation, built, and looked at in a browser: what a reader does there works."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.places import ROOT
+from tools import site
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the site and starts a browser"),
+    pytest.mark.once(reason="a site is the same with every JAX"),
+    pytest.mark.xdist_group("site"),
+]
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+WAIT = 120_000  # milliseconds, on a busy machine
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for module in ("sphinx", "furo", "myst_parser", "sphinx_copybutton"):
+        pytest.importorskip(module, reason="comes with the extra 'docs'")
+    folder = tmp_path_factory.mktemp("site") / "docs"
+    site.build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(built: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(built))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="comes with the extra 'docs'")
+    if CHROMIUM is None:
+        pytest.skip("this machine has no Chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def opened(browser: Any, url: str, viewport: dict[str, int] = DESK, **options: Any) -> Any:
+    context = browser.new_context(viewport=viewport, **options)
+    context.set_default_timeout(WAIT)
+    page = context.new_page()
+    page.goto(url)
+    return page
+
+
+def names(built: Path) -> list[str]:
+    return sorted(path.relative_to(built).as_posix() for path in built.rglob("*.html") if "_static" not in path.parts)
+
+
+def test_links(built: Path) -> None:
+    assert list(site.broken(built)) == []
+    assert any("docs.jax.dev" in link for link in site.others(built))
+    assert len(names(built)) > 40
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#there">2</a><a href="c.html">3</a>')
+    (tmp_path / "b.html").write_text('<p id="here"><script src="https://elsewhere.example/x.js"></script>')
+    assert list(site.broken(tmp_path)) == [
+        "a.html: b.html#there",
+        "a.html: c.html",
+        "b.html: https://elsewhere.example/x.js",
+    ]
+
+
+def test_search_finds_vmap(browser: Any, address: str) -> None:
+    page = opened(browser, f"{address}/index.html")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.fill("input[name=q]", "vmap")
+    page.press("input[name=q]", "Enter")
+    page.wait_for_selector("ul.search li a")
+    found = page.eval_on_selector_all("ul.search li a", "links => links.map(link => link.getAttribute('href'))")
+    assert any("guide/vmap.html" in link for link in found[:3])
+    assert all(url.startswith((address, "data:")) for url in asked), "nothing comes from elsewhere"
+    page.context.close()
+
+
+def test_code_is_copied_without_prompts_and_output(browser: Any, address: str) -> None:
+    page = opened(browser, f"{address}/guide/trust.html", permissions=["clipboard-read", "clipboard-write"])
+
+    def copied(block: str) -> str:
+        page.hover(f"{block} >> nth=0")
+        page.click(f"{block} >> nth=0 >> button.copybtn")
+        page.wait_for_selector("button.copybtn.success")
+        text: str = page.evaluate("navigator.clipboard.readText()")
+        page.wait_for_selector("button.copybtn.success", state="detached")
+        return text
+
+    assert copied(".highlight-python").startswith("import jax\n")
+    assert copied(".highlight-console").strip() == "jaxexp verify model.jaxexp | tail -n 1"
+    assert page.locator(".highlight-text button.copybtn").count() == 0
+    page.context.close()
+
+
+# What of a page is wider than the screen, and cannot be scrolled by itself.
+TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(element => {
+  if (element.getBoundingClientRect().right <= innerWidth + 1) return false;
+  for (let at = element; at.tagName != 'ARTICLE'; at = at.parentElement)
+    if (['auto', 'scroll'].includes(getComputedStyle(at).overflowX)) return false;
+  return true;
+}).map(element => element.outerHTML.slice(0, 80))"""
+
+
+def test_nothing_is_wider_than_a_phone(browser: Any, built: Path, address: str) -> None:
+    page = opened(browser, f"{address}/index.html", PHONE)
+    wide = {}
+    for name in names(built):
+        page.goto(f"{address}/{name}")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        wide[name] = page.evaluate(TOO_WIDE)
+    assert not {name: elements for name, elements in wide.items() if elements}
+    # So that the question would notice something.
+    page.evaluate("document.querySelector('article').insertAdjacentHTML('beforeend', '<p style=width:900px>-</p>')")
+    assert len(page.evaluate(TOO_WIDE)) == 1
+    page.context.close()
+
+
+# The contrast of two colours, as WCAG 2 has it.
+CONTRAST = """([selector]) => {
+  const light = colour => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(v => v / 255)
+      .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  return [...document.querySelectorAll(selector)].map(element => {
+    const [a, b] = [getComputedStyle(element).color, behind(element)].map(light).sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(browser: Any, address: str, scheme: str) -> None:
+    page = opened(browser, f"{address}/tutorial.html", color_scheme=scheme)
+    brightness = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
+    assert (brightness > 200) == (scheme == "light")
+    for selector in ("article p", "article h2", "article a.reference", ".highlight-text pre", ".highlight-python pre"):
+        found = page.evaluate(CONTRAST, [selector])
+        assert found, selector
+        assert min(found) > 4.5, selector
+    page.context.close()
+
+
+def test_the_first_page_fits_one_screen_up_to_the_way_in(browser: Any, address: str) -> None:
+    page = opened(browser, f"{address}/index.html")
+    assert page.locator("article a", has_text="ten minutes").bounding_box()["y"] < DESK["height"]
+    assert page.locator("article h2").first.bounding_box()["y"] < DESK["height"]
+    page.context.close()
+
+
+def test_the_contents_are_those_of_the_list(built: Path) -> None:
+    first = (built / "index.html").read_text(encoding="utf-8")
+    for heading in ("Start", "Models", "For contributors"):
+        assert f'<span class="caption-text">{heading}</span>' in first
+        assert f"## {heading}" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")

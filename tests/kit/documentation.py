@@ -1,0 +1,205 @@
+"""The code of the documentation, run as a reader would paste it.
+
+The blocks of a page run in their order, in one folder. A block of ``python`` sees what those before it have defined,
+unless ``<!-- new process -->`` stands above it. A ``text`` block below is what it prints: there ``...`` stands for
+anything. ``<!-- not run: REASON -->`` leaves a block out, and ``<!-- only on JAX 0.12 -->`` compares what it prints on
+that JAX and later ones only. In ``console`` blocks, lines that begin with ``$`` are commands, and the others what they
+print. Blocks in other languages are for the tests of those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kit.places import ROOT, WORKERS
+
+DOCS = ROOT / "docs"
+PROMPT = "$ "
+FENCE = re.compile(r"^( *)(```+)([\w{}:-]*)[^\n]*\n(.*?)^\1\2 *$", re.DOTALL | re.MULTILINE)
+NOTE = re.compile(r"<!-- (new process|not run|only on JAX)(?:: | |)(.*?) -->")
+RUN = ("python", "console")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """A block of a page.
+
+    Attributes:
+        place: the page and the line, for messages.
+        language: what stands behind the fence.
+        code: what is in it.
+        notes: what stands in comments above it.
+        printed: the text block that follows; None if there is none.
+    """
+
+    place: str
+    language: str
+    code: str
+    notes: Mapping[str, str]
+    printed: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.language in RUN and "not run" not in self.notes
+
+
+def all_pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))] if DOCS.exists() else []
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, those of text joined to the code that they follow."""
+    text = page.read_text(encoding="utf-8")
+    found: list[Block] = []
+    end = 0
+    for fence in FENCE.finditer(text):
+        between, end = text[end : fence.start()], fence.end()
+        indent, _, language, code = fence.groups()
+        code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
+        comments = between[len(re.sub(r"(?:\s*<!--[^>]*-->)*\s*\Z", "", between)) :]  # directly above
+        notes = dict(NOTE.findall(comments))
+        if language == "text" and "not run" not in notes:
+            assert found and found[-1].runs and found[-1].printed is None, f"{name_of(page)}: what prints {code!r}?"
+            found[-1] = dataclasses.replace(found[-1], printed=code, notes={**found[-1].notes, **notes})
+            continue
+        line = text.count("\n", 0, fence.start()) + 2
+        found.append(Block(f"{name_of(page)}:{line}", language, code, notes))
+    return found
+
+
+def processes(page: Path) -> list[list[Block]]:
+    """The blocks that run, by the processes that they run in."""
+    found: list[list[Block]] = [[]]
+    for block in filter(lambda block: block.runs, blocks(page)):
+        if "new process" in block.notes:
+            found.append([])
+        found[-1].append(block)
+    return [part for part in found if part]
+
+
+def needs_processes(page: Path) -> bool:
+    """Whether a page sets JAX up, or is a story of several processes from its first line to its last."""
+    return page.name == "tutorial.md" or any("jax.config.update(" in block.code for block in blocks(page) if block.runs)
+
+
+def libraries(page: Path) -> set[str]:
+    """What a page imports that does not come with jaxexp."""
+    code = "\n".join(block.code for block in blocks(page) if block.runs and block.language == "python")
+    found = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
+    return found - sys.stdlib_module_names - {"jax", "jaxexp", "numpy", "safetensors"}
+
+
+def programs(page: Path) -> set[str]:
+    """The programs that the commands of a page begin with."""
+    found = {
+        command.split()[0]
+        for block in blocks(page)
+        if block.runs and block.language == "console"
+        for command, _ in session(block.code)
+    }
+    return found - {"jaxexp", "python"}
+
+
+def run_here(page: Path, folder: Path) -> dict[str, Any]:
+    """Runs a page in this process, except for its commands. Returns the names that its last part has."""
+    names: dict[str, Any] = {}
+    with contextlib.chdir(folder):
+        for part in processes(page):
+            names = {"__name__": "__main__"}
+            for block in part:
+                run_block(block, names, folder)
+    return names
+
+
+def run_apart(page: Path, folder: Path) -> None:
+    """Runs a page in as many processes as it speaks of."""
+    for number in range(len(processes(page))):
+        command = [sys.executable, str(WORKERS / "documentation.py"), str(page), str(number)]
+        done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
+    if block.language == "console":
+        for command, printed in session(block.code):
+            found = run_command(command, folder)
+            assert alike(found, printed), f"{block.place}: {command}\nprints\n{found}\nand the page says\n{printed}"
+        return
+    out = io.StringIO()
+    code = compile(
+        "\n" * (int(block.place.rpartition(":")[2]) - 1) + block.code, block.place, "exec", dont_inherit=True
+    )
+    with contextlib.redirect_stdout(out):
+        exec(code, names)
+    if block.printed is not None and _is_compared(block):
+        assert alike(out.getvalue(), block.printed), f"{block.place} prints\n{out.getvalue()}"
+
+
+def _is_compared(block: Block) -> bool:
+    import jax
+
+    release = block.notes.get("only on JAX")
+    return release is None or jax.__version_info__ >= tuple(map(int, release.split(".")))
+
+
+def session(code: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with what it prints."""
+    command: str | None = None
+    printed: list[str] = []
+    for line in code.splitlines():
+        if command is not None and command.endswith("\\"):
+            command = command[:-1] + line.removeprefix("> ")
+        elif line.startswith(PROMPT):
+            if command is not None:
+                yield command, "\n".join(printed)
+            command, printed = line.removeprefix(PROMPT), []
+        else:
+            printed.append(line)
+    assert command is not None, "a console block without a command"
+    yield command, "\n".join(printed)
+
+
+def run_command(command: str, folder: Path) -> str:
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.stdout
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Programs of a page find ``jaxexp`` and ``python``, and print as where nobody looks."""
+    programs = folder.with_name(f"{folder.name}-bin")
+    if not programs.exists():
+        programs.mkdir()
+        for name, more in (("python", ""), ("jaxexp", " -m jaxexp")):
+            (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{more} "$@"\n')
+            (programs / name).chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LINES")}
+    path = os.pathsep.join([str(WORKERS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    own = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path, "COLUMNS": "100"}
+    return {**kept, **own, "NO_COLOR": "1", "JAX_PLATFORMS": "cpu", "LC_ALL": "C.UTF-8"}
+
+
+def alike(found: str, shown: str) -> bool:
+    """Whether a page shows what was printed; its ``...`` stands for anything, also for lines."""
+    parts = [re.escape(part) for part in "\n".join(map(str.rstrip, shown.strip().splitlines())).split("...")]
+    text = "\n".join(map(str.rstrip, found.strip().splitlines()))
+    return re.fullmatch(".*?".join(parts), text, re.DOTALL) is not None

@@ -1,0 +1,23 @@
+"""The pages about models of libraries, in the processes that they speak of: one with the library, one without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit import documentation as pages
+
+PAGES = [page for page in pages.all_pages() if pages.libraries(page)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=pages.name_of)
+@pytest.mark.processes(reason="one writes with the library, one reads without it")
+def test_page_of_a_library(page: Path, tmp_path: Path) -> None:
+    for library in sorted(pages.libraries(page)):
+        pytest.importorskip(library, reason="comes with the extra 'test', where its releases fit this JAX")
+    pages.run_apart(page, tmp_path)
+
+
+def test_there_are_pages_of_libraries() -> None:
+    assert {"equinox", "flax", "haiku", "optax"} <= set().union(*map(pages.libraries, PAGES))

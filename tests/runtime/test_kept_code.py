@@ -1,0 +1,184 @@
+"""Code that one process compiled and another one uses, from the command line and from C; and why it is not used."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import jaxexp
+from kit import runtime
+from kit.run_c import Library, RunError, pointer
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+    pytest.mark.usefixtures("plugin"),
+]
+
+X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+
+
+def written(path: Path, function: Any, *specs: Any, **how: Any) -> Path:
+    exported = jaxexp.export(jax.jit(function, **how))(*specs)
+    path.write_bytes(exported.serialize(vjp_order=1, compatibility=runtime.READER))
+    return path
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    np.save(tmp_path / "x.npy", X)
+    return written(tmp_path / "f.jaxexp", lambda x: jnp.tanh(x) @ x, jax.ShapeDtypeStruct(X.shape, X.dtype))
+
+
+@pytest.fixture
+def exe(tmp_path: Path) -> Path:
+    return tmp_path / "f.exe"
+
+
+def call(artifact: Path, *more: object, devices: int = 1) -> tuple[np.ndarray, str]:
+    """The result, and what the program says."""
+    out = artifact.with_suffix(".npy")
+    done = runtime.run(artifact, artifact.parent / "x.npy", "--out", out, *more, devices=devices)
+    assert done.returncode == 0, done.stderr
+    return np.load(out), done.stderr
+
+
+def save(artifact: Path, exe: Path, *more: object, devices: int = 1) -> None:
+    done = runtime.run(artifact, "--save-executable", exe, *more, devices=devices)
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_process_uses_the_code(artifact: Path, exe: Path) -> None:
+    save(artifact, exe)
+    found, said = call(artifact, "--executables", exe)
+    assert said == ""
+    np.testing.assert_array_equal(found, call(artifact)[0])
+
+
+def test_one_file_has_several_functions_and_their_vjps(artifact: Path, exe: Path, tmp_path: Path) -> None:
+    other = written(tmp_path / "g.jaxexp", lambda x: x + 1, jax.ShapeDtypeStruct(X.shape, X.dtype))
+    save(artifact, exe)
+    save(artifact, exe, "--vjp", 1)
+    save(other, exe)
+    for function in (artifact, other):
+        found, said = call(function, "--executables", exe)
+        assert said == ""
+        np.testing.assert_array_equal(found, call(function)[0])
+
+
+def test_python_reads_the_file_and_does_not_use_the_code(artifact: Path, exe: Path) -> None:
+    save(artifact, exe)
+    model = jaxexp.load(artifact, executables=exe)
+    np.testing.assert_allclose(model.call(X), np.tanh(X) @ X, rtol=1e-5, atol=1e-5)
+    assert not any(one.used for one in model.executables)
+    model.precompile(into=exe)  # both kinds in one file
+    assert call(artifact, "--executables", exe)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [("XLA_FLAGS", "--xla_cpu_enable_fast_math=true", "XLA_FLAGS: compiled for none")],
+)
+def test_other_flags_are_named(
+    artifact: Path, exe: Path, variable: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    save(artifact, exe)
+    monkeypatch.setenv(variable, value)
+    found, said = call(artifact, "--executables", exe)
+    assert why in said
+    np.testing.assert_allclose(found, np.tanh(X) @ X, rtol=1e-5, atol=1e-5)
+
+
+def test_other_numbers_of_devices_are_named(artifact: Path, exe: Path) -> None:
+    save(artifact, exe)
+    assert "plugin options: compiled for cpu_device_count=1" in call(artifact, "--executables", exe, devices=2)[1]
+
+
+def test_shardings_come_from_the_file(tmp_path: Path, exe: Path) -> None:
+    mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    rows = NamedSharding(mesh, PartitionSpec("d"))
+    np.save(tmp_path / "x.npy", X)
+    spec = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    artifact = written(tmp_path / "f.jaxexp", lambda x: jnp.sin(x).sum(0), spec, in_shardings=rows)
+    save(artifact, exe, devices=2)
+    found, said = call(artifact, "--executables", exe, devices=2)
+    assert said == ""
+    np.testing.assert_allclose(found, np.sin(X).sum(0), rtol=1e-5, atol=1e-5)
+    assert "compile options" in call(artifact, "--executables", exe, "--device", 1, "--device", 0, devices=2)[1]
+
+
+def test_damage_is_named_and_harmless(artifact: Path, exe: Path) -> None:
+    save(artifact, exe)
+    intact = exe.read_bytes()
+    expected, _ = call(artifact)
+    for place in range(0, len(intact), max(1, len(intact) // 60)):
+        exe.write_bytes(intact[:place] + bytes([intact[place] ^ 255]) + intact[place + 1 :])
+        np.testing.assert_array_equal(call(artifact, "--executables", exe)[0], expected)
+    for size in (0, 63, 64, 127, len(intact) // 2, len(intact) - 1):
+        exe.write_bytes(intact[:size])
+        found, said = call(artifact, "--executables", exe)
+        assert "is not used" in said
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_missing_file_is_refused(artifact: Path, tmp_path: Path) -> None:
+    done = runtime.run(artifact, tmp_path / "x.npy", "--executables", tmp_path / "missing.exe")
+    assert done.returncode == 1 and "missing.exe" in done.stderr
+
+
+def test_something_else_is_not_overwritten(artifact: Path, tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("not executables")
+    done = runtime.run(artifact, "--save-executable", other)
+    assert done.returncode == 1 and "a file of executables" in done.stderr
+    assert other.read_text() == "not executables"
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("devices", ctypes.c_void_p),
+        ("device_count", ctypes.c_size_t),
+        ("executables", ctypes.c_char_p),
+    )
+
+
+def test_from_c(installed: Path, plugin: Path, artifact: Path, exe: Path) -> None:
+    library = Library(next(installed.glob("lib*/libjaxexp-c.so")))
+    library.c.jaxexp_load_with.restype = ctypes.c_void_p
+    library.c.jaxexp_why_compiled.restype = ctypes.c_char_p
+    own = library.runtime(plugin)
+    writer = library.load(own, artifact)
+    library.checked("save_executable", pointer(writer), str(exe).encode())
+
+    def loaded(**fields: Any) -> ctypes.c_void_p:
+        options = _Options(**{"size": ctypes.sizeof(_Options), "executables": str(exe).encode(), **fields})
+        return ctypes.c_void_p(
+            library.checked("load_with", pointer(own), str(artifact).encode(), ctypes.byref(options))
+        )
+
+    function = loaded()
+    library.checked("compile", function)
+    assert library.c.jaxexp_why_compiled(function) == b""
+    library.c.jaxexp_function_free(function)
+    with pytest.raises(RunError, match="size of the options"):
+        loaded(size=0)
+    exe.write_bytes(b"")
+    function = loaded()
+    library.checked("compile", function)
+    assert b"an empty file" in library.c.jaxexp_why_compiled(function)
+    library.c.jaxexp_function_free(function)
+
+
+def test_the_command_says_what_it_takes() -> None:
+    said = subprocess.run([runtime.RUN, "--help"], capture_output=True, text=True).stdout
+    assert "--save-executable FILE" in said and "--executables FILE" in said

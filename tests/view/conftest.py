@@ -1,0 +1,91 @@
+"""Artifacts whose pages are looked at, and how pages are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxexp
+from jaxexp._cli import start
+from kit.corpus import arr, mesh, spec
+from kit.pages import HOSTILE_NAME
+
+LAYERS = 2
+
+
+def scoped(params, x):
+    for i, layer in enumerate(params):
+        with jax.named_scope(f"layer{i}"):
+            with jax.named_scope("attention"):
+                x = jax.nn.softmax(x @ layer["w"])
+            with jax.named_scope("mlp"):
+                x = jax.nn.relu(x @ layer["v"])
+    return jax.lax.fori_loop(0, 3, lambda i, x: x * 0.5, x)
+
+
+def scoped_arguments():
+    return [{"w": arr(4, 4), "v": arr(4, 4)} for _ in range(LAYERS)], spec((2, 4))
+
+
+def with_hostile_names() -> jaxexp.Exported:
+    def plus(tree):
+        with jax.named_scope(HOSTILE_NAME.replace("/", "_")):
+            return {key: value + 1 for key, value in tree.items()}
+
+    plus.__name__ = HOSTILE_NAME
+    return jaxexp.export(jax.jit(plus))({HOSTILE_NAME: 1.0})
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory) -> Path:
+    """Artifacts, to be read only."""
+    folder = tmp_path_factory.mktemp("artifacts")
+    jaxexp.export(jax.jit(scoped))(*scoped_arguments()).save(folder / "scoped.jaxexp", vjp_order=2)
+
+    def other(params, x):
+        return scoped(params, x), jnp.linalg.cholesky(params[0]["w"])
+
+    params, x = scoped_arguments()
+    params[1]["v"] = arr(4, 6)
+    jaxexp.export(jax.jit(other))(params, x).save(folder / "other.jaxexp")
+    on = NamedSharding(mesh((4, 2), ("x", "y")), P("x", "y"))
+    jaxexp.export(jax.jit(lambda a, b: {"c": a + b}, in_shardings=(on, None), donate_argnums=0))(
+        spec((8, 4)), spec((8, 4))
+    ).save(folder / "sharded.jaxexp")
+    weights = {"large": np.ones((64, 64), np.float32), "small": np.ones((64, 32), np.float32)}
+    jaxexp.export(jax.jit(lambda x: x @ weights["large"] @ weights["small"]), weights=weights)(spec((2, 64))).save(
+        folder / "bound.jaxexp"
+    )
+    with_hostile_names().save(folder / "hostile.jaxexp", metadata={HOSTILE_NAME: HOSTILE_NAME})
+
+    def long(x):
+        for i in range(700):
+            x = jnp.sin(x) * i + x
+        return x
+
+    jaxexp.export(jax.jit(long))(spec((4,))).save(folder / "long.jaxexp")
+    with jaxexp.Archive.create(folder / "fleet.zip") as archive:
+        archive.add("nested/scoped", (folder / "scoped.jaxexp").read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pages(folder) -> Callable[..., str]:
+    """Makes the page of an artifact, or of two, once."""
+    made: dict[tuple[str, ...], str] = {}
+
+    def page(*names: str) -> str:
+        if names not in made:
+            path = folder / f"{'-'.join(names).replace('/', '_')}.html"
+            assert start.main(["view", *(str(folder / name) for name in names), "-o", str(path)]) == 0
+            made[names] = path.read_text(encoding="utf-8")
+        return made[names]
+
+    return page

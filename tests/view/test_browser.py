@@ -1,0 +1,284 @@
+"""The page of `jaxexp view` in a real browser: what it draws, what it answers to, and that nothing of others runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.pages import HOSTILE_NAME
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives a browser, is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow(reason="starts a browser"),
+    pytest.mark.once(reason="a page does not depend on JAX"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look with"),
+]
+# Screenshots to look at, where this names a folder.
+LOOK = os.environ.get("JAXEXP_SCREENSHOTS")
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, pages, folder, request) -> Iterator[Any]:
+    """Opens the page of an artifact. At the end nothing may have gone wrong in it, nor any request have been sent."""
+    contexts, wrong = [], []
+
+    def open_(*names: str, **options: Any) -> Any:
+        pages(*names)
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("request", lambda asked: asked.url.startswith("file:") or wrong.append(asked.url))
+        page.goto((folder / f"{'-'.join(names).replace('/', '_')}.html").as_uri())
+        return page
+
+    yield open_
+    if LOOK:
+        for number, context in enumerate(contexts):
+            name = f"{request.node.name}{number}".replace("/", "_")
+            context.pages[0].screenshot(path=Path(LOOK) / f"{name}.png", full_page=True)
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def titles(page) -> list[str]:
+    return page.locator("#canvas .node > .title").all_text_contents()
+
+
+def node(page, title: str):
+    return page.locator("#canvas .node", has=page.locator(f":scope > .title:text-is('{title}')")).first
+
+
+def test_draws_shardings_on_the_mesh(opened) -> None:
+    page = opened("sharded.jaxexp")
+    assert page.locator("figure svg rect.part").count() == 8
+    assert page.locator("figure svg").first.bounding_box()["width"] > 80
+    assert page.locator(".note", has_text="donated").is_visible()
+    assert titles(page) == ["2 arguments", "add", "result"]
+    assert "float32[8,4]" in page.locator("#canvas .edges text").all_text_contents()
+
+
+def test_folds_by_scopes_and_has_a_tab_for_each_vjp(opened) -> None:
+    page = opened("scoped.jaxexp")
+    tabs = page.get_by_role("tab")
+    assert tabs.all_text_contents() == ["scoped", "VJP 1", "VJP 2"]
+    page.locator("#none").click()
+    assert {"layer0", "layer1", "while", "result"} < {*titles(page)}
+    assert "dot_general" not in titles(page)
+    node(page, "layer0").dblclick()
+    assert {"attention", "mlp"} < {*titles(page)}
+    node(page, "attention").dblclick()
+    assert "dot_general" in titles(page)
+    assert node(page, "attention").get_attribute("aria-expanded") == "true"
+    node(page, "layer0").locator(".fold").first.click()
+    assert "dot_general" not in titles(page)
+    tabs.nth(1).click()
+    assert tabs.nth(1).get_attribute("aria-selected") == "true"
+    assert any("cotangent of result" in title for title in titles(page))
+    page.locator("#all").click()
+    assert len(titles(page)) > 60
+
+
+def test_nodes_of_a_level_do_not_overlap(opened) -> None:
+    page = opened("scoped.jaxexp")
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        page.locator("#all").click()
+        overlaps = page.evaluate(
+            """() => {
+              const wrong = [];
+              for (const level of new Set(view.shown.map(({above}) => above))) {
+                const nodes = view.shown.filter(({above}) => above === level).map(({node}) => node);
+                for (const a of nodes) for (const b of nodes) {
+                  if (a !== b && a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h) {
+                    wrong.push([a.title, b.title]);
+                  }
+                }
+              }
+              for (const {node, above} of view.shown) {
+                if (above && (node.x < -0.5 || node.x + node.w > above.node.w || node.y + node.h > above.node.h)) {
+                  wrong.push([node.title, above.node.title]);
+                }
+              }
+              return wrong;
+            }"""
+        )
+        assert overlaps == []
+
+
+def test_texts_stay_inside_of_their_nodes(opened) -> None:
+    page = opened("scoped.jaxexp")
+    page.locator("#all").click()
+    outside = page.evaluate(
+        """() => view.shown.filter(({group}) => [...group.querySelectorAll(":scope > text")].some(
+             (text) => text.getBBox().x + text.getBBox().width > group.firstChild.getBBox().width)).length"""
+    )
+    assert outside == 0
+
+
+def test_search_leads_into_functions(opened) -> None:
+    page = opened("scoped.jaxexp")
+    page.locator("#none").click()
+    page.keyboard.press("/")
+    page.keyboard.type("maximum relu")
+    assert page.locator("#found .hit").count() == 1
+    page.locator("#found .hit").click()
+    assert page.locator("#about h3").text_content() == "maximum"
+    assert "relu" in page.locator("#about").text_content()
+    assert page.locator(".node.chosen > .title").text_content() == "maximum"
+    page.locator("#search").fill("layer1/attention exponential")
+    page.locator("#found .hit").click()
+    assert "layer1/attention" in page.locator("#about").text_content()
+    assert "conftest.py:" in page.locator("#about").text_content()
+
+
+def test_keyboard(opened) -> None:
+    page = opened("scoped.jaxexp")
+    page.locator("#none").click()
+    node(page, "layer0").focus()
+    node(page, "layer0").click()
+    page.keyboard.press("Enter")
+    assert "attention" in titles(page)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    inside = page.locator("#about h3").text_content()
+    assert inside in ("attention", "mlp")
+    page.keyboard.press("Escape")
+    assert page.locator("#about h3").text_content() == "layer0"
+    page.keyboard.press(" ")
+    assert "attention" not in titles(page)
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#about h3").text_content() == "layer1"
+    before = page.locator("#canvas").bounding_box()["width"]
+    page.keyboard.press("+")
+    assert page.locator("#canvas").bounding_box()["width"] > before
+
+
+def test_a_long_module_opens_at_once(browser, opened, folder) -> None:
+    """Reading, laying out and drawing 2,000 operations takes less than two seconds of the page's thread."""
+    page = opened("long.jaxexp")
+    assert page.evaluate("() => view.modules[0].root.ops.length") > 2_000
+    assert 10 < len(titles(page)) < 200
+    node(page, "part 3").dblclick()
+    assert "sine" in titles(page)
+    context = browser.new_context()
+    measured = context.new_page()
+    tools = context.new_cdp_session(measured)
+    tools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    measured.goto((folder / "long.jaxexp.html").as_uri())
+    found = {metric["name"]: metric["value"] for metric in tools.send("Performance.getMetrics")["metrics"]}
+    context.close()
+    assert 0.001 < found["TaskDuration"] < 2
+
+
+def test_hostile_names_run_nothing(opened) -> None:
+    page = opened("hostile.jaxexp")
+    shown = HOSTILE_NAME.replace("\u202e", "\\u202e")
+    assert page.title() == f"{shown} · jaxexp"
+    assert page.locator("h1").text_content() == shown
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    page.locator("#search").fill("add")
+    page.locator("#found .hit").first.click()
+    assert page.locator("img").count() == 0
+
+
+def test_scripts_of_others_are_refused(browser, pages, folder) -> None:
+    """Even a script that got into the page would not run."""
+    pages("sharded.jaxexp")
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((folder / "sharded.jaxexp.html").as_uri())
+    blocked = page.evaluate(
+        """() => new Promise((done) => {
+             document.addEventListener("securitypolicyviolation", (event) => done(event.effectiveDirective));
+             const script = document.createElement("script");
+             script.textContent = "document.title = 'run'";
+             document.body.append(script);
+           })"""
+    )
+    assert blocked == "script-src-elem"
+    assert page.title() != "run"
+    context.close()
+
+
+def test_differences_in_colour(opened) -> None:
+    page = opened("scoped.jaxexp", "other.jaxexp")
+    assert page.get_by_role("tab", selected=True).text_content() == "new: other"
+    page.locator("#all").click()
+    assert page.locator("#canvas .node.added").count() > 0
+    assert page.locator("#canvas .node.removed").count() == 0
+    page.get_by_role("tab").first.click()
+    page.locator("#all").click()
+    assert page.locator("#canvas .node.removed").count() > 0
+    background = "(element) => getComputedStyle(element).backgroundColor"
+    assert (
+        len({page.locator(f".leaf.{state}").first.evaluate(background) for state in ("added", "removed", "changed")})
+        == 3
+    )
+
+
+@pytest.mark.parametrize("name", ["scoped.jaxexp", "sharded.jaxexp", "bound.jaxexp", "hostile.jaxexp", "long.jaxexp"])
+def test_phone(opened, name: str) -> None:
+    page = opened(name, viewport=PHONE, has_touch=True, is_mobile=True)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+    for section in page.locator("section").all():
+        assert section.bounding_box()["width"] <= PHONE["width"]
+
+
+def luminance(colour: list[int]) -> float:
+    parts = [c / 255 for c in colour]
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(opened, scheme: str) -> None:
+    """WCAG's contrast of 4.5 between texts and the page, in light and dark."""
+    page = opened("sharded.jaxexp", color_scheme=scheme)
+    colour = """(element, name) => {
+      const pen = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+      pen.fillStyle = getComputedStyle(document.body).backgroundColor;
+      pen.fillRect(0, 0, 1, 1);
+      pen.fillStyle = getComputedStyle(element)[name];
+      pen.fillRect(0, 0, 1, 1);
+      return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    }"""
+    paper = luminance(page.locator("body").evaluate(colour, "backgroundColor"))
+    assert (paper < 0.1) == (scheme == "dark")
+    for selector in ("h1", "dt", "dd", ".type", ".spec", ".size", "figcaption", ".bar a"):
+        ink = luminance(page.locator(selector).first.evaluate(colour, "color"))
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, selector
+
+
+def test_print(opened, tmp_path) -> None:
+    page = opened("scoped.jaxexp", color_scheme="dark")
+    folded = page.locator("details:not([open])").count()
+    assert folded > 0
+    page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator("details:not([open])").count() == 0
+    assert not page.locator(".tools").is_visible()
+    assert page.locator("#canvas").is_visible()
+    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.emulate_media(media="screen")
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() == folded
+    assert page.pdf(path=tmp_path / "page.pdf")[:4] == b"%PDF"

@@ -1,0 +1,133 @@
+"""The page of `jaxexp view` without a browser: its parts, its size, and that names in it are only data."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+import pytest
+
+from jaxexp._view import graph
+from kit.pages import HOSTILE_NAME, Page
+
+ALL = ["scoped.jaxexp", "sharded.jaxexp", "bound.jaxexp", "hostile.jaxexp", "long.jaxexp", "fleet.zip::nested/scoped"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_page_is_whole_and_loads_nothing(pages, name: str) -> None:
+    text = pages(name)
+    page = Page(text)
+    assert page.problems == []
+    assert not {"link", "img", "iframe", "object", "base", "form"} & {*page.names()}
+    for element, attributes in page.elements:
+        assert not any(key.startswith("on") or key in ("src", "style", "srcdoc") for key in attributes), element
+        assert attributes.get("href", "#").startswith("#")
+    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", page.inside("style") + page.inside("script"))
+    assert "fetch(" not in page.inside("script")
+    assert len(text) < 300_000
+
+
+def test_only_its_own_script_and_styles_are_allowed(pages) -> None:
+    page = Page(pages("scoped.jaxexp"))
+    (policy,) = (a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    for kind in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.inside(kind).encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+def test_hostile_names_are_data(pages) -> None:
+    text = pages("hostile.jaxexp")
+    page = Page(text)
+    assert page.names().count("script") == 2
+    assert page.problems == []
+    shown = HOSTILE_NAME.replace("\u202e", "\\u202e")
+    assert page.text.count(shown) >= 4, "title, head, argument and metadata"
+    assert "\u202e" not in text
+    module = page.data()["modules"][0]
+    assert module["label"] == shown
+    assert any("onerror" in scope for scope in module["texts"])
+    assert text.count("<script") == 2
+    assert "</script><script>document" not in text
+
+
+def test_signature(pages) -> None:
+    page = Page(pages("sharded.jaxexp"))
+    for part in ("float32[8,4]", "128 bytes", "P('x', 'y')", "donated", "['c']", "Mesh('x': 4, 'y': 2)", "8 ÷ 4"):
+        assert part in page.text
+    parts = [a for name, a in page.elements if name == "rect" and (a.get("class") or "").startswith("part")]
+    assert len(parts) == 8, "one for each device"
+    assert "donated" not in Page(pages("scoped.jaxexp")).text
+
+
+def test_weights(pages) -> None:
+    page = Page(pages("bound.jaxexp"))
+    assert "2 weights" in page.text
+    areas = [a for name, a in page.elements if name == "rect" and (a.get("class") or "").startswith("area")]
+    sizes = sorted(float(a["width"] or 0) * float(a["height"] or 0) for a in areas)
+    assert sizes[1] / sizes[0] == pytest.approx(2, rel=0.02)
+
+
+def test_sections(pages) -> None:
+    page = Page(pages("scoped.jaxexp"))
+    assert {"overview", "signature", "module", "derivatives", "readers", "trust"} <= page.ids()
+    assert "differences" not in page.ids()
+    assert "Derivatives of a loaded function work up to order 2." in page.text
+    assert "loads it" in page.text
+    assert "refuses it" in page.text
+    other = Page(pages("other.jaxexp"))
+    assert "lapack_spotrf_ffi" in other.text
+    assert "JAX promises to keep it stable" in other.text
+
+
+def test_modules_are_data(pages) -> None:
+    modules = Page(pages("scoped.jaxexp")).data()["modules"]
+    assert [module["label"] for module in modules] == ["scoped", "VJP 1", "VJP 2"]
+    first = modules[0]
+    assert first["labels"] == ["args[0][0]['v']", "args[0][0]['w']", "args[0][1]['v']", "args[0][1]['w']", "args[1]"]
+    assert modules[1]["labels"][-1] == "cotangent of result"
+    assert "layer1/attention" in first["texts"]
+    assert any(re.search(r"conftest\.py:\d+ in scoped$", text) for text in first["texts"])
+
+
+def test_member_of_an_archive_is_the_same_artifact(pages) -> None:
+    one, other = Page(pages("scoped.jaxexp")), Page(pages("fleet.zip::nested/scoped"))
+    assert one.data() == other.data()
+    assert "fleet.zip::nested/scoped" in other.text
+
+
+def test_two_artifacts(pages) -> None:
+    page = Page(pages("scoped.jaxexp", "other.jaxexp"))
+    assert "differences" in page.ids()
+    states = [a.get("class") for name, a in page.elements if (a.get("class") or "").startswith("leaf ")]
+    assert {"leaf changed", "leaf added", "leaf removed"} == {*states}
+    assert {"ins", "del"} <= {*page.names()}
+    modules = page.data()["modules"]
+    assert [module["side"] for module in modules] == [0, 0, 0, 1]
+    marks = [sum(len(operation) > 7 for operation in dict(module["functions"])["main"]["o"]) for module in modules]
+    assert marks[0] > 0
+    assert marks[3] > 0
+    assert all(mark < len(dict(module["functions"])["main"]["o"]) for mark, module in zip(marks, modules, strict=True))
+
+
+def test_an_artifact_beside_itself(pages) -> None:
+    page = Page(pages("scoped.jaxexp", "scoped.jaxexp"))
+    assert "The two artifacts are the same." in page.text
+    assert not [a for _, a in page.elements if (a.get("class") or "").startswith("leaf ")]
+    for module in page.data()["modules"]:
+        assert all(len(operation) < 8 for _, block in module["functions"] for operation in block["o"])
+
+
+def test_a_long_module_is_counted_and_not_drawn(folder, tmp_path, monkeypatch) -> None:
+    from jaxexp._cli import start
+
+    monkeypatch.setattr(graph, "MOST_OPERATIONS", 1000)
+    path = tmp_path / "page.html"
+    assert start.main(["view", str(folder / "long.jaxexp"), "-o", str(path)]) == 0
+    page = Page(path.read_text(encoding="utf-8"))
+    (module,) = page.data()["modules"]
+    assert "functions" not in module
+    assert "A page has room for 1,000" in module["why"]
+    assert "700" in page.text, "sines are counted"
