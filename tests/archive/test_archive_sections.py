@@ -183,11 +183,14 @@ class TestWhatIsProven:
             archive.add("b", blob("tpu"))
         data = path.read_bytes()
         for position in (0, first):
-            for at in range(position, position + len(_native.archive_section_head(position))):
+            before = _native.archive_section_head(position)
+            for at in range(position, position + len(before)):
                 damaged = bytearray(data)
                 damaged[at] ^= 1 << at % 8
+                # With the byte from before, it is a head that was half written when the append was interrupted.
+                unfinished = position == first and damaged[at] == before[at - position]
                 try:
-                    assert list(Archive.open(io.BytesIO(damaged))) == ["a", "b"]
+                    assert list(Archive.open(io.BytesIO(damaged))) == (["a"] if unfinished else ["a", "b"])
                 except DeserializationError as error:
                     assert "damaged" in str(error)
 

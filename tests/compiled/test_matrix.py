@@ -50,7 +50,7 @@ def reasons(states: dict[str, list[Any]]) -> set[str]:
     return {"" if why is None else why.split(":")[0] for whys in states.values() for why in whys}
 
 
-@pytest.mark.processes
+@pytest.mark.processes(reason="another process is what code is kept for")
 def test_code_of_the_same_machine_is_used(written: Path, subprocess_env: Environment) -> None:
     states = work("check", written, env=subprocess_env(**flags(2)))
     assert reasons(states) == {""}
@@ -64,23 +64,23 @@ def test_code_of_the_same_machine_is_used(written: Path, subprocess_env: Environ
     }
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.slow(reason="each starts a process or more, which import JAX")
+@pytest.mark.processes(reason="another process is what code is kept for")
 @pytest.mark.parametrize("devices", [1, 8])
 def test_other_numbers_of_devices(written: Path, devices: int, subprocess_env: Environment) -> None:
     states = work("check", written, env=subprocess_env(**flags(devices)))
     assert reasons(states) == {"XLA_FLAGS"}
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.slow(reason="each starts a process or more, which import JAX")
+@pytest.mark.processes(reason="another process is what code is kept for")
 @pytest.mark.parametrize("flag", ["--xla_cpu_max_isa=SSE4_2", "--xla_cpu_enable_fast_math=true"])
 def test_other_flags(written: Path, flag: str, subprocess_env: Environment) -> None:
     states = work("check", written, env=subprocess_env(**flags(2, flag)))
     assert reasons(states) == {"XLA_FLAGS"}
 
 
-@pytest.mark.processes
+@pytest.mark.processes(reason="another process is what code is kept for")
 def test_other_options_of_the_compiler(written: Path, subprocess_env: Environment) -> None:
     states = work("check", written, env=subprocess_env(**flags(2), JAX_DISABLE_MOST_OPTIMIZATIONS="true"))
     assert reasons(states) == {"compile options"}
@@ -91,8 +91,8 @@ def other_pythons() -> list[str]:
     return [python for python in os.environ.get("JAXEXP_PYTHONS", "").split(os.pathsep) if python]
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.slow(reason="each starts a process or more, which import JAX")
+@pytest.mark.processes(reason="another process is what code is kept for")
 def test_other_releases_of_jax(written: Path, subprocess_env: Environment) -> None:
     if not other_pythons():
         pytest.skip("no other Python is named: JAXEXP_PYTHONS=/path/to/python3.11:/path/to/python3.12")
@@ -106,8 +106,8 @@ def test_other_releases_of_jax(written: Path, subprocess_env: Environment) -> No
     assert "" in reasons(states)
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.slow(reason="each starts a process or more, which import JAX")
+@pytest.mark.processes(reason="another process is what code is kept for")
 @pytest.mark.parametrize("processor", ["Haswell", "max"])
 def test_other_processors(written: Path, processor: str, subprocess_env: Environment) -> None:
     qemu = shutil.which("qemu-x86_64-static") or shutil.which("qemu-x86_64") or os.environ.get("JAXEXP_QEMU")
@@ -118,15 +118,15 @@ def test_other_processors(written: Path, processor: str, subprocess_env: Environ
     assert reasons(states) == {"processor"}
 
 
-@pytest.mark.processes
+@pytest.mark.processes(reason="another process is what code is kept for")
 def test_damaged_files(written: Path, subprocess_env: Environment) -> None:
     outcomes = work("damage", written, 1, 60, env=subprocess_env(**flags(2)))
     assert sum(outcomes.values()) == 60
     assert outcomes["refused"] > 0 and outcomes["not used"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.slow(reason="each starts a process or more, which import JAX")
+@pytest.mark.processes(reason="another process is what code is kept for")
 def test_many_damaged_files(written: Path, subprocess_env: Environment) -> None:
     outcomes = work("damage", written, 2, 3000, env=subprocess_env(**flags(2)))
     assert sum(outcomes.values()) == 3000

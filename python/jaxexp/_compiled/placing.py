@@ -140,7 +140,8 @@ def _has_default_memory(sharding: Any) -> bool:
 
 
 def _default_device() -> Any:
-    device = jax.config.jax_default_device
+    config: Any = jax.config  # whose types do not name what it has
+    device = config.jax_default_device
     if isinstance(device, str):
         return jax.local_devices(backend=device)[0]
     return jax.local_devices()[0] if device is None else device

@@ -45,7 +45,8 @@ def compiling_anew() -> Generator[None]:
     """Inside, JAX's persistent cache is not used: code that comes from there, or from a file of ours, runs here, but
     what XLA makes of it, asked to serialize it, does not run anywhere.
     """
-    if jax.config.jax_compilation_cache_dir is None or not jax.config.jax_enable_compilation_cache:
+    config: Any = jax.config  # whose types do not name what it has
+    if config.jax_compilation_cache_dir is None or not config.jax_enable_compilation_cache:
         yield
         return
     _set_cache(False)
