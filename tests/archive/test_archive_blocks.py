@@ -21,7 +21,14 @@ def old(path: Path) -> Path:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("begin", [Archive.create, Archive.append])
-@pytest.mark.parametrize("change", [lambda archive: archive.add("b", blob()), lambda archive: archive.remove("a")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda archive: archive.add("b", blob()),
+        lambda archive: archive.add_file("b", "missing.jaxexp"),
+        lambda archive: archive.remove("a"),
+    ],
+)
 def test_changes_without_a_block_are_refused(old: Path, begin: Callable, change: Callable) -> None:
     before = old.read_bytes()
     with pytest.raises(ExportError, match=rf"with Archive\.{begin.__name__}\('.*fleet.zip'\) as archive:"):

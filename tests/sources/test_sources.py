@@ -210,6 +210,22 @@ def test_verify_reads_the_weights_beside(tmp_path) -> None:
         jaxexp.verify(path)
 
 
+def test_weights_in_an_archive(tmp_path) -> None:
+    weights = {"w": np.eye(3, dtype=np.float32)}
+    function = jaxexp.export(jax.jit(lambda w, x: x @ w["w"]))(weights, X).bind(weights)
+    path = tmp_path / "fleet.zip"
+    with jaxexp.Archive.create(path) as archive:
+        archive.add("model", function)
+    np.testing.assert_array_equal(jaxexp.load(f"{path}::model", verify=True).call(X), X)
+    assert [weight.name for weight in jaxexp.inspect(f"{path}::model").weights] == ["w"]
+    jaxexp.verify(f"{path}::model")
+    data = bytearray(path.read_bytes())
+    data[data.index(weights["w"].tobytes())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(jaxexp.DeserializationError, match="tensor 'w': expected bytes with the digest"):
+        jaxexp.verify(f"{path}::model")
+
+
 def test_a_member_whose_bytes_are_others(folder, tmp_path) -> None:
     """Its own digests may be right: those of the archive are compared, too."""
     archive = tmp_path / "fleet.zip"
