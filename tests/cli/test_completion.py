@@ -37,7 +37,7 @@ def test_commands_options_and_files(offered) -> None:
     assert offered("jaxexp in") == ["plain,inspect"]
     assert offered("jaxexp archive ") == ["plain,compact", "plain,rm"]
     assert "plain,--include" in offered("jaxexp verify --i")
-    assert offered("jaxexp inspect fle") == ["file,fle"]
+    assert offered("jaxexp inspect flee") == ["file,flee"]
     assert offered("jaxexp completion z") == ["plain,zsh"]
 
 
