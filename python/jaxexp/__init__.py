@@ -31,18 +31,18 @@ _HOMES = {
     "Summary": "_archive.summary",
     "SymbolicScope": "_jax",
     "UnsupportedError": "_errors",
-    "compatibility": "_compat.compatibility",
+    "compatibility": "_sources.releases",
     "default_export_platform": "_export.export",
     "deserialize": "_read.load",
     "export": "_export.export",
-    "inspect": "_artifact.inspect",
+    "inspect": "_sources.inspect",
     "install": "_compat.install",
     "is_symbolic_dim": "_jax",
-    "load": "_read.load",
+    "load": "_sources.load",
     "load_many": "_read.many",
     "maximum_supported_calling_convention_version": "_function.convention:NEWEST_VERSION",
     "maximum_supported_serialization_version": "_function.convention:NEWEST_VERSION",  # its name before 2024
-    "migrate": "_compat.migrate",
+    "migrate": "_sources.releases",
     "minimum_supported_calling_convention_version": "_function.convention:OLDEST_VERSION",
     "minimum_supported_serialization_version": "_function.convention:OLDEST_VERSION",  # its name before 2024
     "prefetch": "_call.prefetch",
@@ -52,6 +52,7 @@ _HOMES = {
     "symbolic_dim_bounds": "_jax",
     "symbolic_shape": "_jax",
     "uninstall": "_compat.install",
+    "verify": "_sources.verify",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  # it is written out in the stub
@@ -70,7 +71,8 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What is public. Modules of the standard library that are imported above are not."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def _meet_jax() -> None:

@@ -3,7 +3,6 @@ from ._archive.archive import Archive as Archive
 from ._archive.handle import Handle as Handle
 from ._archive.summary import Summary as Summary
 from ._archive.writer import ArchiveWriter as ArchiveWriter
-from ._artifact.inspect import inspect as inspect
 from ._artifact.inspection import Inspection as Inspection
 from ._bound.bound import BoundExported as BoundExported
 from ._call.prefetch import prefetch as prefetch
@@ -11,10 +10,8 @@ from ._codec.generic_node import GenericNode as GenericNode
 from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
 from ._codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
 from ._compat.compatibility import Compatibility as Compatibility
-from ._compat.compatibility import compatibility as compatibility
 from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
-from ._compat.migrate import migrate as migrate
 from ._compiled.executables import Executable as Executable
 from ._errors import DeserializationError as DeserializationError
 from ._errors import ExportError as ExportError
@@ -35,9 +32,13 @@ from ._jax import symbolic_args_specs as symbolic_args_specs
 from ._jax import symbolic_dim_bounds as symbolic_dim_bounds
 from ._jax import symbolic_shape as symbolic_shape
 from ._read.load import deserialize as deserialize
-from ._read.load import load as load
 from ._read.many import load_many as load_many
 from ._read.policy import Policy as Policy
+from ._sources.inspect import inspect as inspect
+from ._sources.load import load as load
+from ._sources.releases import compatibility as compatibility
+from ._sources.releases import migrate as migrate
+from ._sources.verify import verify as verify
 
 __version__: str
 
@@ -81,4 +82,5 @@ __all__ = [
     "symbolic_dim_bounds",
     "symbolic_shape",
     "uninstall",
+    "verify",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Iterable
 from typing import Any, TypeVar, get_type_hints
 
 T = TypeVar("T")
@@ -32,3 +34,23 @@ def part_of(owner: type, part: Any) -> None:
     _make_public(part)
     part.__qualname__ = f"{owner.__qualname__}.{part.__name__}"
     setattr(owner, part.__name__, part)
+
+
+def public_names(names: Iterable[str]) -> list[str]:
+    """What tab completion shows: no names that begin with one underscore. They are there all the same."""
+    return sorted(name for name in names if not name.startswith("_") or name.startswith("__"))
+
+
+def public_dir(self: object) -> list[str]:
+    """The `__dir__` of objects that have parts of their own beside their public names.
+
+    Fields of a dataclass are among these, also those that are computed when somebody asks for them.
+    """
+    return public_names({*object.__dir__(self), *getattr(type(self), "__dataclass_fields__", ())})
+
+
+class PublicNames(abc.ABCMeta):
+    """The metaclass of a class of which the same holds."""
+
+    def __dir__(cls) -> list[str]:
+        return public_names(type.__dir__(cls))

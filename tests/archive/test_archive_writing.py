@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, ArchiveWriter, DeserializationError, ExportError, _native
+from jaxexp import Archive, DeserializationError, ExportError, _native
+from jaxexp._archive.output import Output
 from kit.archive_files import X, assert_sound, exported_again, make
 from kit.archives import blob, plain
 
@@ -171,7 +172,7 @@ class TestWriting:
         make(path, {"a": blob()})
         old = path.read_bytes()
 
-        def write(self: ArchiveWriter, position: int, *parts: Any) -> None:
+        def write(self: Output, position: int, *parts: Any) -> None:
             self._file.seek(position)
             self._file.write(bytes(parts[0])[:10])
             raise OSError(28, "No space left on device")
@@ -179,7 +180,7 @@ class TestWriting:
         archive = Archive.append(path)
         with pytest.raises(OSError, match="No space left"), archive:
             archive.add("b", blob(factor=2.0))
-            monkeypatch.setattr(ArchiveWriter, "_write_at", write)
+            monkeypatch.setattr(Output, "write_at", write)
         assert path.read_bytes() == old
 
     def test_remove_and_compact(self, path: Path) -> None:

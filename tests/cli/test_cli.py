@@ -16,7 +16,7 @@ from jaxexp._cli.commands import migrate
 from kit.command_line import started
 from kit.places import ROOT
 
-COMMANDS = ("inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench")
+COMMANDS = ("inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "archive", "bench", "completion")
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
@@ -48,13 +48,13 @@ def test_version(good) -> None:
     assert good("--version") == f"jaxexp {jaxexp.__version__}\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, "archive rm", "archive compact"])
 def test_help_has_an_example(good, name: str) -> None:
-    text = good(name, "--help")
+    text = good(*name.split(), "--help")
     assert text.startswith(f"Usage: jaxexp {name}")
     examples = [line for line in text.partition("Example:\n")[2].splitlines() if line.strip()]
     assert examples and all(line.startswith(f"    jaxexp {name}") for line in examples)
-    assert name in good("--help")
+    assert name.split()[-1] in good(*name.split()[:-1], "--help")
 
 
 @pytest.mark.parametrize(
@@ -113,31 +113,48 @@ def test_what_needs_no_jax_imports_none(folder, fleet, tmp_path, subprocess_env)
 # --- how errors end ---------------------------------------------------------------------------------------------------
 
 
-def test_errors_are_one_line(folder, damaged, tmp_path, run) -> None:
+def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
+    """With the status 2 where the command line makes no sense, else 1."""
     scores = folder / "scores.jaxexp"
-    for arguments in (
+    misused = (
         ["nothing"],
         ["inspect"],
         ["inspect", "--colour", scores],
         ["inspect", "--mlir", "--json", scores],
         ["inspect", "--mlir", "--jaxpr", scores],
+        ["inspect", fleet],
+        ["verify"],
+        ["verify", "-j", "0", scores],
+        ["verify", "--workers", "many", scores],
+        ["compat", "--reader", "7.7", scores],
+        ["compat", "--reader", "max", scores],
+        ["migrate", "--to", "yesterday", scores, tmp_path / "new"],
+        ["migrate", f"{fleet}::*", tmp_path / "new"],
+        ["pack", tmp_path / "a.zip"],
+        ["pack", tmp_path / "a.zip", scores, "-m", "nothing"],
+        ["archive", "nothing"],
+        ["archive", "rm", fleet],
+        ["completion", "tcsh"],
+    )
+    failed = (
         ["inspect", damaged / "missing"],
         ["inspect", damaged],
         ["inspect", damaged / "cut"],
         ["inspect", damaged / "text"],
         ["inspect", f"{damaged / 'missing'}::member"],
         ["verify", damaged / "missing"],
-        ["verify", "-j", "0", scores],
         ["compat", damaged / "empty"],
-        ["compat", "--reader", "7.7", scores],
         ["migrate", damaged / "cut", tmp_path / "new"],
-        ["migrate", "--to", "yesterday", scores, tmp_path / "new"],
         ["migrate", scores, tmp_path / "no" / "folder"],
         ["migrate", "--inputs", damaged / "text", scores, tmp_path / "new"],
         ["bench", damaged / "missing"],
-    ):
+        ["archive", "rm", fleet, "nothing"],
+        ["archive", "rm", scores, "nothing"],
+        ["archive", "compact", damaged / "missing"],
+    )
+    for arguments in (*misused, *failed):
         status, out, err = run(*arguments)
-        assert status == 1, arguments
+        assert status == (2 if arguments in misused else 1), arguments
         assert err.startswith("jaxexp: "), arguments
         assert err.count("\n") == 1, (arguments, err)
         assert err.endswith("\n")
@@ -161,7 +178,7 @@ def test_an_unexpected_error(monkeypatch, folder, run) -> None:
 
 
 def test_interrupted(monkeypatch, folder, run) -> None:
-    def interrupt(text):
+    def interrupt(text, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inputs, "artifacts", interrupt)

@@ -58,4 +58,16 @@ def test_sessions_are_those_of_today() -> None:
 
 def test_every_command_has_a_session() -> None:
     ran = {command.split()[1] for command, _ in sessions(PAGE.read_text()) if command.startswith("jaxexp ")}
-    assert ran >= {"inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench"}
+    assert ran >= {
+        "inspect",
+        "verify",
+        "diff",
+        "compat",
+        "migrate",
+        "pack",
+        "ls",
+        "unpack",
+        "archive",
+        "bench",
+        "completion",
+    }

@@ -44,8 +44,9 @@ def test_inspect(run: Any, saved: Path) -> None:
 
 
 def test_verify(run: Any, saved: Path) -> None:
-    status, out, _ = run("verify", "--include", "*.jaxexp", str(saved.parent))
+    status, out, _ = run("verify", str(saved.parent))
     assert status == 0
+    assert "skipped" not in out  # the weights were read
     size = saved.stat().st_size + saved.with_suffix(".safetensors").stat().st_size
     assert f"1 of 1 artifact whole, {size:,} bytes" in out
     damage(saved.with_suffix(".safetensors"))
@@ -83,7 +84,9 @@ def test_archives(run: Any, saved: Path, tmp_path: Path) -> None:
     archive, out = tmp_path / "x.zip", tmp_path / "out"
     (saved.parent / "more").mkdir()
     jaxexp.load(saved).with_weights(params(seed=2)).save(saved.parent / "more" / saved.name)
-    assert run("pack", str(archive), str(saved.parent))[0] == 0
+    status, said, _ = run("pack", str(archive), str(saved.parent))
+    assert (status, "2 artifacts packed" in said, "skipped" in said) == (0, True, False)
+    assert "2 artifacts packed" in run("pack", str(tmp_path / "all.zip"), str(saved.parent), "--include", "m*")[1]
     assert run("verify", "-q", str(archive), str(saved.parent))[0] == 0
     assert "2 members, " in (listed := run("ls", str(archive))[1])
     assert listed.strip().endswith("bytes, and 27,392 bytes of weights")

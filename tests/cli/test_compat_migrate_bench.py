@@ -12,6 +12,7 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._cli.commands import bench
+from kit.command_line import NAMES
 from kit.corpus import arr
 from kit.places import GOLDEN
 
@@ -37,6 +38,47 @@ def test_compat(folder, good, run) -> None:
     assert err.count("\n") == 1
     assert str(folder / "scores.jaxexp") in err
     assert str(old) not in err
+
+
+def test_readers_have_the_same_words_everywhere(folder, tmp_path, good, run) -> None:
+    scores = folder / "scores.jaxexp"
+    found = jaxexp.compatibility(scores)
+    exported = jaxexp.load(scores)
+    for same in (["0.12.0", "jax-0.12.0"], ["12w"]):
+        assert len({good("compat", "--reader", reader, scores) for reader in same}) == 1
+        assert {found.readable_by(reader) for reader in same} == {True}
+    for same in (["0.6.2", "jax-0.6.2"], ["12w"], ["max"]):
+        written = set()
+        for reader in same:
+            good("migrate", "--force", "--to", reader, scores, tmp_path / "new")
+            written.add((tmp_path / "new").read_bytes())
+            assert jaxexp.migrate(scores, to=reader) == jaxexp.migrate(scores, to=same[0])
+            assert exported.serialize(compatibility=reader) == exported.serialize(compatibility=same[0])
+        assert len(written) == 1
+    assert not found.readable_by("0.6.2")
+    for wrong in ("6", "max", "0.6.3", "jax0.6.2"):
+        with pytest.raises(jaxexp.ExportError, match=r"readable_by takes a release from '0\.4\.22'"):
+            found.readable_by(wrong)
+        assert run("compat", "--reader", wrong, scores)[:2] == (2, "")
+        if wrong != "max":
+            with pytest.raises(jaxexp.ExportError, match=r"to= takes a release from '0\.4\.22'"):
+                jaxexp.migrate(scores, to=wrong)
+            assert run("migrate", "--to", wrong, scores, tmp_path / "other")[:2] == (2, "")
+
+
+def test_compat_of_an_archive(folder, fleet, good, run) -> None:
+    """All members, or some; of several, a row each."""
+    rows = good("compat", fleet).splitlines()
+    assert [row.split()[0] for row in rows[1:]] == [f"{fleet}::{name}" for name in NAMES]
+    assert len(good("compat", f"{fleet}::inner/*", folder / "scores.jaxexp").splitlines()) == 4
+    assert [fact["file"] for fact in json.loads(good("compat", "--json", fleet))] == [
+        f"{fleet}::{name}" for name in NAMES
+    ]
+    assert good("compat", "--reader", jax.__version__, fleet).count("loaded") == 4
+    status, out, err = run("compat", "--reader", "0.4.30", fleet)
+    assert (status, out.count("refused"), err.count("\n")) == (1, 4, 1)
+    assert f"{fleet}::h" in err
+    assert "loads it" in good("compat", f"{fleet}::h")
 
 
 def test_migrate(folder, tmp_path, good, run) -> None:

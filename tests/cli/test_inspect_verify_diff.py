@@ -114,25 +114,30 @@ def test_thousands_of_arguments(tmp_path, good) -> None:
 def test_verify(folder, damaged, run, good) -> None:
     assert "4 of 4 artifacts whole" in good("verify", folder)
     assert "whole, without digests" in good("verify", folder / "untrailed.jaxexp")
-    status, out, err = run("verify", folder, damaged, damaged / "missing")
+    status, out, err = run("verify", folder, damaged, damaged / "text", damaged / "missing")
     assert status == 1
     assert err == "jaxexp: 5 of 9 artifacts are not whole\n"
     lines = {line.split()[0]: line for line in out.splitlines() if "/" in line}
     for name in ("cut", "flipped", "empty", "text"):
         assert "damaged" in lines[str(damaged / name)]
     assert "unreadable" in lines[str(damaged / "missing")]
+    assert "1 other file skipped" in out  # the text, which was asked for by its name, too
     assert list(lines) == [*map(str, sorted(folder.iterdir())), *map(str, sorted(damaged.iterdir())), *list(lines)[-1:]]
 
 
 def test_verify_json(folder, damaged, run) -> None:
-    status, out, _ = run("verify", "--json", folder, damaged, damaged / "missing", "--workers", 3)
+    text = damaged / "text"
+    status, out, _ = run("verify", "--json", folder, damaged, text, damaged / "missing", "--workers", 3)
     assert status == 1
     facts = json.loads(out)
     files = facts.pop("files")
     total = sum(path.stat().st_size for place in (folder, damaged) for path in place.iterdir())
-    assert facts == {"artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "bytes": total}
+    assert facts == {
+        "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "bytes": total, "skipped": [str(text)]
+    }  # fmt: skip
     assert all(
-        file.keys() == {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes"} for file in files
+        file.keys() == {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "weights"}
+        for file in files
     )
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
@@ -153,15 +158,17 @@ def test_verify_folders(folder, damaged, tmp_path, run, good) -> None:
     (inner / "b.jaxexp").write_bytes((damaged / "cut").read_bytes())
     (inner / "notes.txt").write_text("not an artifact")
     models = tmp_path / "models"
-    assert "1 of 1 artifact whole" in good("verify", models)
-    status, out, _ = run("verify", "-r", models)
-    assert status == 1
+    assert "1 of 1 artifact whole" in good("verify", "-R", models)
+    for recursive in ([], ["-r"]):
+        status, out, _ = run("verify", *recursive, models)
+        assert status == 1
+        assert "1 of 2 artifacts whole" in out
+        assert "1 other file skipped" in out
+    status, out, _ = run("verify", "--include", "*.jaxexp", "--include", "*.txt", models)
     assert "1 of 3 artifacts whole" in out
-    status, out, _ = run("verify", "-r", "--include", "*.jaxexp", models)
-    assert "1 of 2 artifacts whole" in out
-    status, out, _ = run("verify", "-rq", "--include", "*.jaxexp", models)
+    status, out, _ = run("verify", "-q", "--include", "*.jaxexp", models)
     assert [line.split()[0] for line in out.splitlines()] == ["artifact", str(inner / "b.jaxexp")]
-    assert good("verify", "-q", models) == ""
+    assert good("verify", "-qR", models) == ""
     (tmp_path / "none").mkdir()
     assert run("verify", tmp_path / "none") == (1, "", "jaxexp: there is no artifact here\n")
 

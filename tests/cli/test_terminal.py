@@ -110,6 +110,71 @@ def test_lines_fit_the_terminal(folder, damaged, subprocess_env, columns: int) -
             assert "..." not in line
 
 
+@pytest.fixture(scope="module")
+def named_as_people_do(folder, tmp_path_factory):
+    """An archive and two files with long names."""
+    place = tmp_path_factory.mktemp("models")
+    names = ("resnet50/imagenet-1k/train_step_batch_32", "resnet50/imagenet-1k/predict_float32_batch_128", "vit/b16")
+    for name, source in zip(names, ("scores", "sharded", "untrailed"), strict=True):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / f"{name}.jaxexp").write_bytes((folder / f"{source}.jaxexp").read_bytes())
+    with jaxexp.Archive.create(place / "fleet.zip") as archive:
+        for name in names:
+            archive.add(name, (place / f"{name}.jaxexp").read_bytes(), metadata={"commit": "0e3c650", "step": 9000})
+    return place
+
+
+@needs_pty
+@pytest.mark.parametrize("columns", [60, 80, 100, 140, 200])
+def test_tables_fit_the_terminal(named_as_people_do, subprocess_env, columns: int) -> None:
+    env, place = subprocess_env(NO_COLOR="1"), named_as_people_do
+    fleet, files = place / "fleet.zip", sorted(place.rglob("*.jaxexp"))
+    for arguments in (
+        ["ls", fleet],
+        ["ls", "--long", fleet],
+        ["verify", place],
+        ["compat", fleet],
+        ["compat", "--reader", "0.6.2", fleet],
+        ["diff", *files[:2]],
+    ):
+        seen = terminal(env, columns, *arguments, delay=1e9)[1].replace("\r", "")
+        lines = [line for line in seen.split("\n") if not line.startswith("jaxexp:")]
+        assert max(map(len, lines)) <= columns, arguments
+        if arguments[0] == "ls":  # signatures are cut before names are broken
+            assert "vit/b16" in seen
+            assert columns < 100 or "--long" in arguments or "resnet50/imagenet-1k/train_step_batch_32" in seen
+
+
+def test_a_table_that_cannot_fit_becomes_records(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    columns = [
+        page.Column("name"),
+        page.Column("bytes", right=True),
+        page.Column("signature", cut=True),
+        page.Column("note"),
+    ]
+    rows = [("resnet/batch_8", "1,234,567", "f" * 80, "one two three four"), ("vit", "8", "g", "")]
+
+    def shown(width: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("NO_COLOR", "1")
+        made = page.Page()
+        made.table(columns, rows)
+        made.write()
+        return capsys.readouterr().out.splitlines()
+
+    assert [line.split()[:2] for line in shown(60)[:2]] == [["name", "bytes"], ["resnet/batch_8", "1,234,567"]]
+    assert shown(40) == [
+        "  resnet/batch_8",
+        "    bytes      1,234,567",
+        f"    signature  {'f' * 22}...",
+        "    note       one two three four",
+        "  vit",
+        "    bytes      8",
+        "    signature  g",
+    ]
+
+
 @needs_pty
 def test_long_tables_are_cut_on_a_terminal_alone(tmp_path, subprocess_env) -> None:
     jaxexp.export(jax.jit(lambda xs: xs[0]))([1.0] * 300).save(tmp_path / "f")
@@ -138,6 +203,8 @@ def test_text_is_wrapped_at_spaces() -> None:
     assert page._wrapped("abcdefghij", 4) == ["abcd", "efgh", "ij"]
     assert page._wrapped("漢字漢字漢", 4) == ["漢字", "漢字", "漢"]
     assert page._wrapped("", 4) == [""]
+    assert page._wrapped("models/resnet/b8", 10) == ["models/", "resnet/b8"]
+    assert page._wrapped("m/aaaaaaaaaaaa", 10) == ["m/aaaaaaaa", "aaaa"]
     text = " ".join(["word"] * 100_000)
     assert " ".join(page._wrapped(text, 72)) == text
     assert page._shortened("漢字漢字漢", 7) == "漢字..."

@@ -209,7 +209,9 @@ def test_what_is_unreadable_here_is_described_all_the_same() -> None:
 
 
 def test_unknown_release() -> None:
-    with pytest.raises(jaxexp.ExportError, match=r"'0\.3\.0' is no release"):
+    with pytest.raises(
+        jaxexp.ExportError, match=r"'0\.3\.0' names no release that is known here; next to it are JAX 0\.4\.22\."
+    ):
         jaxexp.compatibility(blob_of("0.6.2", "sin")).readable_by("0.3.0")
 
 
@@ -217,6 +219,8 @@ def test_not_an_artifact() -> None:
     with pytest.raises(jaxexp.DeserializationError):
         jaxexp.compatibility(b"nothing of the kind")
     with pytest.raises(TypeError):
+        jaxexp.compatibility(7)
+    with pytest.raises(FileNotFoundError):  # a str is a path
         jaxexp.compatibility("text")
 
 

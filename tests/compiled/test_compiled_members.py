@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import jax
@@ -45,3 +46,18 @@ def test_some_members_only(archive: Path, tmp_path: Path) -> None:
 def test_never_with_a_policy(archive: Path, tmp_path: Path) -> None:
     with jaxexp.Archive.open(archive) as opened, pytest.raises(jaxexp.ExportError, match="native code"):
         opened["double"].load(policy=jaxexp.Policy(), executables=tmp_path / "missing")
+    with pytest.raises(jaxexp.ExportError, match=r"fleet\.zip::double'.*native code"):
+        jaxexp.load(f"{archive}::double", policy=jaxexp.Policy(), executables=tmp_path / "missing")
+    with pytest.raises(jaxexp.ExportError, match=r"^a policy .* native code"):
+        jaxexp.load(jaxexp.Archive.open(archive)["double"].read(), policy=jaxexp.Policy(), executables="missing")
+
+
+def test_wherever_the_artifact_is(archive: Path, tmp_path: Path) -> None:
+    exe = tmp_path / "fleet.exe"
+    with jaxexp.Archive.open(archive) as opened:
+        opened.precompile(["double"], into=exe)
+        handle = opened["double"]
+        for artifact in (f"{archive}::double", handle, handle.read(), io.BytesIO(handle.read())):
+            function = jaxexp.load(artifact, executables=exe)
+            np.testing.assert_array_equal(function.call(X), 2 * X)
+            assert [one.used for one in function.executables] == [True]

@@ -242,3 +242,32 @@ def test_jaxexp_itself_works_while_installed(restored) -> None:
     with jaxexp.install():
         assert_same_fields(jaxexp.Exported.from_jax(theirs), theirs)
         assert isinstance(exported_case("sin").to_jax(), ORIGINALS["Exported"])
+
+
+# --- tab completion ---------------------------------------------------------------------------------------------------
+
+
+def private(names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith("_") and not name.startswith("__")]
+
+
+def test_dir_of_the_package() -> None:
+    shown = [name for name in dir(jaxexp) if not name.startswith("__")]
+    assert shown == sorted(jaxexp.__all__)
+
+
+def test_dir_shows_public_names(tmp_path) -> None:
+    exported = exported_case("sin")
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        writer.add("sin", exported)
+        assert private(dir(writer)) == []
+        assert {"add", "remove", "names"} <= set(dir(writer))
+    archive = jaxexp.Archive.open(tmp_path / "fleet.zip")
+    for thing in (exported, jaxexp.Archive, archive, archive["sin"], jaxexp.Policy()):
+        assert private(dir(thing)) == []
+        assert "__class__" in dir(thing)
+    theirs = jax_export.deserialize(bytearray(exported.serialize(trailer=False)))
+    assert {name for name in dir(theirs) if not name.startswith("_")} <= set(dir(exported))
+    assert {"open", "create", "glob", "load_all", "keys"} <= set(dir(jaxexp.Archive)) & set(dir(archive))
+    assert {"load", "summary", "name", "label"} <= set(dir(archive["sin"]))
+    assert exported._in_named_shardings is not None  # not shown, but there

@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import gzip
 import io
+import os
 import pickle
 import random
 import re
 import struct
 import zipfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +114,16 @@ def test_truncated_artifacts_look_like_nothing_else(library: str) -> None:
         assert "looks like" not in error.value.found
 
 
+class PathOfBytes(os.PathLike):
+    """As `os.scandir` gives them for a folder whose name is bytes. Bytes themselves are an artifact."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __fspath__(self) -> bytes:
+        return bytes(self._path)
+
+
 def test_load_names_the_file(tmp_path) -> None:
     """Also for what is wrong deep inside, and however the path is given."""
     blob = jax_blob("sin")
@@ -119,7 +131,7 @@ def test_load_names_the_file(tmp_path) -> None:
         wire.write(blob, f"{field}.0.dtype", 99)
     path = tmp_path / "damaged"
     path.write_bytes(blob)
-    for form in (path, str(path), bytes(path)):
+    for form in (path, str(path), PathOfBytes(path)):
         with pytest.raises(jaxexp.DeserializationError) as error:
             jaxexp.load(form)
         assert error.value.file == str(path)

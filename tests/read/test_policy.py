@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -297,6 +300,28 @@ def test_policies_that_make_no_sense(fields) -> None:
         jaxexp.Policy(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"platforms": "cpu"}, r"found one str: say platforms=\('cpu',\)"),
+        ({"custom_calls": ["mine", b"mine"]}, "found b'mine' in it, of <class 'bytes'>"),
+        ({"operations": iter(["mhlo.add"])}, "expected a tuple of names, or None, found <class 'list_iterator'>"),
+        ({"effects": 3}, "expected a tuple of names, or None, found <class 'int'>"),
+        ({"callbacks": "no"}, "expected True, False, or None, found <class 'str'>"),
+        ({"unregistered_nodes": 0}, "expected True, False, or None, found <class 'int'>"),
+        ({"max_devices": 1.0}, "expected an int, or None, found <class 'float'>"),
+        ({"max_device": 1}, "has no field 'max_device': did you mean max_devices"),
+        ({"platform": ("cpu",)}, r"has no field 'platform': did you mean platforms\?"),
+        ({"xyz": 1}, "has no field 'xyz': its fields are custom_calls, callbacks, .*max_weight_bytes"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "says",
+)
+def test_fields_of_other_types_and_names(fields, message) -> None:
+    with pytest.raises(TypeError, match=message) as error:
+        jaxexp.Policy(**fields)
+    assert isinstance(error.value, jaxexp.ExportError)
+
+
 def test_policies_are_values() -> None:
     assert jaxexp.Policy(custom_calls=["a"]) == jaxexp.Policy(custom_calls=("a",))
     assert len({jaxexp.Policy(), jaxexp.Policy(), jaxexp.Policy(max_devices=1)}) == 2
@@ -304,6 +329,9 @@ def test_policies_are_values() -> None:
         jaxexp.Policy().max_devices = 3
     with pytest.raises(TypeError):
         jaxexp.Policy(("mine",))
+    policy = jaxexp.Policy(platforms=["cpu"], max_devices=1)
+    assert policy == pickle.loads(pickle.dumps(policy)) == dataclasses.replace(policy) == copy.deepcopy(policy)
+    assert list(inspect.signature(jaxexp.Policy).parameters) == [field.name for field in dataclasses.fields(policy)]
 
 
 def test_what_was_checked_is_what_runs(tmp_path) -> None:

@@ -1,10 +1,10 @@
-"""Changing archives that are there: by one process at a time, and never over what readers may look at."""
+"""An archive that is appended to: its file, locked, which is as it was before unless the append is completed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Protocol
+from typing import Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError
@@ -14,27 +14,27 @@ from jaxexp._io.sources import open_source
 from .opened import Opened
 
 
-class Writer(Protocol):
-    """Who changes the file."""
-
-    is_published: bool
-
-
 class Appended:
     """An archive's file for writing, its members, and its end. After an exception the file is as it was, unless the new
     section was published.
+
+    Attributes:
+        file: the file.
+        records: its members.
+        end: where the archive ends.
+        is_published: whether readers may have seen the new section.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
         self._lock = lock.locked(path)
         self.records = _native.ArchiveRecords()
-        self.writer: Writer | None = None
+        self.is_published = False
 
     def __enter__(self) -> Appended:
         self.file = self._lock.__enter__()
         try:
-            with open_archive(self._path) as opened:
+            with open_for_writing(self._path) as opened:
                 refuse_unknown_rest(opened)
                 with opened.placed():
                     self.records.take(opened.index)
@@ -47,7 +47,7 @@ class Appended:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
-            if error is not None and not (self.writer is not None and self.writer.is_published):
+            if error is not None and not self.is_published:
                 self.file.truncate(self.end)
         finally:
             self._lock.__exit__(kind, error, trace)
@@ -75,5 +75,6 @@ def refuse_unknown_rest(opened: Opened) -> None:
         position += part
 
 
-def open_archive(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
+def open_for_writing(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
+    """An archive that its caller is about to change, or to write again."""
     return contextlib.closing(Opened(open_source(path, {})))

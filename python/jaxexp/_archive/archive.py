@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from jaxexp._artifact.words import bytes_in_words, counted
 from jaxexp._errors import DeserializationError
 from jaxexp._io.sources import open_source
-from jaxexp._public import public
+from jaxexp._public import PublicNames, public, public_dir
 
 from . import load, verify
 from .handle import Handle
@@ -33,7 +33,7 @@ _SHOWN = 50
 
 
 @public
-class Archive(Mapping[str, "Handle"]):
+class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     """The artifacts in one file: a read-only mapping of their names to handles, in the order of the names.
 
     The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts one that is stored under
@@ -178,6 +178,8 @@ class Archive(Mapping[str, "Handle"]):
             for name, handle in itertools.islice(self.items(), _SHOWN)
         ]
         return table_card(repr(self), ("name", "function", "size"), lines, len(self) - len(lines))
+
+    __dir__ = public_dir
 
     def glob(self, pattern: str) -> Archive:
         """The members whose names match a pattern, as an archive of the same file.

@@ -8,14 +8,14 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError
 from jaxexp._io import lock
 
-from .appended import open_archive, refuse_unknown_rest
+from .appended import open_for_writing, refuse_unknown_rest
 from .member_weights import of_artifact
 from .writer import ArchiveWriter
 
 
 def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
     """What `Archive.compact` does."""
-    with lock.locked(path), open_archive(path) as old:
+    with lock.locked(path), open_for_writing(path) as old:
         old.check()
         refuse_unknown_rest(old)
         with ArchiveWriter.compacting(path, share_modules) as new:

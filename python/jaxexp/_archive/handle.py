@@ -12,7 +12,7 @@ from jaxexp._artifact.inspect import described
 from jaxexp._artifact.words import bytes_in_words, counted, cut
 from jaxexp._errors import DeserializationError
 from jaxexp._io.files import named_in_errors
-from jaxexp._public import public
+from jaxexp._public import public, public_dir
 
 from . import load
 from .member_weights import of_artifact
@@ -38,6 +38,11 @@ class Handle:
     _opened: Opened
     _number: int
     name: str
+
+    @property
+    def label(self) -> str:
+        """The archive and the name, as in ``"fleet.zip::resnet/b8"``: what `load` takes, and what errors say."""
+        return self._opened.label(self.name)
 
     @property
     def summary(self) -> Summary:
@@ -94,7 +99,7 @@ class Handle:
         if executables is not None:
             from jaxexp._read.load import give_executables, refuse_both
 
-            refuse_both(self.name, policy, executables)
+            refuse_both(self.label, policy, executables)
             exported: Exported = load.load(self._opened, [self.name], 1, "raise", None)[0]
             give_executables(exported, executables)
         else:
@@ -180,6 +185,8 @@ class Handle:
             "digest": self.digest,
         }
         return rows_card(self.name, rows.items())
+
+    __dir__ = public_dir
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Handle):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -38,3 +39,19 @@ def of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> WithD
     arguments, _ = values_of(artifact, artifact.describe(shown_node), len(found[1]))
     types = {name: value for (name, *_), value in zip(found[1], arguments, strict=True)}
     return of_table(opened, label, Table.of_trailer(*found), types)
+
+
+def of_file(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
+    """The weights of an artifact that is about to become a member, in files beside its own; None if it has none.
+
+    Raises:
+        DeserializationError: it is not an artifact. Or other tensors are in these files, too, which would get lost.
+    """
+    found = _native.Artifact(blob).weights()
+    if found is None:
+        return None
+    from jaxexp._weights.stored import Stored, Table
+
+    stored = Stored(path, Table.of_trailer(*found))
+    stored.check_whole()
+    return stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from jaxexp import _native
 from jaxexp._errors import ExportError
@@ -13,28 +13,14 @@ from jaxexp._safetensors.content import content_of
 from jaxexp._safetensors.layout import plan
 from jaxexp._safetensors.writing import Source, head_of
 
-
-class File(Protocol):
-    """The file of an archive that is being written."""
-
-    @property
-    def end(self) -> int:
-        """Where the next bytes go."""
-        ...
-
-    @end.setter
-    def end(self, end: int) -> None: ...
-
-    def write_at(self, position: int, *parts: Any) -> None: ...
-
-    def read(self, position: int, size: int) -> bytes: ...
+from .output import Output
 
 
 class WeightsWriter:
     """Adds files of tensors to an archive, whose names there are the digests of their bytes."""
 
-    def __init__(self, file: File, records: _native.ArchiveRecords) -> None:
-        self._file = file
+    def __init__(self, output: Output, records: _native.ArchiveRecords) -> None:
+        self._output = output
         self._records = records
         self._seen = _Seen()
 
@@ -75,19 +61,19 @@ class WeightsWriter:
         (planned,) = plan("weights.safetensors", ((n, new[d].dtype, new[d].shape) for n, d in names.items()), None)
         head = head_of(planned, content_of(names).hex())
         size = len(head) + planned.data_size
-        name, start = _native.archive_weights_name(self._records.weights_file_count), self._file.end
+        name, start = _native.archive_weights_name(self._records.weights_file_count), self._output.end
         header = len(_native.zip_local_header(name, size, 0, start))
         position = start + header
-        self._file.write_at(position, head)
+        self._output.write_at(position, head)
         crc32 = zlib.crc32(head)
         places = []
         for tensor in planned.tensors:
             at = position + len(head) + tensor.start
             places.append((names[tensor.name], at, tensor.size))
             crc32 = self._write_tensor(at, tensor.size, new[names[tensor.name]], names[tensor.name], crc32)
-        self._file.write_at(start, _native.zip_local_header(name, size, crc32, start))
+        self._output.write_at(start, _native.zip_local_header(name, size, crc32, start))
         self._records.add_weights(position, size, crc32, header, places)
-        self._file.end = position + size
+        self._output.end = position + size
 
     def _write_tensor(self, position: int, size: int, source: Source, digest: bytes, crc32: int) -> int:
         """Returns the CRC-32 of the file up to here."""
@@ -96,7 +82,7 @@ class WeightsWriter:
         for piece in source.pieces():
             digester.update(piece)
             crc32 = zlib.crc32(piece, crc32)
-            self._file.write_at(position + written, piece)
+            self._output.write_at(position + written, piece)
             written += memoryview(piece).nbytes
         if written != size or digester.digest() != digest:
             raise ExportError(f"the weight {source.name!r} changed while it was written to an archive")
@@ -108,7 +94,7 @@ class WeightsWriter:
             raise _forged(source)
         for piece in source.pieces():
             count = memoryview(piece).nbytes
-            if not _native.equal_bytes(self._file.read(position, count), piece):
+            if not _native.equal_bytes(self._output.read(position, count), piece):
                 raise _forged(source)
             position += count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 import zlib
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
@@ -11,11 +12,13 @@ from typing import IO, TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._io import files, lock
-from jaxexp._public import public
+from jaxexp._public import public, public_dir
 from jaxexp._version import __version__
 
+from . import member_weights
 from .appended import Appended
 from .member_metadata import metadata_text, stored_metadata
+from .output import Output
 from .summary import to_store
 from .weights_writer import WeightsWriter
 
@@ -53,24 +56,25 @@ class ArchiveWriter:
     def __init__(
         self, file: IO[bytes], records: _native.ArchiveRecords, end: int, share_modules: bool, in_place: bool
     ) -> None:
-        self._file = file
-        self._in_place = in_place
+        self._output = Output(file, end, in_place)
         self._records = records
         self._start = end  # of the section that is written
-        self._end = end
-        self.is_published = False
         self._share_modules = share_modules
-        self._weights = WeightsWriter(_File(self), records)
+        self._weights = WeightsWriter(self._output, records)
         self._context = contextlib.ExitStack()  # of the file: it is told how the block ended
+        self._appended: Appended | None = None
+        self._is_inside = False  # of its block, where it can be used
+        self._is_pending = False  # whether somebody has to end the block
+        self._path = "path"
         # What readers find here until the section is complete: nothing that is in it counts before.
-        self._write_at(self._start, head := _native.archive_section_head(self._start))
-        self._sync()
-        self._end += len(head)
+        self._output.write_at(self._start, head := _native.archive_section_head(self._start))
+        self._output.sync()
+        self._output.end += len(head)
 
     @classmethod
     def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
         """Of a new file, which takes the place of the old one; nobody may change that one meanwhile."""
-        return cls._of(lock.replacing_locked(path), share_modules)
+        return cls._of(lock.replacing_locked(path), share_modules)._for(path)
 
     @classmethod
     def compacting(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
@@ -81,9 +85,10 @@ class ArchiveWriter:
     def appending(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
         with contextlib.ExitStack() as stack:
             appended = stack.enter_context(Appended(path))
-            writer = appended.writer = cls(appended.file, appended.records, appended.end, share_modules, True)
+            writer = cls(appended.file, appended.records, appended.end, share_modules, True)
+            writer._appended = appended
             writer._context = stack.pop_all()
-        return writer
+        return writer._for(path)
 
     @classmethod
     def _of(cls, new_file: contextlib.AbstractContextManager[IO[bytes]], share_modules: bool) -> ArchiveWriter:
@@ -91,6 +96,18 @@ class ArchiveWriter:
             writer = cls(stack.enter_context(new_file), _native.ArchiveRecords(), 0, share_modules, False)
             writer._context = stack.pop_all()
         return writer
+
+    def _for(self, path: str | os.PathLike[str]) -> ArchiveWriter:
+        self._path, self._is_pending = os.fsdecode(path), True
+        return self
+
+    def _require_inside(self) -> None:
+        if not self._is_inside:
+            how = "create" if self._appended is None else "append"
+            raise ExportError(
+                "an archive is written in a block, at whose end the changes appear: "
+                f"`with Archive.{how}({self._path!r}) as archive:`, and in it archive.add(...)"
+            )
 
     def add(
         self,
@@ -115,11 +132,12 @@ class ArchiveWriter:
             strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
 
         Raises:
-            ExportError: the name cannot be used, `metadata` is not JSON or too long, or the function cannot be
-                serialized.
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized,
+                or this is not inside of the `with` block.
             DeserializationError: the buffer is not an artifact, or is damaged.
             TypeError: it is neither an Exported nor a buffer.
         """
+        self._require_inside()
         own = None if metadata is None else metadata_text(metadata)
         function: Any = exported_or_bytes
         if getattr(function, "weights", None):
@@ -139,19 +157,22 @@ class ArchiveWriter:
             metadata: as in `add`.
 
         Raises:
-            ExportError: the name cannot be used, or `metadata` is not JSON or too long.
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, or this is not inside of the
+                `with` block.
             DeserializationError: the file is not an artifact or is damaged, or its weights are missing or damaged.
             OSError: a file cannot be read.
         """
+        self._require_inside()
         with files.named_in_errors(path):
             blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-            weights = weights_beside(path, blob)
+            weights = member_weights.of_file(path, blob)
         self.add_with_weights(name, blob, weights, metadata)
 
     def add_with_weights(
         self, name: str, blob: Any, weights: WithDigests | None, metadata: Mapping[str, Any] | None
     ) -> None:
         """An artifact as it is, and the tensors that its trailer names, wherever they are now."""
+        self._require_inside()
         own = None if metadata is None else metadata_text(metadata)
         self._check_name(name)  # before weights are written
         if weights is not None:
@@ -195,15 +216,26 @@ class ArchiveWriter:
         except ValueError as error:
             raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
 
-    def remove(self, name: str) -> None:
-        """Removes a member from the index. `Archive.compact` frees its bytes.
+    def remove(self, *names: str) -> None:
+        """Removes members from the index. `Archive.compact` frees their bytes.
 
         Raises:
-            KeyError: there is no such member.
+            KeyError: there is no such member; then none is removed.
+            ExportError: this is not inside of the `with` block.
         """
-        member = self._records.get(name) if name in self else None
-        if member is None:
-            raise KeyError(name)
+        self._require_inside()
+        members = {}
+        for name in names:
+            if (member := self._records.get(name) if name in self else None) is None:
+                raise KeyError(name)
+            members[name] = member.place
+        # Those first that use bytes of others: what nobody uses any more need not be moved.
+        for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        member = self._records.get(name)
+        assert member is not None
         self._records.remove(name)
         if member.place.shared:
             return
@@ -223,10 +255,14 @@ class ArchiveWriter:
         """The names of the members, in ascending order."""
         return self._records.names()
 
+    __dir__ = public_dir
+
     def __enter__(self) -> ArchiveWriter:
+        self._is_inside = True
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._is_inside = self._is_pending = False
         if error is None:
             try:
                 self._finish()
@@ -234,6 +270,21 @@ class ArchiveWriter:
                 self._context.__exit__(type(failure), failure, failure.__traceback__)
                 raise
         self._context.__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        """Undoes what was begun, as an exception in the block would; nobody can end that block any more."""
+        if not getattr(self, "_is_pending", False):
+            return
+        dropped = ExportError("a writer that nobody uses any more")
+        with contextlib.suppress(Exception):
+            self._context.__exit__(type(dropped), dropped, None)
+        warnings.warn(
+            f"nothing was written to {self._path!r}: the writer was used without a `with` block, at whose end changes "
+            "appear",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def _put(self, name: str, member: _native.Member) -> None:
         try:
@@ -259,26 +310,11 @@ class ArchiveWriter:
             name = _native.ARCHIVE_APART_FOLDER + name
         crc32 = zlib.crc32(data)
         size = memoryview(data).nbytes
-        header = _native.zip_local_header(name, size, crc32, self._end)
-        self._write_at(self._end, header, data)
-        position = self._end + len(header)
-        self._end = position + size
+        header = _native.zip_local_header(name, size, crc32, self._output.end)
+        self._output.write_at(self._output.end, header, data)
+        position = self._output.end + len(header)
+        self._output.end = position + size
         return _native.MemberPlace(position, size, crc32, len(header), apart=apart)
-
-    def _write_at(self, position: int, *parts: Any) -> None:
-        self._file.seek(position)
-        for part in parts:
-            left = memoryview(part).cast("B")
-            while left:  # a raw file may take less than it is given
-                left = left[self._file.write(left) :]
-
-    def _read(self, position: int, size: int) -> bytes:
-        self._file.seek(position)
-        parts = []
-        while size and (part := self._file.read(size)):  # a raw file may give less than it is asked for
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
     def _equal(self, blob: Any, digest: bytes, size: int) -> _native.Member | None:
         """A member with the same content. Equal digests can be forged, so the bytes are compared."""
@@ -295,7 +331,7 @@ class ArchiveWriter:
         places = []
         for offset, size, digest in modules:
             position = self._records.module(digest, size)
-            if position is None or self._read(position, size) != bytes(blob[offset : offset + size]):
+            if position is None or self._output.read(position, size) != bytes(blob[offset : offset + size]):
                 return None
             places.append((position, size, digest))
         with contextlib.suppress(DeserializationError):  # laid out in a way that cannot be cut
@@ -303,15 +339,15 @@ class ArchiveWriter:
         return None
 
     def _artifact_bytes(self, member: _native.Member) -> bytes | bytearray:
-        stored = self._read(member.place.position, member.place.size)
+        stored = self._output.read(member.place.position, member.place.size)
         if not member.place.apart:
             return stored
-        return _native.join(stored, [self._read(position, size) for position, size, _ in member.modules])
+        return _native.join(stored, [self._output.read(position, size) for position, size, _ in member.modules])
 
     def _move(self, removed: _native.Member, heir: str, others: list[str]) -> None:
         """Writes the bytes of a removed member again, for the members that share them."""
         old, modules = removed.place, removed.modules
-        place = self._write(heir, self._read(old.position, old.size), apart=old.apart)
+        place = self._write(heir, self._output.read(old.position, old.size), apart=old.apart)
         if not old.apart:
             moved = place.position - old.position
             modules = tuple((position + moved, size, digest) for position, size, digest in modules)
@@ -346,58 +382,22 @@ class ArchiveWriter:
 
     def _finish(self) -> None:
         """Writes the index and the ZIP file's own directory; when all of this is on the disk, the section's end."""
-        start = self._end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._end))
+        start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
         try:
             index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
         except ValueError as error:
             raise ExportError(f"the archive cannot be finished: {error}") from error
         pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
         place = self._write(_native.ARCHIVE_INDEX_NAME, index)
-        last = self._records.last_bytes(place, self._end, pointer.comment())
-        self._write_at(self._end, last)
-        self._end += len(last)
-        self._sync()
-        head = _native.archive_section_head(self._start, self._end, last[-_native.ARCHIVE_END_SIZE :])
-        self.is_published = True  # from its first byte on: a reader may have seen it
-        self._write_at(self._start, head)
-        self._sync()
-
-    def _sync(self) -> None:
-        self._file.flush()
-        if self._in_place:
-            os.fsync(self._file.fileno())
-
-
-def weights_beside(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
-    """The weights of an artifact, in files beside its own; None if it has none.
-
-    Raises:
-        DeserializationError: it is not an artifact. Or other tensors are in these files, too, which would get lost.
-    """
-    found = _native.Artifact(blob).weights()
-    if found is None:
-        return None
-    from jaxexp._weights.stored import Stored, Table
-
-    stored = Stored(path, Table.of_trailer(*found))
-    stored.check_whole()
-    return stored
-
-
-class _File:
-    """The file of an archive, for the writer of its weights."""
-
-    def __init__(self, writer: ArchiveWriter) -> None:
-        self._writer = writer
-        self.write_at, self.read = writer._write_at, writer._read
-
-    @property
-    def end(self) -> int:
-        return self._writer._end
-
-    @end.setter
-    def end(self, end: int) -> None:
-        self._writer._end = end
+        last = self._records.last_bytes(place, self._output.end, pointer.comment())
+        self._output.write_at(self._output.end, last)
+        self._output.end += len(last)
+        self._output.sync()
+        head = _native.archive_section_head(self._start, self._output.end, last[-_native.ARCHIVE_END_SIZE :])
+        if self._appended is not None:
+            self._appended.is_published = True  # from its first byte on: a reader may have seen it
+        self._output.write_at(self._start, head)
+        self._output.sync()
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:

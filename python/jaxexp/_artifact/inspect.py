@@ -1,62 +1,29 @@
-"""`inspect`: what an artifact says about itself, without JAX."""
+"""What an artifact says about itself, without JAX: an `Inspection` of its bytes."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
-from jaxexp._io import files
-from jaxexp._public import public
 
 from . import module_head, op_sharding
 from .chain import chain
 from .inspection import Inspection, Value, Weight
 from .operations import not_understood
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-
-@public
-def inspect(path_or_buffer: str | os.PathLike[str] | Buffer, *, check_modules: bool = False) -> Inspection:
-    """Says what is in an artifact, without loading it and without JAX: signature, age, sizes of the modules.
-
-    The bytes are verified as in `deserialize`. Checks that need JAX are left out: whether symbolic shapes parse,
-    whether pytree nodes and effects are known, and whether the module is what its first bytes say.
-
-    Args:
-        path_or_buffer: a path as a str or an object such as `pathlib.Path`; or a buffer, as for `deserialize`.
-        check_modules: whether to read the modules, too, and to compare them with their digests. Otherwise only both
-            ends of a large file are read.
-
-    Raises:
-        DeserializationError: the bytes are not an artifact, or are damaged. The error names the file, if there is one.
-        OSError: the file cannot be opened.
-        TypeError: it is neither a path nor a buffer.
-
-    Example:
-        >>> print(jaxexp.inspect("model.jaxexp"))
-    """
-    if not isinstance(path_or_buffer, (str, os.PathLike)):
-        return described(path_or_buffer, check_modules)
-    with files.named_in_errors(path_or_buffer):
-        return described(files.mapped(path_or_buffer), check_modules)
-
-
 # Artifacts from before memory spaces have 0.
 _MEMORY_SPACES = ("device", "device", "host", "any")
 
 
 def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
-    """`inspect` of a buffer; with modules, of what `_native.cut` left of an artifact."""
+    """What `inspect` returns, of a buffer; with modules, of what `_native.cut` left of an artifact."""
     try:
         artifact = _native.Artifact(buffer, image_modules)
     except TypeError as error:
         raise ExportTypeError(
-            f"inspect takes a path, or a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
+            f"an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
         ) from error
     facts = artifact.describe(shown_node)
     modules = [link.unchecked_module() for link in chain(artifact)]

@@ -13,9 +13,12 @@ import click
 
 from jaxexp._version import __version__
 
-from .complaints import FAILED, INTERRUPTED, complain, said_of_any
+from . import completing
+from .complaints import FAILED, INTERRUPTED, complain, said_of_any, status_of
 
-_COMMANDS = ("inspect", "view", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "bench")
+_COMMANDS = (
+    "inspect", "view", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "archive", "bench", "completion"
+)  # fmt: skip
 # As diff(1) does: 1 says that two things differ.
 _FAILED = {"diff": 2}
 
@@ -80,6 +83,8 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     state: dict[str, Any] = {"command": None, "traceback": False}
+    if completing.VARIABLE in os.environ:
+        completing.register()
     try:
         status = commands.main(list(arguments), prog_name="jaxexp", standalone_mode=False, obj=state)
         sys.stdout.flush()
@@ -94,4 +99,4 @@ def run(arguments: Sequence[str]) -> int:
         if state["traceback"]:
             raise
         complain(said_of_any(error))
-        return _FAILED.get(state["command"], FAILED)
+        return _FAILED.get(state["command"], status_of(error))

@@ -9,13 +9,18 @@ import click
 
 from .page import colours, one_line
 
-FAILED, INTERRUPTED = 1, 130
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 def complain(text: str) -> None:
     """One line on stderr."""
     start = click.style("jaxexp:", fg="red") if colours(sys.stderr) else "jaxexp:"
     click.echo(f"{start} {one_line(text)}", err=True, color=colours(sys.stderr))
+
+
+def status_of(error: BaseException) -> int:
+    """2 where the command line makes no sense, 1 where it does, but something is damaged or missing."""
+    return MISUSED if isinstance(error, click.UsageError) else FAILED
 
 
 def said(error: BaseException) -> str:

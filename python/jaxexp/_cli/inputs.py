@@ -4,70 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import os
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._errors import DeserializationError
-from jaxexp._io.files import mapped, named_in_errors
+from jaxexp._artifact.words import counted
+from jaxexp._sources import verify
+from jaxexp._sources.kinds import Kind, kind_in_folder
+from jaxexp._sources.source import MEMBER, Source, is_archive, split
+from jaxexp._sources.verify import Checked
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
 
-MEMBER = "::"
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+__all__ = ["MEMBER", "Checked", "Kind", "Source", "checked", "is_archive", "split"]
+
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """An artifact, and how to get at its bytes.
-
-    Attributes:
-        name: as the user would write it.
-        path: its file; None for a member of an archive.
-        handle: its member; None for a file.
-    """
-
-    name: str
-    path: str | None = None
-    handle: Any = None
-
-    def size(self) -> int:
-        """How many bytes there are."""
-        return int(self.handle.size) if self.path is None else os.path.getsize(self.path)
-
-    def read(self) -> Any:
-        """The bytes of the artifact: a file is mapped.
-
-        Raises:
-            DeserializationError: the file is empty; the error names it.
-            OSError: it cannot be opened.
-        """
-        if self.path is None:
-            return self.handle.read()
-        with named_in_errors(self.path):
-            return mapped(self.path)
-
-    def stored_weights(self) -> Any:
-        """The weights of a member, where its archive has them; None of a file."""
-        return None if self.handle is None else self.handle.stored_weights()
-
-
-@dataclasses.dataclass(frozen=True)
-class Checked:
-    """An artifact after all of its bytes were verified.
-
-    Attributes:
-        buffer: its bytes.
-        has_digests: whether it has digests of its own, by which any damage is found.
-    """
-
-    buffer: Any
-    has_digests: bool
 
 
 def checked(source: Source) -> Checked:
@@ -77,31 +32,26 @@ def checked(source: Source) -> Checked:
         DeserializationError: it is damaged; the error names it.
         OSError: it cannot be read.
     """
-    from jaxexp import _native
-    from jaxexp._artifact.chain import chain
-
-    with named_in_errors(source.name):
-        buffer = source.read()
-        if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
-            raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
-        artifact = _native.Artifact(buffer)
-        for link in chain(artifact):
-            _native.check_bytecode(link.module())
-    return Checked(buffer, artifact.trailer() is not None)
+    return verify.checked(source, source.mapped)
 
 
-def artifacts(text: str) -> Iterator[Source]:
+def artifacts(text: str, *, all_members: bool = False) -> Iterator[Source]:
     """What FILE on a command line stands for: a file, a member of an archive, or all that a pattern matches.
+
+    Args:
+        text: FILE.
+        all_members: whether an archive stands for all of its members.
 
     Raises:
         click.ClickException: there is no such member, or an archive is named without one.
     """
     path, member = split(text)
     if member is None:
-        if is_archive(path):
-            raise click.ClickException(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME, or * for all")
-        yield Source(text, path)
-        return
+        if not is_archive(path):
+            yield Source(text, path)
+            return
+        if not all_members:
+            raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME, or * for all")
     yield from members(path, member)
 
 
@@ -109,7 +59,7 @@ def artifact(text: str) -> Source:
     """The one artifact that FILE stands for."""
     found = list(artifacts(text))
     if len(found) != 1:
-        raise click.ClickException(f"{text!r} stands for {len(found):,} artifacts: one is expected here")
+        raise click.UsageError(f"{text!r} stands for {len(found):,} artifacts: one is expected here")
     return found[0]
 
 
@@ -146,41 +96,81 @@ def opened(path: str) -> Archive:
     return Archive.open(path)
 
 
-def split(text: str) -> tuple[str, str | None]:
-    """A path and the name of a member, if there is one. A file that has the whole text as its name is a file."""
-    path, found, member = text.rpartition(MEMBER)
-    # URLs of fsspec are chained by the same two colons, as in simplecache::https://...
-    if not found or not path or "://" in member or os.path.lexists(text):
-        return text, None
-    return path, member
+@dataclasses.dataclass(frozen=True)
+class Folders:
+    """How commands look into folders, and what they leave out there.
 
-
-def is_archive(path: str) -> bool:
-    """Whether a path leads to an archive, by the first bytes of the file, or by the end of a URL."""
-    if "://" in path:
-        return path.endswith(".zip")
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        return file.read(4) in _ZIP
-
-
-def files(folder: Path, include: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
-    """The files in a folder in the order of their names, without those that are hidden, and without files of weights,
-    which belong to the artifacts beside them.
-
-    Args:
-        folder: where to look.
-        include: patterns for their names; none for all.
+    Attributes:
+        include: patterns for the names of files; none for all that are artifacts or archives.
         recursive: whether to look into folders inside.
+        skipped: the files that were left out, because they are neither.
     """
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            if recursive and not entry.is_symlink():
-                yield from files(entry, include, recursive=True)
-        elif not entry.name.endswith(_WEIGHTS) and any(
-            fnmatch.fnmatchcase(entry.name, pattern) for pattern in include or ["*"]
-        ):
-            yield entry
+
+    include: tuple[str, ...]
+    recursive: bool
+    skipped: list[str] = dataclasses.field(default_factory=list)
+
+    def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
+        """The artifacts and archives in a folder, in the order of their names; nothing that is hidden, and no files of
+        weights, which belong to the artifacts beside them.
+
+        Raises:
+            OSError: a folder cannot be read.
+        """
+        for entry in sorted(Path(folder).iterdir()):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                if self.recursive and not entry.is_symlink():
+                    yield from self.files(str(entry))
+            elif not self.include or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self.include):
+                if (kind := self._kind(entry)) is None:
+                    self.skipped.append(str(entry))
+                else:
+                    yield entry, kind
+
+    def _kind(self, entry: Path) -> Kind | None:
+        path = str(entry)
+        if path.endswith(_WEIGHTS):
+            return None
+        if self.include:  # the user says what they are
+            return Kind.ARCHIVE if is_archive(path) else Kind.ARTIFACT
+        if entry.exists() and not entry.is_file():  # a pipe, a device
+            return None
+        try:
+            return kind_in_folder(path)
+        except OSError:  # which whoever reads it will report
+            return Kind.ARTIFACT
+
+    def used(self, files: Iterable[str]) -> None:
+        """Files that were looked at all the same, for an artifact that they belong to."""
+        used = set(files)
+        self.skipped[:] = [file for file in self.skipped if file not in used]
+
+    def said(self) -> str:
+        """As in "; 3 other files skipped", for the end of a line."""
+        return f"; {counted(len(self.skipped), 'other file')} skipped" if self.skipped else ""
+
+
+def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that look into folders: they make one argument, `folders`."""
+
+    @click.option(
+        "-r/-R",
+        "--recursive/--no-recursive",
+        default=True,
+        show_default=True,
+        help="Whether to look into the folders inside of folders.",
+    )
+    @click.option(
+        "--include",
+        multiple=True,
+        metavar="GLOB",
+        help="From folders, take the files with such names, whatever they are but weights. Without this, take "
+        "artifacts and archives.",
+    )
+    @functools.wraps(command)
+    def with_folders(*args: Any, recursive: bool, include: tuple[str, ...], **kwargs: Any) -> Any:
+        return command(*args, folders=Folders(include, recursive), **kwargs)
+
+    return with_folders

@@ -22,7 +22,8 @@ from jaxexp._artifact.words import shown
 _INDENT = 2
 _GAP = "  "
 _NARROWEST = 12  # column of a table
-_WIDEST = 200  # likewise, in a pipe
+_SHORT = 24  # beginning of a cell that tells something
+_WIDEST = 200  # column of a table in a pipe
 _SHOWN = 40  # rows of a table,
 _TALLEST = 8  # and lines of a text, that may be long, on a terminal
 
@@ -125,9 +126,12 @@ class Page:
         kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
         columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
         widths = self._widths(columns, rows)
-        self._row(columns, widths, [column.name for column in columns], "dim")
-        for row in rows:
-            self._row(columns, widths, row, None)
+        if widths is None:
+            self._records(columns, rows)
+        else:
+            self._row(columns, widths, [column.name for column in columns], "dim")
+            for row in rows:
+                self._row(columns, widths, row, None)
         if left_out > 0:
             self._lines.append(" " * _INDENT + self.styled(f"... and {left_out:,} more: --all shows them", "dim"))
 
@@ -151,18 +155,44 @@ class Page:
             lines[_TALLEST - 1 :] = ["... (--all)"]
         return lines
 
-    def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
-        """What each column needs; if that is too much, the widest ones get less."""
+    def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int] | None:
+        """What each column needs; if that is too much, the widest ones get less. None where not all of them fit."""
         widths = [max(_cells(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
         if not self._is_terminal:  # one long cell must not make thousands of rows as long
             return [min(width, _WIDEST) for width in widths]
         room = self._width - _INDENT - len(_GAP) * (len(columns) - 1)
-        while sum(widths) > room and max(widths) > _NARROWEST:
-            widest = max(widths)
-            at = widths.index(widest)
-            second = max((width for i, width in enumerate(widths) if i != at), default=0)
-            widths[at] = max(_NARROWEST, min(widest - 1, second), widest - (sum(widths) - room))
+        # Numbers are never broken, nor are short words.
+        least = [min(width, _NARROWEST) for width in widths]
+        for i, column in enumerate(columns):
+            if column.right:
+                least[i] = max([least[i], *(_cells(row[i]) for row in rows)])
+        if sum(least) > room:
+            return None
+        while sum(widths) > room:
+            # What may be cut is cut before anything is broken.
+            loose = [i for i, column in enumerate(columns) if column.cut and widths[i] > _SHORT]
+            loose = loose or [i for i in range(len(widths)) if widths[i] > least[i]]
+            at = max(loose, key=lambda i: widths[i])
+            second = max((widths[i] for i in loose if i != at), default=0)
+            floor = _SHORT if columns[at].cut and widths[at] > _SHORT else least[at]
+            widths[at] = max(floor, min(widths[at] - 1, second), widths[at] - (sum(widths) - room))
         return widths
+
+    def _records(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        """A table that is too wide: each row as fields below its first cell."""
+        for row in rows:
+            first, style = row[0], columns[0].style_of(row[0])
+            self._lines += [" " * _INDENT + self.styled(part, style) for part in _wrapped(first, self._width - _INDENT)]
+            left = 2 * _INDENT + max(_cells(column.name) for column in columns[1:]) + len(_GAP)
+            room = max(_NARROWEST, self._width - left)
+            self.fields(
+                (
+                    (column.name, _shortened(cell, room) if column.cut else cell)
+                    for column, cell in zip(columns[1:], row[1:], strict=True)
+                    if cell
+                ),
+                indent=2 * _INDENT,
+            )
 
     def _row(self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], style: str | None) -> None:
         cells = [self._cell(column, text, width) for column, text, width in zip(columns, row, widths, strict=True)]
@@ -211,7 +241,7 @@ def _head(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of a text, broken at spaces where there are any."""
+    """Lines of a text, broken at spaces where there are any, else behind a slash."""
     lines: list[str] = []
     start = 0
     while True:
@@ -220,7 +250,8 @@ def _wrapped(text: str, width: int) -> list[str]:
             return [*lines, ahead]
         head = _head(ahead, width)
         space = len(head) if ahead[len(head) : len(head) + 1] == " " else head.rfind(" ")
-        head = head[:space] if space > width // 3 else head
+        place = space if space > width // 3 else head.rfind("/") + 1
+        head = head[:place] if place > width // 3 else head
         lines.append(head.rstrip())
         start += len(head)
         while text[start : start + 1] == " ":

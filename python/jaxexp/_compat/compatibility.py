@@ -9,7 +9,7 @@ import datetime
 import itertools
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -26,9 +26,7 @@ from jaxexp._public import part_of, public
 from jaxexp._read.decode import decode, verified
 from jaxexp._releases import features, stablehlo, table
 from jaxexp._releases.table import RELEASES, Release, number
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jaxexp._write.reader import reader_of
 
 # What jax.export promises to read ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
 PROMISED_MONTHS = 6
@@ -114,12 +112,13 @@ class Compatibility:
         """Whether the `jax.export` of a release loads it.
 
         Args:
-            version: a release of JAX, as in ``"0.10.2"``.
+            version: a release of JAX, as in ``"0.10.2"`` or ``"jax-0.10.2"``; or ``"12w"`` for the newest one twelve
+                weeks before the installed one came out.
 
         Raises:
             ExportError: the release is not known.
         """
-        asked = table.release(version).number
+        asked = release_of(version, "readable_by").number
         return any(number(first) <= asked <= number(last) for first, last in self.readers)
 
     def __str__(self) -> str:
@@ -157,17 +156,17 @@ class Compatibility:
 part_of(Compatibility, Refusal)
 
 
-@public
-def compatibility(buffer: Buffer) -> Compatibility:
-    """Says what an artifact is and who can load it, without running it.
-
-    Args:
-        buffer: an artifact, as for `deserialize`.
+def release_of(reader: str, parameter: str) -> Release:
+    """The release that somebody asks about, in the words that `compatibility=` takes.
 
     Raises:
-        DeserializationError: the bytes are not an artifact, or contain a number that this jaxexp does not know.
-        TypeError: `buffer` is not a buffer.
+        ExportError: it is none that is known; the message begins with what the parameter is called.
     """
+    return reader_of(reader, parameter, or_max=False).release
+
+
+def compatibility_of(buffer: Any) -> Compatibility:
+    """What the public function `compatibility` returns, of an artifact in a buffer."""
     artifact = verified(buffer)
     facts = _Facts.of(artifact)
     installed = table.at(_jax.installed_release)

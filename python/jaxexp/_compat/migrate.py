@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,53 +14,36 @@ from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._function.convention import OLDEST_VERSION
 from jaxexp._module import mlir, runnable
-from jaxexp._public import public
 from jaxexp._read.decode import read
+from jaxexp._write.reader import check_choice
 from jaxexp._write.serialize import serialize
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 # How far two runs of a function may differ, in units of the last place of a result's largest value: its module may be
 # compiled in another way.
 _ULPS = 64
 
 
-@public
-def migrate(
-    buffer: Buffer, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
-) -> bytearray:
-    """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
-
-    HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
-    StableHLO version that `Exported.serialize` writes. The function does not change: name, trees, types, platforms,
-    devices and effects stay the same. To make sure, the new artifact is read again and its signature is compared with
-    the old one. If the artifact has weights in files beside it, so does the new one.
-
-    Args:
-        buffer: an artifact, as for `deserialize`.
-        to: for which release to write, like `compatibility` in `Exported.serialize`, for example ``"jax-0.6.2"``; None
-            for the installed `jax.export`.
-        inputs: sample inputs as a pair (args, kwargs). With them, the old and the new function are called, and must
-            return the same results up to rounding.
-
-    Returns:
-        The new artifact.
-
-    Raises:
-        DeserializationError: the bytes are not an artifact that can be read here.
-        UnsupportedError: it has ordered effects, and a calling convention older than 9.
-        ExportError: the function does not fit into the format, or the new function is not the same as the old one.
-    """
+def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None) -> bytearray:
+    """What the public function `migrate` returns, of an artifact in a buffer."""
+    check_reader(to, "to=")
     old = read(buffer)
     order = data.stored_orders(old)
     blob = serialize(_up_to_date(old), order, to, True, old.metadata, False, data.weights_in_trailer(old))
-    migrated = read(bytes(blob))
-    for before, after in zip(data.stored_chain(old), data.stored_chain(migrated), strict=True):
+    new = read(bytes(blob))
+    for before, after in zip(data.stored_chain(old), data.stored_chain(new), strict=True):
         _check_signatures(before, after, named_shardings=to is None)
     if inputs is not None:
-        _check_results(old, migrated, *inputs)
+        _check_results(old, new, *inputs)
     return blob
+
+
+def check_reader(to: str | None, parameter: str) -> None:
+    """Refuses what names no reader that can be written for.
+
+    Raises:
+        ExportError: it does not; the message says what the parameter takes.
+    """
+    check_choice(to, parameter)
 
 
 def _up_to_date(old: Exported) -> Exported:

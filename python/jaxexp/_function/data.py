@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from jaxexp import _jax, _native
 from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._public import public_dir
 
 from . import sharding
 from .safety_check import DisabledSafetyCheck
@@ -131,6 +132,8 @@ class ExportedData:
     @property
     def _has_named_shardings(self) -> bool:
         return True
+
+    __dir__ = public_dir
 
     def __eq__(self, other: object) -> bool:
         if self is other:

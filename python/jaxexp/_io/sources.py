@@ -23,6 +23,12 @@ class BinaryFile(Protocol):
     def seek(self, offset: int, whence: int = 0, /) -> int: ...
 
 
+class Readable(Protocol):
+    """A binary file object that is read from where it is to its end: also a pipe, or the answer of a server."""
+
+    def read(self, size: int = ..., /) -> bytes: ...
+
+
 class Source(Protocol):
     """Bytes that can be read by ranges, from several threads at once.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """
     if policy is None:
         return read(blob)
-    if isinstance(blob, (bytes, bytearray, memoryview)):
+    with contextlib.suppress(TypeError):  # of what is no buffer, which is refused below
         policy.check_size(memoryview(blob).nbytes)
     artifact = verified(blob)
     policy.check_declared(artifact)
@@ -57,42 +58,8 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     return exported
 
 
-@public
-def load(
-    path: str | os.PathLike[str],
-    *,
-    policy: Policy | None = None,
-    verify: bool = False,
-    executables: str | os.PathLike[str] | None = None,
-) -> Exported:
-    """Reads a function from a file that `Exported.save` wrote, or that holds the bytes of `Exported.serialize`.
-
-    A file below 1 MB is read at once. Of a larger one, the modules are read when they are first used, if the artifact
-    has a trailer; the file stays open until then. `Exported.save` replaces files, which does not affect loaded
-    functions. If another program changes the file in place, the function stays what it was, or the first use of a
-    module raises a DeserializationError. With a policy, the whole file is read at once, so that what runs is what was
-    checked.
-
-    If the function was saved with weights, it is returned as a `BoundExported`. The files of weights, which have to be
-    in the same folder, are opened when the first weight is needed.
-
-    Args:
-        path: the file.
-        policy: what the artifact may contain, as in `deserialize`.
-        verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
-            happens when each is first used. Weights are read and compared with their digests, too; otherwise they never
-            are, but for their sizes and for what their files say of their content.
-        executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
-            may do, so name only a file that you trust like a program. Eager calls use the code that fits; where none
-            does, they compile as always, and `Exported.executables` says why.
-
-    Raises:
-        DeserializationError: as in `deserialize`; it names the file.
-        PolicyError: as in `deserialize`; it names the file.
-        ExportError: both `policy` and `executables` are given: no policy can say what native code does.
-        OSError: a file cannot be opened.
-    """
-    refuse_both(path, policy, executables)
+def load_file(path: str, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None) -> Exported:
+    """What `load` returns, of a file."""
     with files.named_in_errors(path):
         if policy is not None:
             exported = deserialize(files.read(path, policy.check_size), policy=policy)
@@ -112,14 +79,30 @@ def load(
     return bound
 
 
-def refuse_both(
-    name: str | os.PathLike[str], policy: Policy | None, executables: str | os.PathLike[str] | None
-) -> None:
-    """Raises ExportError if there are a policy and executables, whatever is in them."""
+def load_bytes(
+    buffer: Buffer, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None
+) -> Exported:
+    """What `load` returns, of bytes: of a function with weights, the program."""
+    exported = deserialize(buffer, policy=policy)
+    if verify:
+        verify_modules(exported)
+    if executables is not None:
+        give_executables(exported, executables)
+    return exported
+
+
+def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike[str] | None) -> None:
+    """Raises ExportError if there are a policy and executables, whatever is in them.
+
+    Args:
+        name: what messages call the artifact; empty if it has no name.
+        policy: as in `load`.
+        executables: as in `load`.
+    """
     if executables is not None and policy is not None:
         raise ExportError(
-            f"loading {os.fsdecode(name)!r}: a policy says what a program may contain, and executables are native "
-            "code, of which nobody can say that. Leave out one of the two"
+            f"{f'loading {name!r}: ' if name else ''}a policy says what a program may contain, and executables are "
+            "native code, of which nobody can say that. Leave out one of the two"
         )
 
 

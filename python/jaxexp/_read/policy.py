@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+import difflib
+import functools
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError, ExportTypeError
@@ -61,7 +63,8 @@ class Policy:
         >>> exported = load("uploaded.jaxexp", policy=policy)
 
     Raises:
-        ExportError: the value of a field is not a collection of names, or not a number.
+        ExportError: there is no such field; or the value of a field is not a collection of names, not a bool or not a
+            number. If the type is wrong, it is also a TypeError.
     """
 
     custom_calls: Collection[str] | None = ()
@@ -82,19 +85,9 @@ class Policy:
     max_weight_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("custom_calls", "effects", "operations", "platforms"):
-            names = getattr(self, name)
-            if names is None:
-                continue
-            if isinstance(names, str) or not all(isinstance(n, str) for n in names):
-                raise ExportTypeError(f"Policy({name}={names!r}): expected a tuple of names, or None")
-            object.__setattr__(self, name, tuple(names))
         for field in dataclasses.fields(self):
-            if field.name.startswith("max_") and (limit := getattr(self, field.name)) is not None:
-                if isinstance(limit, bool) or not isinstance(limit, int):
-                    raise ExportTypeError(f"Policy({field.name}={limit!r}): expected an int or None")
-                if limit < 0:
-                    raise ExportError(f"Policy({field.name}={limit!r}): expected no negative number")
+            if (value := getattr(self, field.name)) is not None:
+                object.__setattr__(self, field.name, _checked(field.name, value))
 
     def check(self, exported: ExportedData) -> None:
         """Raises an error if a function, or a VJP in its artifact, contains something that is not allowed.
@@ -140,3 +133,48 @@ class Policy:
             PolicyError: names both sizes.
         """
         Limits(self).at_most("max_artifact_bytes", size, "bytes", "the artifact")
+
+
+def _with_known_fields(init: Callable[..., None]) -> Callable[..., None]:
+    """The constructor, which refuses fields that there are not by naming those that are meant."""
+
+    @functools.wraps(init)
+    def checked(self: Policy, *args: Any, **fields: Any) -> None:
+        known = Policy.__dataclass_fields__
+        for name in fields.keys() - known.keys():
+            similar = difflib.get_close_matches(name, known, 3)
+            meant = f"did you mean {' or '.join(similar)}?" if similar else f"its fields are {', '.join(known)}"
+            raise ExportTypeError(f"Policy has no field {name!r}: {meant}")
+        init(self, *args, **fields)
+
+    return checked
+
+
+Policy.__init__ = _with_known_fields(Policy.__init__)  # type: ignore[method-assign]
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value of a field that is not None, if it is one.
+
+    Raises:
+        ExportTypeError: it is of another type.
+        ExportError: it is a number below zero.
+    """
+    said = f"Policy({name}={value!r})"
+    if name in ("callbacks", "unregistered_nodes"):
+        if not isinstance(value, bool):
+            raise ExportTypeError(f"{said}: expected True, False, or None, found {type(value)}")
+        return value
+    if name.startswith("max_"):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ExportTypeError(f"{said}: expected an int, or None, found {type(value)}")
+        if value < 0:
+            raise ExportError(f"{said}: expected no negative number")
+        return value
+    if isinstance(value, str):
+        raise ExportTypeError(f"{said}: expected a tuple of names, or None, found one str: say {name}=({value!r},)")
+    if not isinstance(value, Collection):
+        raise ExportTypeError(f"{said}: expected a tuple of names, or None, found {type(value)}")
+    if (wrong := next((item for item in value if not isinstance(item, str)), None)) is not None:
+        raise ExportTypeError(f"{said}: expected a tuple of names, or None, found {wrong!r} in it, of {type(wrong)}")
+    return tuple(value)

@@ -91,7 +91,7 @@ class Reader:
         return TooOldReaderError(f"{fun_name} cannot be written for {self.name}: {what}; {todo}{advice}", since)
 
 
-def check_choice(compatibility: Any) -> None:
+def check_choice(compatibility: Any, parameter: str = "compatibility=") -> None:
     """Refuses what is not a value of the parameter `compatibility`.
 
     Raises:
@@ -99,29 +99,31 @@ def check_choice(compatibility: Any) -> None:
         ExportError: it is a string of another form, or names no release that is known.
     """
     if compatibility is not None and compatibility != MAX:
-        reader_of(compatibility)
+        reader_of(compatibility, parameter)
 
 
-def reader_of(compatibility: Any) -> Reader:
+def reader_of(compatibility: Any, parameter: str = "compatibility=", *, or_max: bool = True) -> Reader:
     """The reader for a release, or for a number of weeks.
 
     Args:
-        compatibility: ``"jax-0.6.2"``, or ``"12w"`` for what was the newest release twelve weeks before the installed
-            one came out.
+        compatibility: ``"0.6.2"`` or ``"jax-0.6.2"``; or ``"12w"`` for what was the newest release twelve weeks before
+            the installed one came out.
+        parameter: what messages call it.
+        or_max: whether messages say that ``"max"`` is taken, too, by whoever calls this.
 
     Raises:
-        ExportError: it says neither, or a release or span that is not known; `check_choice` says more.
+        ExportError: it says neither, or a release or span that is not known.
     """
     known = readers()
     accepted = (
-        f"a release from {known[0].choice!r} to {known[-1].choice!r}, a span of weeks back "
-        'from the installed release such as "4w" or "12w", or "max" for the oldest reader that can be'
+        f"a release from {known[0].release.version!r} to {known[-1].release.version!r}, or a span of weeks back "
+        'from the installed release such as "4w" or "12w"' + ', or "max" for the oldest reader that can be' * or_max
     )
     if not isinstance(compatibility, str):
-        raise ExportTypeError(f"compatibility= takes {accepted}; found {compatibility!r}")
-    if match := re.fullmatch(r"(\d+)w", compatibility):
-        return _weeks_back(int(match[1]))
-    if match := re.fullmatch(r"jax-(\d+(?:\.\d+)*)", compatibility):
+        raise ExportTypeError(f"{parameter} takes {accepted}; found {compatibility!r}")
+    if match := re.fullmatch(r"([0-9]+)w", compatibility):
+        return _weeks_back(int(match[1][:9]))  # more weeks than that are too many anyway
+    if match := re.fullmatch(r"(?:jax-)?([0-9]{1,9}(?:\.[0-9]{1,9})+)", compatibility):
         version = table.number(match[1])
         for reader in known:
             if reader.version == version:
@@ -129,10 +131,10 @@ def reader_of(compatibility: Any) -> Reader:
         older = [reader.name for reader in known if reader.version < version][-1:]
         newer = [reader.name for reader in known if reader.version > version][:1]
         raise ExportError(
-            f"compatibility={compatibility!r} names no release that is known here; next to it are "
-            f"{' and '.join(older + newer)}. It takes {accepted}"
+            f"{compatibility!r} names no release that is known here; next to it are {' and '.join(older + newer)}. "
+            f"{parameter} takes {accepted}"
         )
-    raise ExportError(f"compatibility= takes {accepted}; found {compatibility!r}")
+    raise ExportError(f"{parameter} takes {accepted}; found {compatibility!r}")
 
 
 def _weeks_back(weeks: int) -> Reader:

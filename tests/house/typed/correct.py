@@ -72,6 +72,11 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
     assert_type(jaxexp.inspect(data).platforms, tuple[str, ...])
     assert_type(jaxexp.compatibility(data), jaxexp.Compatibility)
     assert_type(jaxexp.migrate(data, "jax-0.6.2"), bytearray)
+    with path.open("rb") as file:
+        assert_type(jaxexp.load(file), jaxexp.Exported)
+    assert_type(jaxexp.load(io.BytesIO(data), policy=jaxexp.Policy()), jaxexp.Exported)
+    assert_type(jaxexp.inspect("fleet.zip::model"), jaxexp.Inspection)
+    jaxexp.verify(path)
 
 
 def archives(exported: jaxexp.Exported, path: Path) -> None:
@@ -79,7 +84,7 @@ def archives(exported: jaxexp.Exported, path: Path) -> None:
         writer.add("model", exported, vjp_order=1)
         writer.add("the same", exported.serialize())
     with jaxexp.Archive.append(str(path)) as writer:
-        writer.remove("the same")
+        writer.remove("the same", "another")
     with jaxexp.Archive.open(io.BytesIO(path.read_bytes())) as archive, path.open("rb") as file:
         handle = assert_type(archive["model"], jaxexp.Handle)
         assert_type(handle.summary, jaxexp.Summary)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, inputs, progress
+from jaxexp._cli import complaints, completing, inputs, progress
 from jaxexp._cli.page import Column, Page
 
 _EXAMPLE = """\b
@@ -24,7 +24,7 @@ _SAMPLE = 0.005  # seconds that a sample takes at least: the clock is good for l
 
 
 @click.command(epilog=_EXAMPLE, short_help="Time jaxexp and jax.export on artifacts.")
-@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path())
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=completing.Artifact())
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="How many times to measure each.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each row.")
 def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
@@ -68,7 +68,7 @@ def _need_flatbuffers() -> None:
 
 def _cases(files: tuple[str, ...]) -> Mapping[str, bytes]:
     if files:
-        return {source.name: bytes(source.read()) for text in files for source in inputs.artifacts(text)}
+        return {source.name: bytes(source.mapped()) for text in files for source in inputs.artifacts(text)}
     return _exported_here()
 
 

@@ -8,60 +8,86 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import complaints, inputs, progress
+from jaxexp._cli import complaints, completing, inputs, progress
 from jaxexp._cli.page import Column, Page, listed
-from jaxexp._io.files import named_in_errors
+from jaxexp._errors import ExportError
 from jaxexp._releases.table import number
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
 
+_MARKS = {"loaded": "good", "refused": "bad"}
+
 _EXAMPLE = """\b
 Example:
   jaxexp compat model.jaxexp
-  jaxexp compat --reader 0.6.2 models/*.jaxexp || echo 'migrate some of these first'"""
+  jaxexp compat --reader 0.6.2 fleet.zip models/*.jaxexp || echo 'migrate some of these first'
+  jaxexp compat --reader 12w 'fleet.zip::resnet/*'"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="Say which releases of JAX load an artifact.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option(
     "--reader",
-    metavar="RELEASE",
-    help="Ask only about this release of JAX. The exit status is 0 if it loads all artifacts, else 1.",
+    metavar="READER",
+    help="Ask only about one release of JAX: 0.6.2, or 12w for the newest one of twelve weeks ago. The exit status is "
+    "0 if it loads all artifacts, else 1.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 def command(files: tuple[str, ...], reader: str | None, as_json: bool) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
-    Nothing is run. JAX is imported, to parse the modules.
+    FILE is an artifact or an archive, which stands for all of its members. Of several artifacts, the most important is
+    shown in a row each. Nothing is run. JAX is imported, to parse the modules.
     """
-    found = [source for text in files for source in inputs.artifacts(text)]
+    asked = None if reader is None else _release(reader)
+    sources = [source for text in files for source in inputs.artifacts(text, all_members=True)]
     described: list[tuple[str, Compatibility]] = []
-    with progress.bar("reading", len(found)) as advance:
-        for source in found:
+    with progress.bar("reading", len(sources)) as advance:
+        for source in sources:
             described.append((source.name, _read(source)))
             advance(1)
-    refused = [name for name, found in described if reader is not None and not found.readable_by(reader)]
+    refused = [name for name, found in described if asked is not None and not found.readable_by(asked)]
     if as_json:
         facts = [{"file": name, **_facts(found)} for name, found in described]
         click.echo(json.dumps(facts, indent=2))
     else:
         page = Page()
-        if reader is not None:
-            _show_for(page, reader, described)
-        for name, compatibility in described if reader is None else ():
-            _show(page, name, compatibility)
+        if asked is not None:
+            _show_for(page, asked, described)
+        elif len(described) == 1:
+            _show(page, *described[0])
+        else:
+            _show_all(page, described)
         page.write()
     if refused:
-        complaints.complain(f"JAX {reader} does not load {listed(map(repr, refused))}")
+        complaints.complain(f"JAX {asked} does not load {_some(refused)}")
     return complaints.FAILED if refused else 0
 
 
-def _read(source: inputs.Source) -> Compatibility:
-    from jaxexp._compat.compatibility import compatibility
+def _release(reader: str) -> str:
+    """The release that the words on the command line stand for."""
+    from jaxexp._compat.compatibility import release_of
 
-    with named_in_errors(source.name):
-        return compatibility(source.read())
+    try:
+        return release_of(reader, "--reader").version
+    except ExportError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return listed(map(repr, names[:_NAMED])) + more
+
+
+_NAMED = 8  # artifacts in a message
+
+
+def _read(source: inputs.Source) -> Compatibility:
+    from jaxexp._compat.compatibility import compatibility_of
+
+    with source.named():
+        return compatibility_of(source.mapped())
 
 
 def _facts(found: Compatibility) -> dict[str, object]:
@@ -76,8 +102,26 @@ def _show_for(page: Page, reader: str, described: list[tuple[str, Compatibility]
     for name, found in described:
         reasons = [r.reason for r in found.refusals if number(r.first) <= asked <= number(r.last)]
         rows.append((name, "refused" if reasons else "loaded", *reasons[:1], *[""] * (not reasons)))
-    state = Column(f"by JAX {reader}", marks={"loaded": "good", "refused": "bad"})
+    state = Column(f"by JAX {reader}", marks=_MARKS)
     page.table([Column("artifact", style="name"), state, Column("because of")], rows)
+
+
+def _show_all(page: Page, described: list[tuple[str, Compatibility]]) -> None:
+    """Prints a row for each artifact."""
+    columns = [
+        Column("artifact", style="name"),
+        Column("written by"),
+        Column("jax.export of"),
+        Column("here", marks=_MARKS),
+        Column("promised until"),
+    ]
+    rows = []
+    for name, found in described:
+        here = "refused" if found.unreadable_here else "loaded" if not found.jax_export_refuses else "by jaxexp only"
+        until = "" if found.promised_until is None else found.promised_until.isoformat()
+        readers = listed(span(first, last) for first, last in found.readers)
+        rows.append((name, f"JAX {found.jax_version or span(*found.writers)}", readers, here, until))
+    page.table(columns, rows)
 
 
 def _show(page: Page, name: str, found: Compatibility) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import inputs
+from jaxexp._cli import completing, inputs
 from jaxexp._cli.page import Column, Page
 
 from .inspect import read, type_of
@@ -24,8 +24,8 @@ SECTIONS = ("signature", "operations", "sizes", "weights", "origin", "members")
 
 
 @click.command(epilog=_EXAMPLE, short_help="Compare two artifacts.")
-@click.argument("old", metavar="A", type=click.Path())
-@click.argument("new", metavar="B", type=click.Path())
+@click.argument("old", metavar="A", type=completing.Artifact())
+@click.argument("new", metavar="B", type=completing.Artifact())
 @click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
@@ -132,7 +132,7 @@ def _digests(source: inputs.Source) -> dict[str, str]:
     from jaxexp._artifact.chain import chain
     from jaxexp._native import Artifact
 
-    buffer = source.read()
+    buffer = source.mapped()
     digests = {"all bytes": buffer}
     for order, link in enumerate(chain(Artifact(buffer))):
         digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()

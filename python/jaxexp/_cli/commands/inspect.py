@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, inputs
+from jaxexp._cli import complaints, completing, inputs
 from jaxexp._cli.page import Column, Page, listed
-from jaxexp._io.files import named_in_errors
 
 if TYPE_CHECKING:
     from jaxexp._artifact.inspection import Inspection, Value
@@ -24,7 +23,7 @@ Example:
 
 
 @click.command(epilog=_EXAMPLE, short_help="Say what is in artifacts.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
 @click.option("--jaxpr", is_flag=True, help="Print only the program, as a jaxpr. This imports JAX.")
@@ -64,7 +63,7 @@ def command(
         except Exception as error:
             # One of several that cannot be read does not hide the others.
             message = complaints.said(error)
-            status = complaints.FAILED
+            status = max(status, complaints.status_of(error))
             if as_json:
                 found.append({"file": text, "error": message})
             page.write()
@@ -77,10 +76,10 @@ def command(
 
 def read(source: inputs.Source, *, check: bool = False) -> Inspection:
     """The inspection of an artifact; errors name it."""
-    from jaxexp._artifact.inspect import inspect
+    from jaxexp._artifact.inspect import described
 
-    with named_in_errors(source.name):
-        return inspect(source.read(), check_modules=check)
+    with source.named():
+        return described(source.mapped(), check)
 
 
 def show(page: Page, name: str, found: Inspection) -> None:
@@ -201,8 +200,8 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     from jaxexp._artifact.chain import chain
     from jaxexp._native import Artifact
 
-    with named_in_errors(source.name):
-        link = next(itertools.islice(chain(Artifact(source.read())), order, None), None) if order >= 0 else None
+    with source.named():
+        link = next(itertools.islice(chain(Artifact(source.mapped())), order, None), None) if order >= 0 else None
         if link is None:
             raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
         module = link.module()
@@ -213,8 +212,8 @@ def _jaxpr(source: inputs.Source, order: int) -> str:
     """The program of a function, read back from its module."""
     from jaxexp._read.load import deserialize
 
-    with named_in_errors(source.name):
-        exported = deserialize(source.read())
+    with source.named():
+        exported = deserialize(source.mapped())
         for _ in range(order):
             if not exported.has_vjp():
                 raise click.ClickException(f"{source.name!r} has no VJP of order {order}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import inputs
+from jaxexp._cli import completing, inputs
 from jaxexp._cli.page import Column, Page
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="List the members of an archive.")
 @click.argument("archive", type=click.Path())
-@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> None:

@@ -9,23 +9,28 @@ from typing import Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import outputs
+from jaxexp._cli import completing, outputs
 from jaxexp._cli.inputs import Source, artifact
 from jaxexp._cli.page import Page
-from jaxexp._io.files import named_in_errors
+from jaxexp._errors import ExportError
 from jaxexp._native import Artifact
 
 _EXAMPLE = """\b
 Example:
   jaxexp migrate old.bin new.jaxexp
-  jaxexp migrate --to jax-0.6.2 model.jaxexp for_old_servers.jaxexp
+  jaxexp migrate --to 0.6.2 model.jaxexp for_old_servers.jaxexp
   jaxexp migrate --inputs samples.npz old.bin new.jaxexp"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="Rewrite an old artifact.")
-@click.argument("old", metavar="IN", type=click.Path())
+@click.argument("old", metavar="IN", type=completing.Artifact())
 @click.argument("new", metavar="OUT", type=click.Path())
-@click.option("--to", metavar="READER", help="For whom to write: jax-0.6.2, 12w or max; the installed JAX by default.")
+@click.option(
+    "--to",
+    metavar="READER",
+    help="For whom to write: a release such as 0.6.2, one of weeks ago such as 12w, or max "
+    "for the oldest that can read it; the installed JAX by default.",
+)
 @click.option(
     "--inputs",
     metavar="NPZ",
@@ -42,6 +47,8 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool)
     """
     if not force:
         outputs.refuse_existing(new)
+    if to is not None:
+        _check_reader(to)
     source = artifact(old)
     _check_place(source, new)
     blob = _migrated(source, to, inputs)
@@ -52,10 +59,19 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool)
     page.write()
 
 
+def _check_reader(to: str) -> None:
+    from jaxexp._compat.migrate import check_reader
+
+    try:
+        check_reader(to, "--to")
+    except ExportError as error:
+        raise click.UsageError(str(error)) from error
+
+
 def _check_place(source: Source, new: str) -> None:
     """The weights of a function stay where they are, so the new artifact has to be beside them."""
-    with named_in_errors(source.name):
-        has_weights = Artifact(source.read()).weights() is not None
+    with source.named():
+        has_weights = Artifact(source.mapped()).weights() is not None
     if has_weights and source.path is not None:
         folder, other = (os.path.realpath(os.path.dirname(path)) for path in (source.path, new))
         if folder != other:
@@ -66,7 +82,7 @@ def _check_place(source: Source, new: str) -> None:
 
 def _unpack_weights(source: Source, new: str, force: bool) -> None:
     """The weights of a member of an archive are written beside the new artifact."""
-    with named_in_errors(source.name):
+    with source.named():
         weights = source.stored_weights()
         if weights is not None:
             from jaxexp._weights.unpacking import Unpacking
@@ -77,11 +93,11 @@ def _unpack_weights(source: Source, new: str, force: bool) -> None:
 
 
 def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:
-    from jaxexp._compat.migrate import migrate
+    from jaxexp._compat.migrate import migrated
 
-    with named_in_errors(source.name):
-        buffer = source.read()
-        return migrate(buffer, to, inputs=None if inputs is None else _arguments(buffer, inputs))
+    with source.named():
+        buffer = source.mapped()
+        return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs))
 
 
 def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:

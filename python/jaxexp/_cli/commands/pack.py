@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import inputs, outputs, progress
+from jaxexp._cli import completing, inputs, outputs, progress
 from jaxexp._cli.page import Page
+
+if TYPE_CHECKING:
+    from jaxexp._weights.stored import WithDigests
 
 _EXAMPLE = """\b
 Example:
@@ -22,41 +25,62 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="Pack artifacts into an archive.")
 @click.argument("archive", type=click.Path())
-@click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
-@click.option("--include", multiple=True, metavar="GLOB", help="From folders, take only files with such names.")
+@inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
 def command(
-    archive: str, paths: tuple[str, ...], append: bool, force: bool, include: tuple[str, ...], metadata: tuple[str, ...]
+    archive: str, paths: tuple[str, ...], append: bool, force: bool, folders: inputs.Folders, metadata: tuple[str, ...]
 ) -> None:
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
     The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
-    that folder. Weights in files beside artifacts are packed, too, each tensor once. Damaged artifacts are refused. The
-    archive appears, or changes, when everything is written. Metadata goes into the index of the archive; the artifacts
-    stay as they are. JAX is not imported.
+    that folder. Weights in files beside artifacts are packed, too, each tensor once. Of a FOLDER, files are skipped
+    that are no artifacts, by their names and their beginnings; the last line says how many. Damaged artifacts are
+    refused. The archive appears, or changes, when everything is written. Metadata goes into the index of the archive;
+    the artifacts stay as they are. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)
     from jaxexp._archive.archive import Archive
-    from jaxexp._archive.writer import weights_beside
 
     notes = dict(map(_entry, metadata)) or None
-    found = _named(paths, include)
+    found = _named(paths, folders)
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
+        if not force and (there := next((name for name in found if name in writer), None)) is not None:
+            raise click.ClickException(f"{there!r} is in {archive!r} already: --force replaces it")
         for name, source in found.items():
             data = inputs.checked(source).buffer
             if force and name in writer:
                 writer.remove(name)
-            beside = None if source.path is None else weights_beside(source.path, data)
-            writer.add_with_weights(name, data, beside or source.stored_weights(), notes)
+            writer.add_with_weights(name, data, _weights(source, data, folders), notes)
             advance(1)
     page = Page()
     page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "
-              f"{os.path.getsize(archive):,} bytes")  # fmt: skip
+              f"{os.path.getsize(archive):,} bytes{folders.said()}")  # fmt: skip
     page.write()
+
+
+def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithDigests | None:
+    """The weights of an artifact: of a file, those in files beside it; of a member, those in its archive."""
+    from jaxexp import _native
+    from jaxexp._archive import member_weights
+
+    if source.path is None:
+        return source.stored_weights()
+    if not source.is_file:
+        if _native.Artifact(data).weights() is not None:
+            raise click.ClickException(
+                f"{source.name!r} has weights in files beside it, which are not fetched: copy all of them into a folder"
+            )
+        return None
+    weights = member_weights.of_file(source.path, data)
+    if weights is not None:
+        folder = os.path.dirname(source.path)
+        folders.used(os.path.join(folder, file.name) for file in weights.table.files)
+    return weights
 
 
 def _entry(text: str) -> tuple[str, Any]:
@@ -69,7 +93,7 @@ def _entry(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"--metadata {text!r}: {value!r} is no JSON ({error}); a text needs quotes") from error
 
 
-def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, inputs.Source]:
+def _named(paths: tuple[str, ...], folders: inputs.Folders) -> dict[str, inputs.Source]:
     """Artifacts by the names that they will have.
 
     Raises:
@@ -77,7 +101,7 @@ def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, inputs
     """
     found: dict[str, inputs.Source] = {}
     for path in paths:
-        for name, source in _of(path, include):
+        for name, source in _of(path, folders):
             if any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are no text, as Python has them in paths
                 raise click.ClickException(
                     f"the name of {source.name!r} is not UTF-8, as the names of members are: say NAME=FILE for it"
@@ -88,17 +112,20 @@ def _named(paths: tuple[str, ...], include: tuple[str, ...]) -> dict[str, inputs
                 )
             found[name] = source
     if not found:
-        raise click.ClickException("there is nothing to pack")
+        raise click.ClickException(f"there is nothing to pack{folders.said()}")
     return found
 
 
-def _of(path: str, include: tuple[str, ...]) -> Iterator[tuple[str, inputs.Source]]:
+def _of(path: str, folders: inputs.Folders) -> Iterator[tuple[str, inputs.Source]]:
     name, given, file = path.partition("=")
     if given and name and not os.path.lexists(path):
         yield name, inputs.artifact(file)
     elif os.path.isdir(path):
-        for inside in inputs.files(Path(path), include, recursive=True):
-            yield inside.relative_to(path).with_suffix("").as_posix(), inputs.Source(str(inside), str(inside))
+        for inside, kind in folders.files(path):
+            if kind is inputs.Kind.ARCHIVE:  # perhaps the one that is written
+                folders.skipped.append(str(inside))
+            else:
+                yield inside.relative_to(path).with_suffix("").as_posix(), inputs.Source(str(inside), str(inside))
     else:
         for source in inputs.artifacts(path):
             yield _name(source), source
@@ -106,7 +133,8 @@ def _of(path: str, include: tuple[str, ...]) -> Iterator[tuple[str, inputs.Sourc
 
 def _name(source: inputs.Source) -> str:
     if source.path is None:  # a member keeps its name
-        return str(source.handle.name)
+        assert source.handle is not None
+        return source.handle.name
     path = PurePath(source.path).with_suffix("")
     # A name says where a member lies inside; of what lies elsewhere, the last part does.
     inside = not path.is_absolute() and ".." not in path.parts

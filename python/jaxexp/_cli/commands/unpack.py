@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import inputs, outputs, progress
+from jaxexp._cli import completing, inputs, outputs, progress
 from jaxexp._cli.page import Page
-from jaxexp._io.files import named_in_errors
 
 _EXAMPLE = """\b
 Example:
@@ -22,7 +21,7 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="Write members of an archive as files.")
 @click.argument("archive", type=click.Path())
-@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="Where to put the files.")
 @click.option("--suffix", default=".jaxexp", show_default=True, help="The suffix of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
@@ -68,7 +67,7 @@ class _Weights:
         self._planned: dict[str, list[tuple[str, int]]] = {}
 
     def plan(self, source: inputs.Source, target: str) -> None:
-        with named_in_errors(source.name):
+        with source.named():
             weights = source.stored_weights()
             if weights is None:
                 return
@@ -85,7 +84,7 @@ class _Weights:
             return 0
         for path, _ in self._planned[source.name]:
             _make_folder(directory, path)
-        with named_in_errors(source.name):
+        with source.named():
             return int(self._unpacking.write(self._planned[source.name], source.stored_weights()))
 
 

@@ -9,18 +9,17 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp import _native
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, inputs, progress
+from jaxexp._cli import complaints, completing, inputs, progress
 from jaxexp._cli.page import Column, Page
 from jaxexp._errors import DeserializationError
-from jaxexp._io import files
 from jaxexp._io.workers import worker_count
+from jaxexp._sources.verify import weights_beside
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\b
 Example:
   jaxexp verify model.jaxexp fleet.zip
-  jaxexp verify -r --include '*.jaxexp' models/ && echo all good"""
+  jaxexp verify --include '*.bin' models/ && echo all good"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +42,7 @@ class Verdict:
         error: what is wrong with it; None if nothing is.
         archive: the archive that it is a member of, or None.
         unfinished_bytes: how many bytes an interrupted append left after the end of that archive; they do no harm.
+        weights: the files of weights beside it, which were read, too.
     """
 
     file: str
@@ -52,35 +52,35 @@ class Verdict:
     error: str | None
     archive: str | None = None
     unfinished_bytes: int = 0
+    weights: tuple[str, ...] = ()
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
-@click.option("-r", "--recursive", is_flag=True, help="Also look into the folders inside of folders.")
-@click.option("--include", multiple=True, metavar="GLOB", help="From folders, take only files with such names.")
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
+@inputs.folder_options
 @click.option("-q", "--quiet", is_flag=True, help="Show only the artifacts that are not whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
 @click.option(
     "-j", "--workers", type=click.IntRange(1), help="How many threads work; by default one for each processor."
 )
-def command(
-    paths: tuple[str, ...], recursive: bool, include: tuple[str, ...], quiet: bool, as_json: bool, workers: int | None
-) -> int:
+def command(paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, workers: int | None) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
-    FILE is an artifact, an archive (index, directory and all members), or a folder. Weights in files beside an artifact
+    FILE is an artifact, an archive (index, directory and all members), or a folder. Of a folder, files are skipped that
+    are neither by their names nor by their beginnings; the last line says how many. Weights in files beside an artifact
     are read and compared with their digests, too. JAX is not imported. The exit status is 0 if everything is whole, and
     1 if something is damaged or cannot be read.
     """
-    found = list(_found(paths, recursive, include))
+    found = list(_found(paths, folders))
     if not found:
-        raise click.ClickException("there is no artifact here")
+        raise click.ClickException(f"there is no artifact here{folders.said()}")
     verdicts = _verified(found, workers)
+    folders.used(file for verdict in verdicts for file in verdict.weights)
     bad = sum(1 for verdict in verdicts if verdict.error is not None)
     if as_json:
-        _print_json(verdicts)
+        _print_json(verdicts, folders)
     else:
-        _print(verdicts, quiet)
+        _print(verdicts, folders, quiet)
     if bad:
         complaints.complain(f"{bad:,} of {counted(len(verdicts), 'artifact')} {'is' if bad == 1 else 'are'} not whole")
     return complaints.FAILED if bad else 0
@@ -97,13 +97,13 @@ class _Members:
 _Job = inputs.Source | _Members | Verdict
 
 
-def _found(paths: tuple[str, ...], recursive: bool, include: tuple[str, ...]) -> Iterator[_Job]:
+def _found(paths: tuple[str, ...], folders: inputs.Folders) -> Iterator[_Job]:
     """All artifacts to verify; a verdict in the place of those that are missing."""
     for path in paths:
         inside = [path]
         try:
             if os.path.isdir(path):
-                inside = [str(file) for file in inputs.files(Path(path), include, recursive=recursive)]
+                inside = [str(file) for file, _ in folders.files(path)]
         except OSError as error:
             yield Verdict(path, "unreadable", 0, None, complaints.said(error))
             continue
@@ -171,19 +171,17 @@ _FILES, _BYTES = 256, 1 << 28
 
 def _with_weights(path: str, verdict: Verdict) -> Verdict:
     """The verdict about a whole artifact together with the files of weights beside it."""
-    from jaxexp._weights.stored import Stored, Table
-
     try:
-        file: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-        found = _native.Artifact(file).weights()
-        assert found is not None
-        table = Table.of_trailer(*found)
-        Stored(path, table).check_digests()
+        beside = weights_beside(path)
     except DeserializationError as error:
         return dataclasses.replace(verdict, state="damaged", error=str(error))
     except OSError as error:
         return dataclasses.replace(verdict, state="unreadable", error=complaints.said(error))
-    return dataclasses.replace(verdict, bytes=verdict.bytes + sum(file.size for file in table.files))
+    return dataclasses.replace(
+        verdict,
+        bytes=verdict.bytes + sum(size for _, size in beside),
+        weights=tuple(os.path.join(os.path.dirname(path), name) for name, _ in beside),
+    )
 
 
 def _verdict(name: str, size: int, digests: bool, wrong: Any) -> Verdict:
@@ -223,7 +221,7 @@ def _damaged(name: str, size: int, error: DeserializationError) -> Verdict:
     return Verdict(name, "damaged", size, None, f"{where}expected {error.expected}, found {error.found}")
 
 
-def _print(verdicts: list[Verdict], quiet: bool) -> None:
+def _print(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool) -> None:
     page = Page()
     rows = [row for row in _rows(verdicts) if not quiet or row[2] in ("damaged", "unreadable")]
     if rows:
@@ -233,7 +231,7 @@ def _print(verdicts: list[Verdict], quiet: bool) -> None:
         page.blank()
         total = sum(verdict.bytes for verdict in verdicts)
         good = sum(1 for verdict in verdicts if verdict.error is None)
-        page.line(f"{good:,} of {counted(len(verdicts), 'artifact')} whole, {total:,} bytes", "heading")
+        page.line(f"{good:,} of {counted(len(verdicts), 'artifact')} whole, {total:,} bytes{folders.said()}", "heading")
     page.write()
 
 
@@ -257,11 +255,12 @@ def _state(verdict: Verdict) -> str:
     return "whole, without digests" if verdict.digests is False else verdict.state
 
 
-def _print_json(verdicts: list[Verdict]) -> None:
+def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
     states = collections.Counter(verdict.state for verdict in verdicts)
     summary = {
         "artifacts": len(verdicts),
         **{state: states[state] for state in ("whole", "damaged", "unreadable")},
         "bytes": sum(verdict.bytes for verdict in verdicts),
+        "skipped": folders.skipped,
     }
     click.echo(json.dumps({**summary, "files": [dataclasses.asdict(verdict) for verdict in verdicts]}, indent=2))

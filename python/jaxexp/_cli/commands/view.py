@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import inputs, outputs
+from jaxexp._cli import completing, inputs, outputs
 from jaxexp._cli.page import one_line
-from jaxexp._io.files import named_in_errors
 
 from . import diff
 from .inspect import read
@@ -30,8 +29,8 @@ Example:
 
 
 @click.command(epilog=_EXAMPLE, short_help="Make a page about an artifact.")
-@click.argument("file", metavar="FILE", type=click.Path())
-@click.argument("other", metavar="[OTHER]", required=False, type=click.Path())
+@click.argument("file", metavar="FILE", type=completing.Artifact())
+@click.argument("other", metavar="[OTHER]", required=False, type=completing.Artifact())
 @click.option("-o", "--output", metavar="PAGE", help="The page; - for stdout. [default: the name of FILE, with .html]")
 @click.option("--open", "show", is_flag=True, help="Open the page in a browser. Without -o, it is a temporary file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -74,14 +73,14 @@ def page_of(source: inputs.Source, other: inputs.Source | None = None) -> str:
 
 
 def _side(source: inputs.Source) -> Side:
-    from jaxexp._compat.compatibility import compatibility
+    from jaxexp._compat.compatibility import compatibility_of
     from jaxexp._native import Artifact
     from jaxexp._view.sides import side
 
-    with named_in_errors(source.name):
-        buffer = source.read()
+    with source.named():
+        buffer = source.mapped()
         found: Inspection = read(source, check=True)
-        readers = _readers(compatibility(buffer))
+        readers = _readers(compatibility_of(buffer))
         return side(source.name, Artifact(buffer), found, readers)
 
 

@@ -1,0 +1,103 @@
+"""`jaxexp archive`: commands that change an archive."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from jaxexp._artifact.words import counted
+from jaxexp._cli import completing
+from jaxexp._cli.page import Page
+
+if TYPE_CHECKING:
+    from jaxexp._archive.writer import ArchiveWriter
+
+_EXAMPLE = """\b
+Example:
+  jaxexp archive rm fleet.zip resnet/b8 'vit/*'
+  jaxexp archive compact fleet.zip"""
+
+_EXAMPLE_OF_RM = """\b
+Example:
+  jaxexp archive rm fleet.zip resnet/b8
+  jaxexp archive rm fleet.zip 'resnet/*' 'vit/*' && jaxexp archive compact fleet.zip"""
+
+_EXAMPLE_OF_COMPACT = """\b
+Example:
+  jaxexp archive compact fleet.zip
+  jaxexp archive compact --whole fleet.zip"""
+
+
+@click.group(
+    epilog=_EXAMPLE,
+    short_help="Remove members of an archive, and free their bytes.",
+    subcommand_metavar="COMMAND [ARGS]...",
+    invoke_without_command=True,
+)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Remove members of an archive, and free their bytes. 'jaxexp pack --append' adds members.
+
+    Only one process at a time can change an archive. Programs that have it open see it as it was.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@command.command("rm", epilog=_EXAMPLE_OF_RM, short_help="Remove members.")
+@click.argument("archive", type=click.Path())
+@click.argument("patterns", metavar="NAME|GLOB...", nargs=-1, required=True, shell_complete=completing.of_archive)
+def remove(archive: str, patterns: tuple[str, ...]) -> None:
+    """Remove members from an archive.
+
+    A name, or a pattern as in 'ls'. If one of them matches no member, nothing is removed. Only the index is written
+    anew: 'compact' frees the bytes. JAX is not imported.
+    """
+    from jaxexp._archive.archive import Archive
+
+    with Archive.append(archive) as writer:
+        names = _matching(archive, writer, patterns)
+        writer.remove(*names)
+        left = len(writer)
+    page = Page()
+    page.line(f"{archive}: {counted(len(names), 'member')} removed, {left:,} left; 'archive compact' frees the bytes")
+    page.write()
+
+
+def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) -> list[str]:
+    """The members that any of the patterns matches; a name stands for itself.
+
+    Raises:
+        click.ClickException: one of the patterns matches none.
+    """
+    names = writer.names()
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matching = [pattern] if pattern in writer else [n for n in names if fnmatch.fnmatchcase(n, pattern)]
+        if not matching:
+            raise click.ClickException(
+                f"no member {pattern!r} in {archive!r}: 'jaxexp ls {archive}' lists what there is; nothing was removed"
+            )
+        found.update(dict.fromkeys(matching))
+    return list(found)
+
+
+@command.command(epilog=_EXAMPLE_OF_COMPACT, short_help="Free the bytes of removed members.")
+@click.argument("archive", type=click.Path())
+@click.option("--whole", is_flag=True, help="Share no modules: every member is an artifact that jax.export reads.")
+def compact(archive: str, whole: bool) -> None:
+    """Write an archive again, without removed members and old indices.
+
+    Every artifact is verified first. The new file takes the place of the old one when it is complete; if something is
+    damaged, nothing changes. JAX is not imported.
+    """
+    from jaxexp._archive.archive import Archive
+
+    before = os.path.getsize(archive)
+    Archive.compact(archive, share_modules=not whole)
+    page = Page()
+    page.line(f"{archive}: {before:,} bytes -> {os.path.getsize(archive):,} bytes")
+    page.write()

@@ -1,0 +1,76 @@
+"""`load`: a function from an artifact, wherever it is."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from jaxexp._public import public
+
+from .source import source
+
+if TYPE_CHECKING:
+    from jaxexp._exported import Exported
+    from jaxexp._read.policy import Policy
+
+    from .source import Given
+
+
+@public
+def load(
+    artifact: Given,
+    *,
+    policy: Policy | None = None,
+    verify: bool = False,
+    executables: str | os.PathLike[str] | None = None,
+) -> Exported:
+    """Reads a function from a file that `Exported.save` wrote, from a member of an archive, or from bytes of
+    `Exported.serialize`.
+
+    A file below 1 MB is read at once. Of a larger one, the modules are read when they are first used, if the artifact
+    has a trailer; the file stays open until then. `Exported.save` replaces files, which does not affect loaded
+    functions. If another program changes the file in place, the function stays what it was, or the first use of a
+    module raises a DeserializationError. With a policy, the whole file is read at once, so that what runs is what was
+    checked.
+
+    If the function was saved with weights, it is returned as a `BoundExported`. The files of weights, which have to be
+    in the same folder, are opened when the first weight is needed; weights of a member are in its archive. Bytes
+    without a folder give the program, which takes the weights as its first argument.
+
+    Args:
+        artifact: a path, as a str or an object such as `pathlib.Path`; a member of an archive, as in
+            ``"fleet.zip::resnet/b8"`` (the archive may be a URL) or as a `Handle`; a binary file object, which is read
+            from where it is to its end; or a buffer, as for `deserialize`. A str with ``://`` is a URL that fsspec
+            supports; all of it is read.
+        policy: what the artifact may contain, as in `deserialize`.
+        verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
+            happens when each is first used. Weights are read and compared with their digests, too; otherwise they never
+            are, but for their sizes and for what their files say of their content.
+        executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
+            may do, so name only a file that you trust like a program. Eager calls use the code that fits; where none
+            does, they compile as always, and `Exported.executables` says why.
+
+    Raises:
+        DeserializationError: as in `deserialize`; it names the file.
+        PolicyError: as in `deserialize`; it names the file.
+        ExportError: both `policy` and `executables` are given: no policy can say what native code does.
+        KeyError: the archive has no such member.
+        OSError: a file cannot be opened.
+        TypeError: it is none of these, or a file object that was opened for text.
+
+    Example:
+        >>> exported = load("model.jaxexp")
+        >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
+    """
+    from jaxexp._read import load as reading  # which takes JAX along
+
+    found = source(artifact, "load")
+    reading.refuse_both(found.name, policy, executables)
+    if found.handle is not None:
+        return found.handle.load(policy=policy, verify=verify, executables=executables)
+    with found.named():
+        if found.is_file:
+            assert found.path is not None
+            return reading.load_file(found.path, policy, verify, executables)
+        buffer = found.read(None if policy is None else policy.check_size)
+        return reading.load_bytes(buffer, policy, verify, executables)

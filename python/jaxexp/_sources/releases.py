@@ -1,0 +1,77 @@
+"""`compatibility` and `migrate`: who reads an artifact, wherever it is, and the same artifact for another reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxexp._public import public
+
+from .source import source
+
+if TYPE_CHECKING:
+    from jaxexp._compat.compatibility import Compatibility
+
+    from .source import Given
+
+
+@public
+def compatibility(artifact: Given) -> Compatibility:
+    """Says what an artifact is and who can load it, without running it.
+
+    Args:
+        artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+
+    Raises:
+        DeserializationError: the bytes are not an artifact, or contain a number that this jaxexp does not know.
+        KeyError: the archive has no such member.
+        OSError: the file cannot be opened.
+        TypeError: it is nothing that `load` takes.
+
+    Example:
+        >>> jaxexp.compatibility("model.jaxexp").readable_by("0.6.2")
+    """
+    from jaxexp._compat.compatibility import compatibility_of
+
+    found = source(artifact, "compatibility")
+    with found.named():
+        return compatibility_of(found.read())
+
+
+@public
+def migrate(
+    artifact: Given, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
+) -> bytearray:
+    """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
+
+    HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
+    StableHLO version that `Exported.serialize` writes. The function does not change: name, trees, types, platforms,
+    devices and effects stay the same. To make sure, the new artifact is read again and its signature is compared with
+    the old one. If the artifact has weights in files beside it, so does the new one.
+
+    Args:
+        artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+        to: for which release to write, like `compatibility` in `Exported.serialize`, for example ``"0.6.2"``; None
+            for the installed `jax.export`.
+        inputs: sample inputs as a pair (args, kwargs). With them, the old and the new function are called, and must
+            return the same results up to rounding.
+
+    Returns:
+        The new artifact.
+
+    Raises:
+        DeserializationError: the bytes are not an artifact that can be read here.
+        UnsupportedError: it has ordered effects, and a calling convention older than 9.
+        ExportError: the function does not fit into the format, or the new function is not the same as the old one.
+        KeyError: the archive has no such member.
+        OSError: the file cannot be opened.
+        TypeError: it is nothing that `load` takes.
+
+    Example:
+        >>> pathlib.Path("new.jaxexp").write_bytes(jaxexp.migrate("old.bin"))
+    """
+    from jaxexp._compat.migrate import migrated
+
+    found = source(artifact, "migrate")
+    with found.named():
+        return migrated(found.read(), to, inputs)

@@ -1,0 +1,100 @@
+"""`verify`: whether an artifact is whole, wherever it is, without JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from jaxexp import _native
+from jaxexp._artifact.chain import chain
+from jaxexp._errors import DeserializationError
+from jaxexp._io import files
+from jaxexp._public import public
+
+from .source import Source, source
+
+if TYPE_CHECKING:
+    from .source import Given
+
+
+@public
+def verify(artifact: Given) -> None:
+    """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
+
+    All of it is read; nothing is loaded, and JAX is not imported. Weights in files beside it, or in its archive, are
+    read, too, and compared with their digests. An artifact without digests (of `jax.export`, or written with
+    ``trailer=False``) may have damage that nobody can notice. `Archive.verify` checks all members of an archive in
+    threads.
+
+    Args:
+        artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+
+    Raises:
+        DeserializationError: it is damaged, or no artifact. The error says where, what was expected, and what was
+            found, and names the file, if there is one.
+        KeyError: the archive has no such member.
+        OSError: the file, or one with weights, cannot be opened.
+        TypeError: it is nothing that `load` takes.
+
+    Example:
+        >>> jaxexp.verify("fleet.zip::resnet/b8")
+    """
+    found = source(artifact, "verify")
+    checked(found, found.read)
+    if found.is_file:
+        assert found.path is not None
+        weights_beside(found.path)
+    elif (weights := found.stored_weights()) is not None:
+        with found.named():
+            weights.check_digests()
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """An artifact after all of its bytes were verified.
+
+    Attributes:
+        buffer: its bytes.
+        has_digests: whether it has digests of its own, by which any damage is found.
+    """
+
+    buffer: Any
+    has_digests: bool
+
+
+def checked(source: Source, read: Any) -> Checked:
+    """Verifies an artifact: structure, digests, and the bytecode of its modules.
+
+    Raises:
+        DeserializationError: it is damaged; the error names it.
+        OSError: it cannot be read.
+    """
+    with source.named():
+        buffer = read()
+        if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
+            raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
+        artifact = _native.Artifact(buffer)
+        for link in chain(artifact):
+            _native.check_bytecode(link.module())
+    return Checked(buffer, artifact.trailer() is not None)
+
+
+def weights_beside(path: str) -> tuple[tuple[str, int], ...]:
+    """Reads the files of weights beside an artifact that is whole, and compares them with their digests.
+
+    Returns:
+        The names of these files, and their sizes; nothing if it has no weights.
+
+    Raises:
+        DeserializationError: one of them is damaged; the error names it.
+        OSError: one of them cannot be read.
+    """
+    from jaxexp._weights.stored import Stored, Table
+
+    file: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
+    found = _native.Artifact(file).weights()
+    if found is None:
+        return ()
+    table = Table.of_trailer(*found)
+    Stored(path, table).check_digests()
+    return tuple((file.name, file.size) for file in table.files)
