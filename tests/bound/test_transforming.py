@@ -15,7 +15,39 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp._call.primitive import call
+from kit.command_line import started
 from kit.weighted import X, apply, bound, close, closed, named, params, squared
+
+# What a process lowers in which JAX makes inputs of what functions close over: its setting is read on import.
+HOISTED = """
+import sys
+import jax, jaxexp
+from kit.weighted import X, apply, close, params
+
+model = jaxexp.load(sys.argv[1])
+functions = {
+    "jit": model.call,
+    "jit in jit": lambda x: jax.jit(model.call)(x) + 1,
+    "grad": jax.grad(lambda x: model.call(x).sum()),
+    "vmap": lambda x: jax.vmap(model.call)(x[None]),
+    "scan": lambda x: jax.lax.scan(lambda c, _: (c + model.call(x), None), model.call(x), None, length=3)[0],
+}
+for name, function in functions.items():
+    lowered = jax.jit(function).lower(X).as_text()
+    assert len(lowered) < 9_000 and "dense<\\"0x" not in lowered, name
+close(jax.jit(model.call)(X), apply(params(), X))
+close(jax.jit(functions["grad"])(X), jax.grad(lambda x: apply(params(), x).sum())(X))
+given = params()
+assert isinstance(jaxexp.export(jax.jit(lambda x: apply(given, x)), weights=given)(X), jaxexp.BoundExported)
+"""
+
+
+def test_jax_can_make_inputs_of_weights(tmp_path: Path, subprocess_env: Any) -> None:
+    """Then `jax.jit(model.call)` has no weights in what it lowers."""
+    bound()[0].save(tmp_path / "model.jaxexp", vjp_order=1)
+    env = {**subprocess_env(), "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1"}
+    done = started(HOISTED, tmp_path / "model.jaxexp", env=env)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_is_a_pytree_of_its_weights() -> None:
