@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kit import hostile, native
 from kit.places import ATTACKS, GOLDEN, TESTS
+from tools.executable_seeds import write_executables
 
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
 LONGEST_INPUT, TIMEOUT, MEGABYTES = 1 << 20, 60, 4096
@@ -66,6 +67,7 @@ def make_seeds(programs: Path, folder: Path) -> int:
     made = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
     write_hostile(folder)
     write_arrays(folder)
+    write_executables(folder / "executables")
     return made
 
 
@@ -101,6 +103,7 @@ def seeds_of(target: str, folder: Path) -> Path:
         "fuzz_archive": "archives",
         "fuzz_end": "ends",
         "fuzz_constraint": "constraints",
+        "fuzz_executables": "executables",
         "fuzz_npy": "arrays",
         "fuzz_op_sharding": "op_shardings",
     }
