@@ -1,7 +1,9 @@
-// A function called by threads, over and over: values, errors, donated and divided arrays. Built with sanitizers.
+// A function called by threads, over and over: values, errors, donated and divided arrays. Meanwhile they load the same
+// functions, and keep and use compiled code in one file. Built with sanitizers.
 //
-//   functions PLUGIN ADD DIVIDED      float32[3] -> float32[3], one more, its argument donated
-//                                     float32[8] -> float32[8], twice, divided among four devices
+//   functions PLUGIN ADD DIVIDED EXECUTABLES      float32[3] -> float32[3], one more, its argument donated
+//                                                 float32[8] -> float32[8], twice, divided among four devices
+//                                                 a file that is not there yet
 #include <cstdio>
 #include <map>
 #include <string>
@@ -47,16 +49,37 @@ void use(const Runtime& runtime, const Function& add, const Function& divided, f
   static_cast<void>(divided(twice[0]));
 }
 
+/// Loads both functions while others call, load and compile; the code of one of them goes into the file, or comes from
+/// there.
+void load(const Runtime& runtime, char** files, float number) {
+  const LoadOptions options{.devices = {}, .executables = files[2]};
+  const Function add = runtime.load(files[0], options), divided = runtime.load(files[1], options);
+  use(runtime, add, divided, number);
+  tests::require(add.why_compiled().empty(), "its code is in the file");
+  const Function compiled = runtime.load(files[1]);
+  compiled.save_executable(files[2]);
+  const Function kept = runtime.load(files[1], options);
+  use(runtime, add, kept, number);
+  tests::require(kept.why_compiled().empty(), "now the other one's code is there, too");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  tests::require(argc == 4, "usage: functions PLUGIN ADD DIVIDED");
+  tests::require(argc == 5, "usage: functions PLUGIN ADD DIVIDED EXECUTABLES");
   const Runtime runtime(std::filesystem::path(argv[1]), {{"cpu_device_count", std::int64_t{4}}});
   const Function add = runtime.load(argv[2]), divided = runtime.load(argv[3]);
+  add.save_executable(argv[4]);
+  // Not compiled yet: several threads call it for the first time.
+  const Function first = runtime.load(argv[2]);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
-      for (int round = 0; round < 25; ++round) use(runtime, add, divided, static_cast<float>(t + round));
+      for (int round = 0; round < 25; ++round) {
+        const auto number = static_cast<float>(t + round);
+        use(runtime, round % 2 ? add : first, divided, number);
+        if (round % 8 == t) load(runtime, argv + 2, number);
+      }
     });
   for (std::thread& thread : threads) thread.join();
 
