@@ -60,6 +60,18 @@ KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& 
   return found;
 }
 
+bool has_code(const std::filesystem::path& path, const wire::Entries& conditions) {
+  try {
+    const wire::FileBytes file(path, wire::FileBytes::Reading::in_parts, ~std::uint64_t{0});
+    const wire::ExecutableRecords records = wire::read_executables(file);
+    for (auto record = records.records.rbegin(); record != records.records.rend(); ++record)
+      if (record->conditions == conditions) return wire::read_code(file, *record).size() == record->size;
+  } catch (const wire::Error&) {  // what is added says so, or takes its place
+  } catch (const std::system_error&) {
+  }
+  return false;
+}
+
 void keep_code(const Executable& executable, bool has_shardings, const wire::Entries& conditions,
                const std::filesystem::path& path) {
   const wire::Entries call = has_shardings ? call_entries(executable.shardings()) : wire::Entries{};
