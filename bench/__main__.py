@@ -8,6 +8,8 @@ import sys
 # Before JAX starts: eight devices to shard over.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
+# New processes find modules compiled, as pip leaves them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 from bench import compare, counts, render, run
 

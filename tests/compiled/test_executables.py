@@ -17,6 +17,7 @@ from jax import monitoring
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
+from jaxexp._compiled.file import ExecutablesFile, GrowingFile
 from kit.devices import DEVICES
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -224,6 +225,22 @@ def test_damaged_code_is_not_used(tmp_path: Path, exe: Path) -> None:
     model = jaxexp.load(path, executables=exe)
     model.call(X)
     assert [one.used for one in model.executables] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "call", ["", "[]", "{}", '{"kept": 1}', '{"kept": [7], "committed": true, "arguments": [null], "results": [null]}']
+)
+def test_a_record_that_says_something_else_is_not_used(tmp_path: Path, exe: Path, call: str) -> None:
+    path = saved(tmp_path, lambda x: x + 1, X)
+    jaxexp.load(path).precompile(into=exe)
+    written = ExecutablesFile(exe)
+    (record,) = written.records
+    code = written.code(record)
+    exe.unlink()
+    GrowingFile(exe).append(record.conditions, {**record.call, "jax": call}, code)
+    model = jaxexp.load(path, executables=exe)
+    np.testing.assert_array_equal(model.call(X), X + 1)
+    assert str(model.executables[0].why).startswith("it cannot be loaded: ")
 
 
 def test_code_that_is_there_is_not_compiled_again(tmp_path: Path, exe: Path) -> None:

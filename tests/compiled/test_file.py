@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jaxexp
-from jaxexp._compiled import file
-from jaxexp._compiled.file import ExecutablesFile
+from jaxexp import _native
+from jaxexp._compiled.file import ExecutablesFile, GrowingFile, Record
+from jaxexp._io.lock import locked
 
 CONDITIONS = {"module": "12ab", "arguments": "float32[8,8]\nint32[]", "XLA_FLAGS": ""}
 CALL = {"jax": '{"kept": [0]}', "custom calls": ""}
 
 
+def is_intact(found: ExecutablesFile, record: Record) -> bool:
+    try:
+        return len(found.code(record)) == record.size
+    except jaxexp.DeserializationError:
+        return False
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "model.exe"
-    file.append(path, CONDITIONS, CALL, b"one" * 100)
-    file.append(path, {**CONDITIONS, "module": "zwölf"}, CALL, b"")
+    file = GrowingFile(path)
+    file.append(CONDITIONS, CALL, b"one" * 100)
+    file.append({**CONDITIONS, "module": "zwölf"}, CALL, b"")
     return path
 
 
@@ -34,12 +45,12 @@ def test_what_was_written_is_read(path: Path) -> None:
 
 def test_a_record_that_was_not_finished_does_not_count_and_is_replaced(path: Path) -> None:
     complete = path.read_bytes()
-    file.append(path, CONDITIONS, CALL, b"three")
+    GrowingFile(path).append(CONDITIONS, CALL, b"three")
     longer = path.read_bytes()
     for size in range(len(complete), len(longer)):
         path.write_bytes(longer[:size])
         assert len(ExecutablesFile(path).records) == 2
-    file.append(path, CONDITIONS, CALL, b"three")
+    GrowingFile(path).append(CONDITIONS, CALL, b"three")
     assert path.read_bytes() == longer
 
 
@@ -55,7 +66,7 @@ def test_every_changed_byte_is_noticed(path: Path) -> None:
             assert error.file == str(path)
             assert str(error).startswith("cannot read the executables")
             continue
-        intact = [found.is_intact(record) for record in found.records]
+        intact = [is_intact(found, record) for record in found.records]
         if intact == [True, True]:  # what is between the records has no meaning
             assert written[place] == 0
             zeros += 1
@@ -72,10 +83,69 @@ def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
         ExecutablesFile(other)
     with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
-        file.append(other, CONDITIONS, CALL, b"")
+        GrowingFile(other).append(CONDITIONS, CALL, b"")
     assert other.read_bytes() == content
 
 
 def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"missing\.exe"):
         ExecutablesFile(tmp_path / "missing.exe")
+
+
+def test_a_growing_file_has_what_everybody_adds(tmp_path: Path) -> None:
+    path = tmp_path / "model.exe"
+    mine, other = GrowingFile(path), GrowingFile(path)
+    assert mine.size_of(CONDITIONS) is None
+    mine.append(CONDITIONS, CALL, b"one")
+    assert other.size_of(CONDITIONS) == 3
+    other.append({**CONDITIONS, "module": "other"}, CALL, b"longer")
+    assert mine.size_of({**CONDITIONS, "module": "other"}) == 6
+    mine.append({**CONDITIONS, "module": "third"}, CALL, b"")
+    assert [record.size for record in ExecutablesFile(path).records] == [3, 6, 0]
+    path.unlink()
+    assert mine.size_of(CONDITIONS) is None
+    mine.append(CONDITIONS, CALL, b"again")
+    assert mine.size_of(CONDITIONS) == 5
+    assert len(ExecutablesFile(path).records) == 1
+
+
+def test_a_growing_file_reads_each_record_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = _native.read_executables
+    read: list[int] = []
+
+    def counting(*arguments: Any) -> Any:
+        found = reading(*arguments)
+        read.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(_native, "read_executables", counting)
+    file = GrowingFile(path)
+    for number in range(20):
+        assert file.size_of({**CONDITIONS, "module": str(number)}) is None
+        file.append({**CONDITIONS, "module": str(number)}, CALL, b"code")
+    assert sum(read) == 2 + 19
+
+
+def test_whoever_adds_waits_while_another_adds(path: Path) -> None:
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with locked(path):
+            waiting = pool.submit(GrowingFile(path).append, CONDITIONS, CALL, b"late")
+            assert not concurrent.futures.wait([waiting], 0.05).done
+        waiting.result()
+    assert [record.size for record in ExecutablesFile(path).records] == [300, 0, 4]
+
+
+def test_whoever_waits_in_vain_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxexp._compiled.file.PATIENCE", 0.02)
+    with locked(path), pytest.raises(jaxexp.ExportError, match=r"model\.exe' is being changed by somebody else"):
+        GrowingFile(path).append(CONDITIONS, CALL, b"late")
+
+
+def test_readers_keep_their_records_while_what_was_not_finished_goes(path: Path) -> None:
+    complete = path.read_bytes()
+    GrowingFile(path).append(CONDITIONS, CALL, bytes(10_000))
+    path.write_bytes(path.read_bytes()[:-100])  # whoever added it died
+    reader = ExecutablesFile(path)
+    GrowingFile(path).append(CONDITIONS, CALL, b"shorter")
+    assert path.stat().st_size < len(complete) + 10_000
+    assert [len(reader.code(record)) for record in reader.records] == [300, 0]

@@ -93,9 +93,10 @@ def other_pythons() -> list[str]:
 
 @pytest.mark.slow(reason="each starts a process or more, which import JAX")
 @pytest.mark.processes(reason="another process is what code is kept for")
-def test_other_releases_of_jax(written: Path, subprocess_env: Environment) -> None:
+def test_other_releases_of_jax(written: Path, tmp_path: Path, subprocess_env: Environment) -> None:
     if not other_pythons():
         pytest.skip("no other Python is named: JAXEXP_PYTHONS=/path/to/python3.11:/path/to/python3.12")
+    written = shutil.copytree(written, tmp_path / "written")
     for python in other_pythons():
         env = subprocess_env(**flags(2))
         states = work("check", written, env=env, python=python)

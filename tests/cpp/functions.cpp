@@ -1,10 +1,11 @@
-// Functions called by threads, over and over: values, errors, donated and divided arrays, weights. Built with
-// sanitizers.
+// Functions called by threads, over and over: values, errors, donated and divided arrays, weights. Meanwhile they load
+// the same functions, and keep and use compiled code in one file. Built with sanitizers.
 //
-//   functions PLUGIN ADD DIVIDED WEIGHTED
+//   functions PLUGIN ADD DIVIDED WEIGHTED EXECUTABLES
 //                                     float32[3] -> float32[3], one more, its argument donated
 //                                     float32[8] -> float32[8], twice, divided among four devices
 //                                     float32[3] -> float32[3], times the weight {"w": (1, 2, 3)}; with its VJP
+//                                     a file that is not there yet
 #include <cstdio>
 #include <map>
 #include <string>
@@ -20,6 +21,10 @@ namespace {
 
 using namespace jaxexp;
 using Floats = std::vector<float>;
+
+struct Files {
+  std::string add, divided, weighted, executables;
+};
 
 template <class Call>
 void require_error(RunError::Reason reason, const Call& call) {
@@ -77,18 +82,39 @@ void use_weights(const Runtime& runtime, const Function& weighted, const std::st
   }
 }
 
+/// Loads both functions while others call, load and compile; the code of one of them goes into the file, or comes from
+/// there.
+void load(const Runtime& runtime, const Files& files, float number) {
+  const LoadOptions options{.devices = {}, .executables = files.executables};
+  const Function add = runtime.load(files.add, options), divided = runtime.load(files.divided, options);
+  use(runtime, add, divided, number);
+  tests::require(add.why_compiled().empty(), "its code is in the file");
+  const Function compiled = runtime.load(files.divided);
+  compiled.save_executable(files.executables);
+  const Function kept = runtime.load(files.divided, options);
+  use(runtime, add, kept, number);
+  tests::require(kept.why_compiled().empty(), "now the other one's code is there, too");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  tests::require(argc == 5, "usage: functions PLUGIN ADD DIVIDED WEIGHTED");
+  tests::require(argc == 6, "usage: functions PLUGIN ADD DIVIDED WEIGHTED EXECUTABLES");
   const Runtime runtime(std::filesystem::path(argv[1]), {{"cpu_device_count", std::int64_t{4}}});
-  const Function add = runtime.load(argv[2]), divided = runtime.load(argv[3]), weighted = runtime.load(argv[4]);
+  const Files files{argv[2], argv[3], argv[4], argv[5]};
+  const Function add = runtime.load(files.add), divided = runtime.load(files.divided);
+  const Function weighted = runtime.load(files.weighted);
+  add.save_executable(files.executables);
+  // Not compiled yet: several threads call it for the first time.
+  const Function first = runtime.load(files.add);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       for (int round = 0; round < 25; ++round) {
-        use(runtime, add, divided, static_cast<float>(t + round));
-        use_weights(runtime, weighted, argv[4], static_cast<float>(t + round));
+        const auto number = static_cast<float>(t + round);
+        use(runtime, round % 2 ? add : first, divided, number);
+        use_weights(runtime, weighted, files.weighted, number);
+        if (round % 8 == t) load(runtime, files, number);
       }
     });
   for (std::thread& thread : threads) thread.join();

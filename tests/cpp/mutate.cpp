@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "archive_generated.h"
+#include "executables.h"
+#include "executables_generated.h"
 #include "exported_generated.h"
 #include "index.h"
 #include "seal.h"
@@ -464,10 +466,58 @@ std::size_t mutate_index(std::uint8_t* data, std::size_t size, std::size_t max_s
   return size;
 }
 
+/// A record of a file of executables: its description, its sizes, another place, a copy at the end.
+std::size_t mutate_executables(std::uint8_t* data, std::size_t size, std::size_t max_size, Random& random) {
+  const auto records = records_of({data, size});
+  if (records.empty()) return mutate_bytes(data, size, max_size, random());
+  const RecordPlace record = random.of(records);
+  const std::size_t description = record.at + 64, end = record.code_at + (record.code_size + 63) / 64 * 64;
+  const auto put = [&](std::size_t at, std::uint64_t number, std::size_t width) {
+    std::memcpy(data + record.at + at, &number, width);
+  };
+  switch (random.below(8)) {
+    case 0: {
+      const std::uint64_t sizes[] = {0, 1, record.description_size + 1, record.code_at - description, 1 << 24, ~0u};
+      put(8, random.of(sizes), 4);
+      break;
+    }
+    case 1: {
+      const std::uint64_t sizes[] = {0, 1, record.code_size + 1, size - record.code_at, size, ~std::uint64_t{0}};
+      put(16, random.of(sizes), 8);
+      break;
+    }
+    case 2: return record.at + random.below(size - record.at);
+    case 3: {
+      if (end - record.at > max_size - std::min(size, max_size)) break;
+      std::memmove(data + size, data + record.at, end - record.at);
+      return size + end - record.at;
+    }
+    default: {
+      const std::size_t before = record.description_size, room = max_size - std::min(max_size, size);
+      Bytes part(data + description, data + description + before);
+      part.resize(before + room);
+      part.resize(Mutation(part.data(), before, part.size(), random, wire::schema::ExecutableTypeTable())());
+      const std::size_t grown = part.size();
+      part.resize((grown + 63) / 64 * 64);
+      part.insert(part.end(), data + record.code_at, data + size);
+      if (part.size() > max_size - description) break;
+      std::ranges::copy(part, data + description);
+      put(8, grown, 4);
+      return description + part.size();
+    }
+  }
+  return size;
+}
+
 }  // namespace
 
 std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t max_size, std::uint64_t seed) {
   Random random(seed);
+  if (are_executables({data, size})) {
+    for (std::size_t changes = 1 + random.below(3); changes > 0; --changes)
+      size = mutate_executables(data, size, max_size, random);
+    return size;
+  }
   if (size < 16 || std::equal(data, data + 4, "ML\xEFR")) return mutate_bytes(data, size, max_size, seed);
   const bool has_trailer = size >= 4 + wire::head_size + wire::TrailerWriter::footer_size &&
                            std::equal(wire::mark.begin(), wire::mark.end(), data + 4);

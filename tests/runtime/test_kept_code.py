@@ -63,6 +63,29 @@ def test_another_process_uses_the_code(artifact: Path, exe: Path) -> None:
     np.testing.assert_array_equal(found, call(artifact)[0])
 
 
+def test_what_is_there_is_not_added_again(artifact: Path, exe: Path) -> None:
+    save(artifact, exe)
+    written = exe.read_bytes()
+    save(artifact, exe)
+    assert exe.read_bytes() == written
+
+
+def test_damaged_code_is_passed_over(artifact: Path, exe: Path) -> None:
+    """The same code is there twice: whichever copy is damaged, the other one is used."""
+    save(artifact, exe)
+    intact = exe.read_bytes()
+    damaged = intact[:-1000] + bytes([intact[-1000] ^ 255]) + intact[-999:]
+    exe.write_bytes(damaged)
+    save(artifact, exe)
+    repaired = exe.read_bytes()
+    assert repaired.startswith(damaged) and len(repaired) > len(damaged)
+    for content in (repaired, intact + damaged[64:]):
+        exe.write_bytes(content)
+        found, said = call(artifact, "--executables", exe)
+        assert said == ""
+        np.testing.assert_array_equal(found, call(artifact)[0])
+
+
 def test_one_file_has_several_functions_and_their_vjps(artifact: Path, exe: Path, tmp_path: Path) -> None:
     other = written(tmp_path / "g.jaxexp", lambda x: x + 1, jax.ShapeDtypeStruct(X.shape, X.dtype))
     save(artifact, exe)

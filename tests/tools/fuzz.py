@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kit import hostile, native
 from kit.places import ATTACKS, GOLDEN, TESTS
 from tools import tensors_fuzz
+from tools.executable_seeds import write_executables
 
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
 LONGEST_INPUT, TIMEOUT, MEGABYTES = 1 << 20, 60, 4096
@@ -70,6 +71,7 @@ def make_seeds(programs: Path, folder: Path) -> int:
     write_hostile(folder)
     write_arrays(folder)
     write_tensors(folder)
+    write_executables(folder / "executables")
     return made
 
 
@@ -121,6 +123,7 @@ def seeds_of(target: str, folder: Path) -> Path:
         "fuzz_archive": "archives",
         "fuzz_end": "ends",
         "fuzz_constraint": "constraints",
+        "fuzz_executables": "executables",
         "fuzz_npy": "arrays",
         "fuzz_op_sharding": "op_shardings",
         "fuzz_tensors": "tensors",

@@ -167,7 +167,8 @@ def call_functions(programs: Path, plugin: Path, folder: Path) -> int:
     files = [str(folder / f"{name}.jaxexp") for name in ("add", "twice", "weighted")]
     suppressions = {kind: f"suppressions={TESTS / 'cpp' / name}" for kind, name in SUPPRESSIONS.items()}
     return subprocess.run(
-        [str(programs / "functions"), str(plugin), *files], env={**os.environ, **suppressions}
+        [str(programs / "functions"), str(plugin), *files, str(folder / "code.exe")],
+        env={**os.environ, **suppressions},
     ).returncode
 
 

@@ -35,8 +35,8 @@ wire::Entries to_entries(const nb::dict& dict) {
   return entries;
 }
 
-nb::tuple read(const wire::FileBytes& file) {
-  const wire::ExecutableRecords found = wire::read_executables(file);
+nb::tuple read(const wire::FileBytes& file, std::uint64_t position) {
+  const wire::ExecutableRecords found = wire::read_executables(file, position);
   nb::list records;
   for (const wire::ExecutableRecord& record : found.records)
     records.append(nb::make_tuple(to_dict(record.conditions), to_dict(record.call), record.position, record.size,
@@ -56,11 +56,11 @@ nb::bytes head(const nb::dict& conditions, const nb::dict& call, nb::handle code
 
 void define_compiled(nb::module_& m) {
   m.def(
-      "read_executables", &read, "file"_a,
-      nb::sig("def read_executables(file: FileBytes) -> "
+      "read_executables", &read, "file"_a, "position"_a = 0,
+      nb::sig("def read_executables(file: FileBytes, position: int = 0) -> "
               "tuple[list[tuple[dict[str, str], dict[str, str], int, int, bytes]], int]"),
-      "The complete records of a file of executables: conditions, what a call needs, position, size and digest of the "
-      "code. Then where the last one ends.");
+      "The complete records of a file of executables, from the start or from where others end: conditions, what a call "
+      "needs, position, size and digest of the code. Then where the last one ends.");
   m.def(
       "executables_head",
       [] {

@@ -90,6 +90,7 @@ Callable::Compiled Callable::make_compiled() const {
 
 void Callable::keep_code(const std::filesystem::path& path) const {
   const wire::Entries here = conditions(*client_, device(0), artifact_.function_name(), program_.module, options());
+  if (has_code(path, here)) return;
   const bool has_shardings = devices_.size() > 1;
   const Compiled& known = compiled();
   // Code from a file may be incomplete when it is serialized again.

@@ -1,75 +1,39 @@
 // Plugins hardly check what they load: all that decides what code does is compared here, and its digest.
 #include "runtime/function/kept_code.h"
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "jaxexp/deserialization_error.h"
+#include "runtime/function/kept_record.h"
 #include "runtime/plugin/identity.h"
 #include "wire/base/error.h"
+#include "wire/base/hexadecimal.h"
 #include "wire/compiled/append.h"
 
 namespace jaxexp::runtime {
 namespace {
 
-using Bytes = std::span<const std::uint8_t>;
-
-constexpr std::string_view parameter = "parameter ", result = "result ", digits = "0123456789abcdef";
-
-Bytes bytes_of(std::string_view text) { return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}; }
-
-std::string hexadecimal(Bytes bytes) {
-  std::string text;
-  for (const std::uint8_t byte : bytes) (text += digits[byte >> 4]) += digits[byte & 15];
-  return text;
-}
-
-std::string from_hexadecimal(std::string_view text) {
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    const auto high = digits.find(text[i]), low = digits.find(text[i + 1]);
-    if (high == digits.npos || low == digits.npos) break;
-    bytes += static_cast<char>(high << 4 | low);
+/// The code of a record that fits; where it cannot be used, says why.
+std::optional<Executable> load(const std::shared_ptr<const Client>& client, const wire::FileBytes& file,
+                               const wire::ExecutableRecord& record, std::string& why_not) {
+  try {
+    return Executable::from_code(client, wire::read_code(file, record));
+  } catch (const wire::Error& error) {
+    why_not = "expected " + error.expected + ", found " + error.found;
+  } catch (const RunError& error) {
+    why_not = error.what();
   }
-  return bytes;
-}
-
-const std::string* value_of(const wire::Entries& entries, std::string_view name) {
-  const auto found = std::ranges::find(entries, name, &wire::Entries::value_type::first);
-  return found == entries.end() ? nullptr : &found->second;
-}
-
-std::string shown(const std::string& value) {
-  return value.empty() ? "none" : wire::escaped(wire::shortened(value, 100));
-}
-
-/// In what a record differs from what is here; empty where it does not.
-std::string difference(const wire::Entries& record, const wire::Entries& here) {
-  for (const auto& [name, value] : here) {
-    const std::string* const found = value_of(record, name);
-    if (!found) return name + ": the code does not say for which it was compiled";
-    if (*found != value) return name + ": compiled for " + shown(*found) + ", here it is " + shown(value);
-  }
-  return {};
-}
-
-HloShardings shardings_in(const wire::Entries& call) {
-  HloShardings found;
-  for (const auto& [name, value] : call) {
-    if (name.starts_with(parameter)) found.parameters.push_back(from_hexadecimal(value));
-    if (name.starts_with(result)) found.results.push_back(from_hexadecimal(value));
-  }
-  return found;
+  return std::nullopt;
 }
 
 }  // namespace
 
-wire::Entries conditions(const Client& client, const Device& device, std::string_view name, Bytes module,
-                         std::string_view options) {
-  wire::Entries entries{{"function", std::string(name)}, {"module", hexadecimal(wire::digest(module))}};
+wire::Entries conditions(const Client& client, const Device& device, std::string_view name,
+                         std::span<const std::uint8_t> module, std::string_view options) {
+  wire::Entries entries{{"function", std::string(name)}, {"module", wire::hexadecimal(wire::digest(module))}};
   for (auto& entry : identity(client, device)) entries.push_back(std::move(entry));
-  entries.emplace_back("compile options", hexadecimal(bytes_of(options)));  // the devices are among them
+  entries.emplace_back("compile options", wire::hexadecimal(options));  // the devices are among them
   return entries;
 }
 
@@ -83,32 +47,34 @@ KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& 
       if (!function || *function != conditions.front().second) continue;
       found.why_not = difference(record->conditions, conditions);
       if (!found.why_not.empty()) continue;
-      found.executable.emplace(Executable::from_code(client, wire::read_code(file, *record)));
+      found.executable = load(client, file, *record, found.why_not);
+      if (!found.executable) continue;
       found.shardings = shardings_in(record->call);
       return found;
     }
   } catch (const wire::Error& error) {
     found.why_not = "expected " + error.expected + ", found " + error.found;
-  } catch (const RunError& error) {
-    found.why_not = error.what();
   } catch (const std::system_error& error) {
     found.why_not = error.what();
   }
   return found;
 }
 
+bool has_code(const std::filesystem::path& path, const wire::Entries& conditions) {
+  try {
+    const wire::FileBytes file(path, wire::FileBytes::Reading::in_parts, ~std::uint64_t{0});
+    const wire::ExecutableRecords records = wire::read_executables(file);
+    for (auto record = records.records.rbegin(); record != records.records.rend(); ++record)
+      if (record->conditions == conditions) return wire::read_code(file, *record).size() == record->size;
+  } catch (const wire::Error&) {  // what is added says so, or takes its place
+  } catch (const std::system_error&) {
+  }
+  return false;
+}
+
 void keep_code(const Executable& executable, bool has_shardings, const wire::Entries& conditions,
                const std::filesystem::path& path) {
-  wire::Entries call;
-  if (has_shardings) {
-    const HloShardings shardings = executable.shardings();
-    const auto add = [&](std::string_view name, const std::vector<std::string>& protos) {
-      for (std::size_t i = 0; i < protos.size(); ++i)
-        call.emplace_back(std::string(name) + std::to_string(i), hexadecimal(bytes_of(protos[i])));
-    };
-    add(parameter, shardings.parameters);
-    add(result, shardings.results);
-  }
+  const wire::Entries call = has_shardings ? call_entries(executable.shardings()) : wire::Entries{};
   try {
     wire::append_executable(path, conditions, call, executable.serialize());
   } catch (const wire::Error& error) {

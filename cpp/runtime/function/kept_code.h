@@ -1,6 +1,7 @@
 // Code of a function that an earlier process compiled and kept in a file.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,9 @@ wire::Entries conditions(const Client& client, const Device& device, std::string
 
 /// The code in a file of executables that these conditions allow. Does not throw on what is in the file.
 KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& file, const wire::Entries& conditions);
+
+/// Whether a file has code for just these conditions, as it was written.
+bool has_code(const std::filesystem::path& path, const wire::Entries& conditions);
 
 /// Adds code to a file of executables, or makes the file. Throws RunError, DeserializationError and std::system_error.
 void keep_code(const Executable& executable, bool has_shardings, const wire::Entries& conditions,

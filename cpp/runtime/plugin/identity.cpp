@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "wire/base/digest.h"
+#include "wire/base/hexadecimal.h"
 #include "wire/compiled/cpu.h"
 
 #ifndef _WIN32
@@ -18,15 +19,8 @@
 namespace jaxexp::runtime {
 namespace {
 
-std::string hexadecimal(std::span<const std::uint8_t> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  for (const std::uint8_t byte : bytes) (text += digits[byte >> 4]) += digits[byte & 15];
-  return text;
-}
-
 std::string digest_of(std::string_view bytes) {
-  return hexadecimal(wire::digest({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
+  return wire::hexadecimal(wire::digest({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
 }
 
 /// The size of a library, and a digest of every sixteenth part of it: reading all of it takes longer than compiling a
@@ -45,7 +39,7 @@ std::string build_of(const std::string& path) {
   for (std::streamoff at = 0; at < size; at += step) add(at);
   add(std::max<std::streamoff>(size - part, 0));
   if (!file) throw RunError(RunError::Reason::argument, "the plugin " + path + " cannot be read");
-  return std::to_string(size) + " bytes, " + hexadecimal(digester.digest());
+  return std::to_string(size) + " bytes, " + wire::hexadecimal(digester.digest());
 }
 
 /// The library that an address is in.

@@ -47,6 +47,8 @@ void FileBytes::fetch(Bytes, bool) const {}
 
 bool FileBytes::is_changed() const { return false; }
 
+std::uint64_t FileBytes::size_now() const { return bytes_.size(); }
+
 void FileBytes::read(std::uint64_t position, std::span<std::uint8_t> target) const {
   std::ranges::copy(bytes_.subspan(static_cast<std::size_t>(position), target.size()), target.begin());
 }
@@ -175,11 +177,8 @@ struct FileBytes::Parts {
   /// Where a digest tells whether bytes are the same, a new name or new permissions, which also touch the file, are no
   /// change. Where nothing tells it, a lost name is none: the file was replaced by another one.
   void check(bool is_digested) const {
+    if (may_grow) return;
     const struct stat now = this->now();
-    if (may_grow) {
-      if (now.st_size < status.st_size) changed();
-      return;
-    }
     if (now.st_size != status.st_size || written(now) != written(status)) changed();
     if (!is_digested && touched(now) != touched(status) && now.st_nlink == status.st_nlink) changed();
   }
@@ -266,6 +265,10 @@ bool FileBytes::is_changed() const {
   if (!parts_) return false;
   const struct stat now = parts_->now(), &before = parts_->status;
   return now.st_size != before.st_size || written(now) != written(before) || touched(now) != touched(before);
+}
+
+std::uint64_t FileBytes::size_now() const {
+  return parts_ ? static_cast<std::uint64_t>(parts_->now().st_size) : bytes_.size();
 }
 
 void FileBytes::read(std::uint64_t position, std::span<std::uint8_t> target) const {

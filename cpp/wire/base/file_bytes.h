@@ -18,7 +18,7 @@ class FileBytes {
   enum class Reading : std::uint8_t {
     at_once,
     large_in_parts,
-    in_parts,  // of a file that may grow: what it had at first is compared with digests
+    in_parts,  // of a file that others add to, over what was not finished: all of it is compared with digests
   };
 
   /// What is large. Reading a smaller file takes little time beside everything else that a load does.
@@ -50,6 +50,9 @@ class FileBytes {
 
   /// Whether the file was written to or touched since it was opened.
   bool is_changed() const;
+
+  /// The size that the file has now: that of `bytes()` where it is read at once.
+  std::uint64_t size_now() const;
 
   /// Copies a range of the file, and keeps nothing of it. Throws as `fetch` does.
   void read(std::uint64_t position, std::span<std::uint8_t> target) const;

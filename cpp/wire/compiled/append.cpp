@@ -1,16 +1,23 @@
 // The file is locked as Python locks it (jaxexp/_io/lock.py).
 #include "wire/compiled/append.h"
 
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <initializer_list>
+#include <random>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "wire/base/error.h"
 
 #ifndef _WIN32
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -28,25 +35,33 @@ namespace {
 
 [[noreturn]] void fail() { throw std::system_error(errno, std::generic_category()); }
 
-class LockedFile {
+/// A file for reading and writing.
+class File {
  public:
-  explicit LockedFile(const std::filesystem::path& path)
-      : number_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+  File(const std::filesystem::path& path, int how)
+      : path_(path), number_(open(path.c_str(), O_RDWR | O_CLOEXEC | how, 0666)) {
     if (number_ < 0) fail();
-    if (flock(number_, LOCK_EX | LOCK_NB) == 0) return;
-    const int error = errno;
-    close(number_);
-    if (error == EWOULDBLOCK) throw FileIsLocked{};
-    throw std::system_error(error, std::generic_category());
   }
-  ~LockedFile() { close(number_); }
-  LockedFile(const LockedFile&) = delete;
-  LockedFile& operator=(const LockedFile&) = delete;
+  ~File() { close(number_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
 
-  std::uint64_t size() const {
-    const off_t end = lseek(number_, 0, SEEK_END);
-    if (end < 0) fail();
-    return static_cast<std::uint64_t>(end);
+  /// Throws FileIsLocked where another process has the lock, and keeps it.
+  void lock() const {
+    using std::chrono::steady_clock;
+    constexpr std::chrono::seconds patience(30);
+    for (const auto start = steady_clock::now(); flock(number_, LOCK_EX | LOCK_NB) != 0;) {
+      if (errno != EWOULDBLOCK && errno != EINTR) fail();
+      if (steady_clock::now() - start > patience) throw FileIsLocked{};
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  /// Whether it is still the one of this name.
+  bool is_named() const {
+    struct stat own, named;
+    if (fstat(number_, &own) != 0) fail();
+    return stat(path_.c_str(), &named) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino;
   }
 
   /// What is there from `position` on goes first.
@@ -56,37 +71,73 @@ class LockedFile {
       fail();
   }
 
-  void write(const void* data, std::size_t size) const {
-    const char* at = static_cast<const char*>(data);
-    while (size > 0) {
-      const ssize_t count = ::write(number_, at, size);
+  void write(std::string_view bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t count = ::write(number_, bytes.data(), bytes.size());
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) fail();
-      at += count;
-      size -= static_cast<std::size_t>(count);
+      bytes.remove_prefix(static_cast<std::size_t>(count));
     }
   }
-  void write(std::string_view bytes) const { write(bytes.data(), bytes.size()); }
 
  private:
+  const std::filesystem::path path_;
   const int number_;
 };
+
+/// A name for a file that nobody else has, and that goes when this does.
+class TemporaryName {
+ public:
+  explicit TemporaryName(const std::filesystem::path& beside) {
+    std::random_device random;
+    std::array<char, 32> name;
+    std::snprintf(name.data(), name.size(), ".%08x%08x.tmp", random(), random());
+    path_ = beside.parent_path() / name.data();
+  }
+  ~TemporaryName() { unlink(path_.c_str()); }
+  TemporaryName(const TemporaryName&) = delete;
+  TemporaryName& operator=(const TemporaryName&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Makes the file with all that it has at once. Whether there was none.
+bool make(const std::filesystem::path& path, std::initializer_list<std::string_view> parts) {
+  const TemporaryName temporary(path);
+  const File file(temporary.path(), O_CREAT | O_EXCL);
+  for (const std::string_view part : parts) file.write(part);
+  if (link(temporary.path().c_str(), path.c_str()) == 0) return true;
+  if (errno == EEXIST) return false;
+  // A file system without links.
+  if (access(path.c_str(), F_OK) == 0) return false;
+  if (rename(temporary.path().c_str(), path.c_str()) != 0) fail();
+  return true;
+}
+
+void add(const std::filesystem::path& path, std::initializer_list<std::string_view> parts) {
+  for (;;) {
+    const File file(path, 0);
+    file.lock();
+    if (!file.is_named()) continue;  // another file took its place meanwhile
+    const FileBytes found(path, FileBytes::Reading::in_parts, ~std::uint64_t{0});
+    file.begin_at(read_executables(found).end);
+    for (const std::string_view part : parts) file.write(part);
+    return;
+  }
+}
 
 }  // namespace
 
 void append_executable(const std::filesystem::path& path, const Entries& conditions, const Entries& call,
                        std::span<const std::uint8_t> code) {
   const std::string head = executable_head(conditions, call, code.size(), digest(code));
-  const LockedFile file(path);
-  if (file.size() == 0) {
-    file.write(executables_head());
-  } else {
-    const FileBytes found(path, FileBytes::Reading::in_parts, ~std::uint64_t{0});
-    file.begin_at(read_executables(found).end);
-  }
-  file.write(head);
-  file.write(code.data(), code.size());
-  file.write(std::string(executable_padding(code.size()), '\0'));
+  const std::string file_head = executables_head(), zeros(executable_padding(code.size()), '\0');
+  const std::string_view bytes(reinterpret_cast<const char*>(code.data()), code.size());
+  if (!std::filesystem::exists(path) && make(path, {file_head, head, bytes, zeros})) return;
+  add(path, {head, bytes, zeros});
 }
 
 #endif

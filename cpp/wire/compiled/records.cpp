@@ -112,39 +112,53 @@ flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<schema::Entry>>> bui
   return builder.CreateVector(offsets);
 }
 
+/// Adds the record at the end of those that were found, if it is complete in so many bytes of the file. `words` is
+/// memory for the description: aligned as a flat buffer has to be.
+bool read_record(const FileBytes& file, std::uint64_t size, ExecutableRecords& found,
+                 std::vector<std::uint64_t>& words) {
+  if (size < found.end || size - found.end < unit) return false;
+  const std::string where = "records";
+  const Path path{nullptr, where, static_cast<std::int64_t>(found.records.size())};
+  Head head{};
+  file.read(found.end, head);
+  if (!has_mark(head, record_mark) || !is_intact(head, record_digest_at))
+    throw Error(path, "the head of a record as it was written", std::string("other bytes") + advice);
+  const std::size_t description_size = number_at<std::uint32_t>(head, 8);
+  if (description_size > max_description_size)
+    throw Error(path, "a description of at most " + std::to_string(max_description_size) + " bytes",
+                std::to_string(description_size));
+  const std::uint64_t code_size = number_at<std::uint64_t>(head, 16);
+  const std::uint64_t code_at = found.end + unit + description_size + padding(description_size);
+  if (code_at > size || code_size > size - code_at || padding(code_size) > size - code_at - code_size) return false;
+  words.resize((description_size + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+  const std::span description(reinterpret_cast<std::uint8_t*>(words.data()), description_size);
+  file.read(found.end + unit, description);
+  if (digest(description) != digest_at(head, 24))
+    throw Error(path, "the description as it was written", std::string("another") + advice);
+  ExecutableRecord record{{}, {}, code_at, code_size, digest_at(head, 40)};
+  describe(record, description, path);
+  found.records.push_back(std::move(record));
+  found.end = code_at + code_size + padding(code_size);
+  return true;
+}
+
 }  // namespace
 
-ExecutableRecords read_executables(const FileBytes& file) {
-  check_file_head(file);
-  const std::uint64_t size = file.bytes().size();
-  ExecutableRecords found{{}, unit};
-  // Aligned as a flat buffer has to be.
+ExecutableRecords read_executables(const FileBytes& file, std::uint64_t position) {
+  if (position == 0) check_file_head(file);
+  ExecutableRecords found{{}, position == 0 ? unit : position};
   std::vector<std::uint64_t> words;
-  while (size - found.end >= unit) {
-    const std::string where = "records";
-    const Path path{nullptr, where, static_cast<std::int64_t>(found.records.size())};
-    Head head{};
-    file.read(found.end, head);
-    if (!has_mark(head, record_mark) || !is_intact(head, record_digest_at))
-      throw Error(path, "the head of a record as it was written", std::string("other bytes") + advice);
-    const std::size_t description_size = number_at<std::uint32_t>(head, 8);
-    if (description_size > max_description_size)
-      throw Error(path, "a description of at most " + std::to_string(max_description_size) + " bytes",
-                  std::to_string(description_size));
-    const std::uint64_t code_size = number_at<std::uint64_t>(head, 16);
-    const std::uint64_t code_at = found.end + unit + description_size + padding(description_size);
-    if (code_at > size || code_size > size - code_at || padding(code_size) > size - code_at - code_size) break;
-    words.resize((description_size + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
-    const std::span description(reinterpret_cast<std::uint8_t*>(words.data()), description_size);
-    file.read(found.end + unit, description);
-    if (digest(description) != digest_at(head, 24))
-      throw Error(path, "the description as it was written", std::string("another") + advice);
-    ExecutableRecord record{{}, {}, code_at, code_size, digest_at(head, 40)};
-    describe(record, description, path);
-    found.records.push_back(std::move(record));
-    found.end = code_at + code_size + padding(code_size);
+  for (int attempts_left = 8;;) {
+    // Not more than there was at first: the file may grow faster than it is read.
+    const std::uint64_t size = std::min<std::uint64_t>(file.bytes().size(), file.size_now());
+    try {
+      while (read_record(file, size, found, words)) continue;
+      return found;
+    } catch (const Error&) {
+      // Somebody may just be writing over a record that was not finished.
+      if (--attempts_left == 0 || !file.is_changed()) throw;
+    }
   }
-  return found;
 }
 
 std::vector<std::uint8_t> read_code(const FileBytes& file, const ExecutableRecord& record) {

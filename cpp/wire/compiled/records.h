@@ -25,9 +25,10 @@ struct ExecutableRecords {
   std::uint64_t end;  // of the last complete record: where the next one goes
 };
 
-/// All complete records. The code is not read. Takes time in proportion to the size of what is read. Throws Error, and
-/// std::system_error where the file cannot be read.
-ExecutableRecords read_executables(const FileBytes& file);
+/// The complete records from `position` on: all of them, or those behind the `end` of an earlier reading. The code is
+/// not read. Others may add records meanwhile, which are found or not. Takes time in proportion to the size of what is
+/// read. Throws Error, and std::system_error where the file cannot be read.
+ExecutableRecords read_executables(const FileBytes& file, std::uint64_t position = 0);
 
 /// The code of a record. Throws Error where it is damaged, and std::system_error.
 std::vector<std::uint8_t> read_code(const FileBytes& file, const ExecutableRecord& record);

@@ -255,8 +255,11 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             DeserializationError: a member, or the file, is damaged.
             OSError: a file cannot be read or written.
         """
+        from jaxexp._compiled.file import GrowingFile
+
+        file = GrowingFile(into)  # which reads its records once for all members
         wanted = list(self._listed() if names is None else names)
-        return {name: self[name].load().precompile(into=into, mesh_or_device=mesh_or_device) for name in wanted}
+        return {name: self[name].load().precompile(into=file, mesh_or_device=mesh_or_device) for name in wanted}
 
     def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
         """Checks every byte of the archive, without JAX.

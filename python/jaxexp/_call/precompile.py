@@ -12,7 +12,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._compiled import conditions, executables, placing, reuse
 from jaxexp._compiled.executables import Executable
-from jaxexp._compiled.file import ExecutablesFile, append
+from jaxexp._compiled.file import GrowingFile
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
@@ -55,7 +55,8 @@ def precompile(
         if not made[-1].exported.has_vjp():
             raise ExportError(f"precompiling {data.name_of_order(exported.fun_name, order + 1)}: there is no such VJP")
         made.append(made[-1].vjp())
-    return tuple(one.write(into) for one in made)
+    file = into if isinstance(into, GrowingFile) else GrowingFile(into)
+    return tuple(one.write(file) for one in made)
 
 
 class _Call:
@@ -80,7 +81,7 @@ class _Call:
         results = None if len(wanted) == len(vjp.out_avals) else wanted
         return _Call(vjp, leaves, results)
 
-    def write(self, into: str | os.PathLike[str]) -> Executable:
+    def write(self, into: GrowingFile) -> Executable:
         """Compiles the call unless the file has its code already, and adds the code."""
         name = data.described(self.exported)
         try:
@@ -90,10 +91,10 @@ class _Call:
                 **conditions.of_machine(placement.devices),
                 **conditions.of_call(self.leaves, placement, self.results),
             }
-            size = _size_in(into, found)
+            size = into.size_of(found)
             if size is None:
                 code, call = self._compile(placement.devices)
-                append(into, found, call, code)
+                into.append(found, call, code)
                 size = len(code)
         except placing.UnknownPlacementError as error:
             raise UnsupportedError(
@@ -131,12 +132,3 @@ def _spec_of(aval: Any) -> Any:
     if aval.dtype == _jax.float0:
         return np.zeros(aval.shape, _jax.float0)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-
-
-def _size_in(path: str | os.PathLike[str], found: dict[str, str]) -> int | None:
-    """The size of the code that a file has for these conditions; None if it has none."""
-    if not os.path.exists(path):
-        return None
-    file = ExecutablesFile(path)
-    same = (record for record in reversed(file.records) if record.conditions == found)
-    return next((record.size for record in same if file.is_intact(record)), None)

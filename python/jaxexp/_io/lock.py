@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Generator
 from typing import IO
 
@@ -27,14 +28,18 @@ else:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+def locked(path: str | os.PathLike[str], *, patience: float = 0) -> Generator[IO[bytes]]:
     """A file for reading and writing, unbuffered, and locked against other processes.
+
+    Args:
+        path: the file.
+        patience: for how many seconds to wait while somebody else has it.
 
     Raises:
         ExportError: somebody else has it.
         OSError: it cannot be opened.
     """
-    with _locked(path, "r+b") as file:
+    with _locked(path, "r+b", patience) as file:
         yield file
 
 
@@ -63,12 +68,16 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _locked(path: str | os.PathLike[str], mode: str) -> Generator[IO[bytes]]:
+def _locked(path: str | os.PathLike[str], mode: str, patience: float = 0) -> Generator[IO[bytes]]:
+    last = time.monotonic() + patience
     while True:
         with open(path, mode, buffering=0) as file:
             try:
                 _acquire(file)
             except OSError as error:
+                if time.monotonic() < last:
+                    time.sleep(0.005)
+                    continue
                 raise ExportError(
                     f"{os.fsdecode(path)!r} is being changed by somebody else at the moment; try again later"
                 ) from error

@@ -40,8 +40,9 @@ class Function {
   /// Compiles, which the first call does otherwise. Throws RunError.
   void compile() const;
 
-  /// Adds the compiled code to a file, or makes the file: `LoadOptions::executables` of a later process. Throws
-  /// RunError, DeserializationError where the file is something else, or std::system_error.
+  /// Adds the compiled code to a file, or makes the file: `LoadOptions::executables` of a later process. Does nothing
+  /// where the file has it. Throws RunError, DeserializationError where the file is something else, or
+  /// std::system_error.
   void save_executable(const std::filesystem::path& file) const;
 
   /// Why the function was compiled in this process, in spite of `LoadOptions::executables`; empty where code from that
