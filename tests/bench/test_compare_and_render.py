@@ -126,6 +126,10 @@ def test_render_writes_the_page_and_the_charts(tmp_path):
             assert root.tag.endswith("svg")
             assert b"prefers-color-scheme:dark" in content
     page, readme = first["benchmarks.md"].decode(), first["README.md"].decode()
+    first_screen = page.partition("\n## ")[0]
+    for wait, *_, row in render.WAITS:
+        assert f"| {wait} | 100 ms | {'1.00 ms' if row == SUBJECT else '900 µs'}" in first_screen
+    assert "(benchmarks/headline.svg)" in first_screen
     for goal in goals.GOALS:
         assert f"| {goal.about} | {goal.bound()} |" in page
     for name in ("ratio-files", "ratio-use", "arguments", "module"):

@@ -178,6 +178,40 @@ def test_read_back_it_takes_what_a_call_takes() -> None:
 
 def test_the_jaxpr_reads_no_weights(tmp_path: Path) -> None:
     exported, _ = bound()
-    exported.save(tmp_path / "model.jaxexp")
+    exported.save(tmp_path / "model.jaxexp", vjp_order=1)
     (tmp_path / "model.safetensors").unlink()
     assert "tanh" in str(jaxexp.load(tmp_path / "model.jaxexp").jaxpr(X))
+
+
+FIRST_USES = {
+    "jit": lambda model: jax.jit(lambda x: model.call(x))(X),
+    "jit itself": lambda model: jax.jit(model.call)(X),
+    "scan": lambda model: jax.lax.scan(lambda c, _: (c, model.call(X)), 0.0, None, length=2),
+    "grad": lambda model: jax.jit(jax.grad(lambda x: model.call(x).sum()))(X),
+    "vmap": lambda model: jax.vmap(model.call)(jnp.stack([X, X])),
+    "shapes": lambda model: jax.eval_shape(model.call, X),
+    "export": lambda model: jaxexp.export(jax.jit(lambda x: model.call(x) + 1))(X),
+    "one weight": lambda model: jax.jit(lambda: next(iter(model.weights.values())) + 1)(),
+}
+SOURCES = {
+    "load": lambda exported, path: jaxexp.load(path),
+    "bind a file": lambda exported, path: exported.unbound.bind(path.with_suffix(".safetensors")),
+    "bind NumPy arrays": lambda exported, path: exported.unbound.bind(
+        {name: np.asarray(array) for name, array in exported.weights.items()}
+    ),
+    "another file": lambda exported, path: jaxexp.load(path).with_weights(path.with_suffix(".safetensors")),
+    "on a mesh": lambda exported, path: jaxexp.load(path).with_mesh(jax.make_mesh((1,), ("a",))),
+}
+
+
+@pytest.mark.parametrize("use", FIRST_USES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_first_use_may_be_traced(source: str, use: str, tmp_path: Path) -> None:
+    """What is kept for later uses are arrays, not what stands for them in one trace."""
+    given = params()
+    exported = jaxexp.export(jax.jit(lambda x: apply(given, x)), weights=given)(X)
+    exported.save(tmp_path / "model.jaxexp", vjp_order=1)
+    model = SOURCES[source](exported, tmp_path / "model.jaxexp")
+    FIRST_USES[use](model)
+    close(model.call(X), apply(given, X))
+    assert not any(isinstance(array, jax.core.Tracer) for array in model.weights.values())
