@@ -192,6 +192,15 @@ def values_of_one_high_rank(size: int) -> bytes:
 
 
 @family
+def avals_that_share_nothing(size: int) -> bytes:
+    """As `jax.export` lists them; every tenth is another one."""
+    kinds = [("12", "345"), ("12", "346")]
+    indices = [i % 10 == 9 for i in range(size // 60)]
+    listed = [aval(*(Copy(text.encode()) for text in kinds[index])) for index in indices]
+    return of_values([aval(*kind) for kind in kinds], [int(index) for index in indices], in_avals=listed)
+
+
+@family
 def avals_of_one_high_rank(size: int) -> bytes:
     shape = ["1"] * 400
     avals = [table("AbstractValue", kind=0, shape=shape, dtype=10, memory_space=1) for _ in range(size // 24)]

@@ -28,6 +28,7 @@ class FlatMap {
     return slots_[place(key)].key == key;
   }
   bool empty() const { return used_ == 0; }
+  std::size_t size() const { return used_; }
 
  private:
   struct Slot {

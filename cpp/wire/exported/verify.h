@@ -6,6 +6,7 @@
 #include <span>
 
 #include "exported_generated.h"
+#include "wire/exported/alike.h"
 
 namespace jaxexp::wire {
 
@@ -17,6 +18,7 @@ const schema::Exported& verify(std::span<const std::uint8_t> buffer);
 struct Extent {
   std::size_t begin, end;
 };
-const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables);
+/// The same; what was noticed is for the checks that follow.
+const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables, Alike& alike);
 
 }  // namespace jaxexp::wire
