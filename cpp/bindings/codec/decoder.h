@@ -176,7 +176,6 @@ class Decoder {
   bool library_nodes_ = false;        // whether the tree that is read has such nodes
   nb::object described_;              // that tree as the artifact describes it, where it has
   nb::object scope_;                  // of symbolic dimensions; made for the first of them
-  std::optional<Symbolic> symbolic_;  // from the first symbolic dimension on
   struct Hash {
     std::size_t operator()(std::string_view text) const { return wire::seeded_hash(text); }
   };
