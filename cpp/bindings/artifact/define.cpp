@@ -63,8 +63,9 @@ void define_class(nb::module_& m) {
            nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
                    "modules: collections.abc.Sequence[typing_extensions.Buffer] = ()) -> None"),
            "Where there are modules, the buffer is what `cut` left of an artifact: one for each function.")
-      .def("decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
-           "The fields of the Exported, except its module. The first call makes them; it is one dict for all calls.")
+      .def(
+          "decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
+          "The fields of the Exported, except its module. The first call makes them; they are the same objects each time.")
       .def("complete", &Artifact::complete, "attributes"_a,
            nb::sig("def complete(self, attributes: dict[str, typing.Any]) -> None"),
            "Adds what `decode` returns, except where there is something.")
