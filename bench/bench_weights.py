@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +29,7 @@ from bench.program import Program
 from bench.question import Question, Trial
 
 _BY_HAND = "arguments"
+_MOST_IN_A_MODULE = 2048  # MiB; jax.export writes no more, and a VJP has the arrays a second time
 _TINY = 64  # the width of a function that a new process calls first
 
 
@@ -57,6 +61,11 @@ def _write(exported: Any, path: Path, order: int, params: dict[str, Any] | None 
         safetensors.numpy.save_file(arrays, path.with_suffix(".safetensors"))
 
 
+def _is_possible_inside(case: Case) -> bool:
+    """Whether `jax.export` can write the weights into modules."""
+    return int(case.size) * (case.vjp_order + 1) < _MOST_IN_A_MODULE
+
+
 def _export(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     order = case.vjp_order
 
@@ -66,7 +75,7 @@ def _export(case: Case, program: Program, subject: ModuleType, oracle: ModuleTyp
 
     return Trial(
         subject=Rival(lambda: _exported(subject, program, order)),
-        oracle=Rival(lambda: _exported(oracle, program, order)),
+        oracle=Rival(lambda: _exported(oracle, program, order)) if _is_possible_inside(case) else None,
         wrong=wrong,
         beside={_BY_HAND: Rival(lambda: _by_hand(program, order))},
     )
@@ -77,22 +86,36 @@ class _Files:
     """What each rival wrote, in a folder of its own."""
 
     ours: Path
-    theirs: Path
+    theirs: Path | None  # None where it cannot
     by_hand: Path
 
     @classmethod
-    def written(cls, program: Program, subject: ModuleType, oracle: ModuleType, order: int) -> _Files:
-        files = cls(*(disk.new_path().with_suffix(".jaxexp") for _ in range(3)))
-        _write(_exported(subject, program, order), files.ours, order)
-        _write(_exported(oracle, program, order), files.theirs, order)
-        _write(_by_hand(program, order), files.by_hand, order, params_of(program))
+    def written(cls, program: Program, subject: ModuleType, oracle: ModuleType | None, order: int) -> _Files:
+        ours, theirs, by_hand = (disk.new_path().with_suffix(".jaxexp") for _ in range(3))
+        _write(_exported(subject, program, order), ours, order)
+        if oracle is not None:
+            _write(_exported(oracle, program, order), theirs, order)
+        _write(_by_hand(program, order), by_hand, order, params_of(program))
+        return cls(ours, theirs if oracle is not None else None, by_hand)
+
+    @classmethod
+    def of(cls, case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> _Files:
+        """The same for several questions about one program: a disk may not have room for all of them."""
+        global _last
+        known, files = _last
+        if known() is not program:
+            files = cls.written(program, subject, oracle if _is_possible_inside(case) else None, case.vjp_order)
+            _last = weakref.ref(program), files
         return files
+
+
+_last: tuple[Callable[[], Program | None], _Files] = (lambda: None), _Files(Path(), None, Path())
 
 
 def _save(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     order, params = case.vjp_order, params_of(program)
-    ours, theirs = (_exported(library, program, order) for library in (subject, oracle))
-    by_hand = _by_hand(program, order)
+    ours, by_hand = _exported(subject, program, order), _by_hand(program, order)
+    theirs = _exported(oracle, program, order) if _is_possible_inside(case) else None
 
     def rival(exported: Any, arrays: Any = None) -> Rival:
         path = disk.new_path().with_suffix(".jaxexp")
@@ -106,8 +129,8 @@ def _save(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
 
     return Trial(
         subject=rival(ours),
-        oracle=rival(theirs),
-        wrong=lambda: _differences(_Files.written(program, subject, oracle, order), program, subject),
+        oracle=None if theirs is None else rival(theirs),
+        wrong=lambda: _differences(_Files.of(case, program, subject, oracle), program, subject),
         beside={_BY_HAND: rival(by_hand, params)},
     )
 
@@ -168,23 +191,26 @@ def _in_new_process(reader: str, tiny: Path, path: Path, order: int, width: int,
 
 def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType, *, number: int) -> Trial:
     order = case.vjp_order
-    files = _Files.written(program, subject, oracle, order)
+    files = _Files.of(case, program, subject, oracle)
     tiny = _Files.written(chain(2, _TINY), subject, oracle, order)
     width = program.specs[0].shape[1]
 
-    def reading(reader: str, which: Callable[[_Files], Path]) -> Reading:
-        return Reading(lambda: _in_new_process(reader, which(tiny), which(files), order, width, number))
+    def reading(reader: str, small: Path, large: Path) -> Reading:
+        return Reading(lambda: _in_new_process(reader, small, large, order, width, number))
 
+    inside = None
+    if tiny.theirs is not None and files.theirs is not None:
+        inside = reading("jax.export", tiny.theirs, files.theirs)
     return Trial(
-        subject=reading("jaxexp", lambda f: f.ours),
-        oracle=reading("jax.export", lambda f: f.theirs),
+        subject=reading("jaxexp", tiny.ours, files.ours),
+        oracle=inside,
         wrong=lambda: _differences(files, program, subject),
-        beside={_BY_HAND: reading("arguments", lambda f: f.by_hand)},
+        beside={_BY_HAND: reading("arguments", tiny.by_hand, files.by_hand)},
     )
 
 
 def _disk(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    files = _Files.written(program, subject, oracle, case.vjp_order)
+    files = _Files.of(case, program, subject, oracle)
 
     def size(path: Path) -> Reading:
         return Reading(lambda: float(sum(file.stat().st_size for file in path.parent.iterdir())))
@@ -192,7 +218,7 @@ def _disk(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
     weights = float(sum(array.nbytes for array in params_of(program).values()))
     return Trial(
         subject=size(files.ours),
-        oracle=size(files.theirs),
+        oracle=None if files.theirs is None else size(files.theirs),
         wrong=lambda: _differences(files, program, subject),
         beside={_BY_HAND: size(files.by_hand), "weights": Reading(lambda: weights)},
     )
@@ -204,6 +230,8 @@ def _call(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
     inside = subject.export(program.fresh())(*program.specs).call
     live = program.fresh()
     dispatch = jax.jit(lambda x: x)
+    params = params_of(program)
+    by_hand = jax.jit(lambda params, x: type(program.function).apply(params, x))
 
     def wrong() -> list[str]:
         return result_differences(ours(x), live(x))
@@ -215,8 +243,55 @@ def _call(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
         beside={
             "embedded": Rival(lambda: inside(x), jax.block_until_ready),
             "dispatch": Rival(lambda: dispatch(x), jax.block_until_ready),
+            "jit": Rival(lambda: by_hand(params, x), jax.block_until_ready),
         },
     )
+
+
+# What two new processes run, neither of which may have more memory than twice the weights.
+_LIMITED = """
+import json, resource, sys
+import jax, jax.numpy as jnp, numpy as np
+import jaxexp
+mode, path, layers, side = json.loads(sys.argv[1])
+limit = 2 * layers * side * side * 4
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+x, expected = np.ones((2, side), np.float32), np.prod([(i + 1) / 4 for i in range(layers)])
+if mode == "save":
+    params = [jnp.full((side, side), (i + 1) / side / 4, jnp.float32) for i in range(layers)]
+    def model(x):
+        for w in params:
+            x = x @ w
+        return x
+    jaxexp.export(jax.jit(model), weights=params)(x).save(path, vjp_order=1)
+else:
+    model = jaxexp.load(path)
+    np.testing.assert_allclose(model.call(x), np.full(x.shape, expected), rtol=1e-3)
+    np.testing.assert_allclose(jax.grad(lambda x: model.call(x).sum())(x), np.full(x.shape, expected), rtol=1e-3)
+"""
+
+
+def _limited(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    side = 8192  # an array of 256 MiB
+    layers = max(1, int(case.size) // 256)
+
+    def round_trip() -> float:
+        path = disk.new_path().with_suffix(".jaxexp")
+        start = time.perf_counter()
+        for mode in ("save", "load"):
+            arguments = json.dumps([mode, str(path), layers, side])
+            # Without devices and threads that other questions need, which would count.
+            env = {**os.environ, "XLA_FLAGS": ""}
+            child = subprocess.run(
+                [sys.executable, "-c", _LIMITED, arguments], cwd=disk.ROOT, env=env, capture_output=True, text=True
+            )
+            if child.returncode:
+                raise RuntimeError(f"{mode}: {child.stderr.strip().splitlines()[-1:]}")
+        took = time.perf_counter() - start
+        disk.sync(path.with_suffix(".safetensors"))
+        return took
+
+    return Trial(subject=Reading(round_trip), oracle=None, wrong=list)
 
 
 def _of_weights(case: Case) -> bool:
@@ -229,7 +304,7 @@ QUESTIONS = (
     Question(
         "export weights",
         "`export` of a function that closes over weights, with its VJPs: `weights=params`, against `jax.export`, which "
-        "has them in the module.",
+        "has them in the module, and can write at most 2 GiB.",
         _export,
         beside=_BESIDE,
         applies=_of_weights,
@@ -270,8 +345,17 @@ QUESTIONS = (
         beside={
             "embedded": "the same function, exported by the subject without `weights=`",
             "dispatch": "`jax.jit` of a function that returns its argument",
+            "jit": "`jax.jit` of a function of weights and argument: what JAX itself takes for as many arguments",
         },
         applies=lambda case: case.family == "calls with weights",
+        quick=False,
+    ),
+    Question(
+        "round trip in little memory",
+        "Two new processes, neither of which may have more memory than twice the weights: one makes, exports and saves "
+        "them, the other one loads, calls and differentiates.",
+        _limited,
+        applies=lambda case: case.family == "limited weights",
         quick=False,
     ),
 )

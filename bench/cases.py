@@ -37,6 +37,7 @@ class Case:
     quick: bool = False  # part of `make bench QUICK=1`
     runnable: bool = True  # XLA compiles it within seconds
     large: bool = False  # its memory is worth measuring
+    memory: int = 0  # how many GiB a machine needs for it
 
 
 def _like(x: Any) -> jax.ShapeDtypeStruct:
@@ -202,6 +203,8 @@ CASES = (
     Case("512 MiB of weights", lambda: chain(8), family="weights", **_of_weights(512)),
     Case("512 MiB, VJP order 1", lambda: chain(8), family="weights", **_of_weights(512), vjp_order=1),
     Case("1 GiB of weights", lambda: chain(16), family="weights", **_of_weights(1024)),
+    Case("4 GiB of weights", lambda: chain(64), family="weights", **_of_weights(4096), memory=20),
+    Case("3 GiB in little memory", lambda: chain(1, 64), family="limited weights", size=3072, memory=7),
     Case("40 weights", lambda: chain(40, 256), family="calls with weights", size=40),
     Case("400 weights", lambda: total(400), family="calls with weights", size=400),
     Case("100 versions", lambda: fleet(10, 10), family="fleet", size=100, quick=True),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.report import amount, short, times
-from bench.results import ORACLE, SUBJECT, Cell, Results, over
+from bench.results import ORACLE, PEAK, SUBJECT, Cell, Results, over
 
 JAX = "0.12.0.1"  # the version that the goals are about
 NOISE = 0.05  # "no slower" means at most this much slower
@@ -226,13 +226,26 @@ GOALS = (
     ),
     *(
         Goal(f"anonymous memory, {case}: of a process that loads it", _ANONYMOUS, (case,), value, 150e6, False, _bytes)
-        for case in ("512 MiB of weights", "512 MiB, VJP order 1", "1 GiB of weights")
+        for case in ("512 MiB of weights", "512 MiB, VJP order 1", "1 GiB of weights", "4 GiB of weights")
     ),
     *(
         Goal(
             f"disk, {case}: divided by the weights", "disk for weights", (case,), against("weights"), 1.01, False, times
         )
         for case in ("512 MiB of weights", "512 MiB, VJP order 1")
+    ),
+    *(
+        Goal(f"save weights, {case}: peak memory", PEAK + "save weights", (case,), value, 64e6, False, _bytes)
+        for case in ("512 MiB of weights", "512 MiB, VJP order 1")
+    ),
+    Goal(
+        "3 GiB of weights, in memory for twice as much: from arrays to files to a gradient",
+        "round trip in little memory",
+        ("3 GiB in little memory",),
+        value,
+        60.0,
+        False,
+        _seconds,
     ),
     Goal(
         "call, 40 weights: divided by the same function with constants",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def peak_of(run: Callable[[], object]) -> int | None:
         return None
     del result
     return max(0, peak)
+
+
+def gibibytes() -> int:
+    """How much memory the machine has; 0 if the system cannot tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
+    except (AttributeError, OSError, ValueError):
+        return 0
 
 
 def _high_water_mark() -> int:

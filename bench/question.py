@@ -13,17 +13,20 @@ from bench.program import Program
 
 @dataclass(frozen=True)
 class Trial:
-    """Two rivals, others to show beside them, and `wrong`: the names of the parts in which their results differ."""
+    """Two rivals, others to show beside them, and `wrong`: the names of the parts in which their results differ.
+
+    There is no oracle where jax.export cannot do it.
+    """
 
     subject: Rival | Reading
-    oracle: Rival | Reading
+    oracle: Rival | Reading | None
     wrong: Callable[[], list[str]]
     beside: Mapping[str, Rival | Reading] = field(default_factory=dict)
 
 
 # Families of cases that have questions of their own. Batches and large modules are for functions that are read back.
 READ_BACK = ("batch", "module")
-OWN_QUESTIONS = ("fleet", "model", "weights", "calls with weights", *READ_BACK)
+OWN_QUESTIONS = ("fleet", "model", "weights", "calls with weights", "limited weights", *READ_BACK)
 
 
 @dataclass(frozen=True)

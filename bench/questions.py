@@ -1,6 +1,8 @@
-"""The questions, in the order in which they are shown."""
+"""The questions, in the order in which they are shown, and the files that they are in."""
 
 from __future__ import annotations
+
+from types import ModuleType
 
 from bench import (
     bench_call,
@@ -19,21 +21,40 @@ from bench import (
     bench_vmap,
     bench_weights,
 )
+from bench.question import Question
 
-QUESTIONS = (
-    *bench_serialize.QUESTIONS,
-    *bench_deserialize.QUESTIONS,
-    bench_save.QUESTION,
-    *bench_load.QUESTIONS,
-    bench_metadata.QUESTION,
-    *bench_call.QUESTIONS,
-    bench_trace.QUESTION,
-    *bench_vmap.QUESTIONS,
-    bench_read_back.QUESTION,
-    *bench_vjp.QUESTIONS,
-    bench_export.QUESTION,
-    *bench_weights.QUESTIONS,
-    *bench_import.QUESTIONS,
-    *bench_cold.QUESTIONS,
-    *bench_fleet.QUESTIONS,
-)
+
+def _questions_in(file: ModuleType) -> tuple[Question, ...]:
+    found: tuple[Question, ...] = file.QUESTIONS if hasattr(file, "QUESTIONS") else (file.QUESTION,)
+    return found
+
+
+# By the name of their file: "weights" for those in bench_weights.py.
+TOPICS = {
+    file.__name__.removeprefix("bench.bench_"): _questions_in(file)
+    for file in (
+        bench_serialize,
+        bench_deserialize,
+        bench_save,
+        bench_load,
+        bench_metadata,
+        bench_call,
+        bench_trace,
+        bench_vmap,
+        bench_read_back,
+        bench_vjp,
+        bench_export,
+        bench_weights,
+        bench_import,
+        bench_cold,
+        bench_fleet,
+    )
+}
+QUESTIONS = tuple(question for questions in TOPICS.values() for question in questions)
+
+
+def named(names: list[str]) -> list[Question]:
+    """The questions of these names; the name of a file stands for all questions in it that have another name."""
+    known = {question.name for question in QUESTIONS}
+    wanted = {question.name for name in names if name not in known for question in TOPICS[name]}
+    return [question for question in QUESTIONS if question.name in wanted.union(names)]

@@ -18,10 +18,10 @@ import jax.export
 from bench import disk, render, report
 from bench.cases import CASES, Case
 from bench.measure import FULL, QUICK, ZERO, Effort, Reading, Rival, alternate, benchmark
-from bench.memory import peak_of
+from bench.memory import gibibytes, peak_of
 from bench.program import Program
 from bench.question import Question
-from bench.questions import QUESTIONS
+from bench.questions import QUESTIONS, TOPICS, named
 from bench.results import ORACLE, PEAK, SUBJECT, Results
 
 FOLDER = Path(__file__).parent / "results"
@@ -34,8 +34,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         epilog="`python -m bench compare` compares two results, `python -m bench render` writes docs from one.",
     )
     parser.add_argument("--quick", action="store_true", help="fewer cases and samples: less than a minute")
-    names = [q.name for q in QUESTIONS], [c.name for c in CASES]
-    parser.add_argument("--question", action="append", choices=names[0], help="only this; repeatable")
+    names = list(dict.fromkeys([*(q.name for q in QUESTIONS), *TOPICS])), [c.name for c in CASES]
+    about_questions = "only this, or all questions of a file, such as weights; repeatable"
+    parser.add_argument("--question", action="append", choices=names[0], help=about_questions)
     parser.add_argument("--case", action="append", choices=names[1], help="only this; repeatable")
     parser.add_argument("--subject", default="jaxexp", help="the module to compare, with jax.export's API")
     parser.add_argument("--output", type=Path, help="where the JSON goes (default: bench/results/, named by date)")
@@ -73,7 +74,7 @@ def measure(
         wrong = trial.wrong()
     except Exception as error:
         wrong = [f"{type(error).__name__}: {error}"]
-    rivals: dict[str, Rival | Reading] = {ORACLE: trial.oracle}
+    rivals: dict[str, Rival | Reading] = {ORACLE: trial.oracle} if trial.oracle is not None else {}
     if wrong:
         results.mistakes.append(f"{where}: wrong: {', '.join(wrong[:5])}")
     else:
@@ -105,7 +106,7 @@ def peak(rival: Rival | Reading) -> int | None:
 def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
     subject, oracle = importlib.import_module(options.subject), jax.export
-    questions = [q for q in QUESTIONS if not options.question or q.name in options.question]
+    questions = named(options.question) if options.question else list(QUESTIONS)
     if options.quick and not options.question:
         questions = [q for q in questions if q.quick]
     cases = [c for c in CASES if (c.name in options.case if options.case else c.quick or not options.quick)]
@@ -118,6 +119,9 @@ def main(argv: Sequence[str]) -> int:
     for case in cases:
         asked = [q for q in questions if q.applies(case)]
         if not asked:
+            continue
+        if case.memory > (present := gibibytes()):
+            print(f"left out: {case.name}, which takes {case.memory} GiB of memory; there are {present}", flush=True)
             continue
         try:
             program = case.build()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jaxexp
-from bench import bench_fleet, cases, compare, disk, measure, memory, render, report, run
+from bench import bench_fleet, bench_weights, cases, compare, disk, measure, memory, render, report, run
 from bench import fleet as fleets
 from bench.cases import CASES, Case
-from bench.questions import QUESTIONS
+from bench.questions import QUESTIONS, named
 from bench.results import ORACLE, SUBJECT, Cell, Results
 from kit.benchmarks import ABOUT, QUESTION, results_of
 from kit.places import ROOT
@@ -281,7 +281,11 @@ in_processes = pytest.mark.slow(reason="starts up to five processes")
 
 @pytest.mark.parametrize(
     "question",
-    [pytest.param(q, marks=[in_processes] if q.name in IN_PROCESSES else [], id=q.name) for q in QUESTIONS],
+    [
+        pytest.param(q, marks=[in_processes] if q.name in IN_PROCESSES else [], id=q.name)
+        for q in QUESTIONS
+        if q.name != "round trip in little memory"
+    ],
 )
 def test_questions_run(question):
     case = next(case for case in sorted(CASES, key=lambda case: not case.quick) if question.applies(case))
@@ -295,6 +299,48 @@ def test_questions_run(question):
     assert cell.beside.keys() | {name for name in question.beside if name.startswith("C++")} == question.beside.keys()
     assert cell.subject.get_unit() == question.unit
     assert case.name in report.row(cell, None)
+
+
+@pytest.mark.parametrize(
+    "question", [q for q in QUESTIONS if q.name in ("export weights", "save weights", "disk for weights")]
+)
+def test_weights_that_jax_export_cannot_write(question):
+    """As for 4 GiB: their cells have no oracle."""
+    case = Case("4 GiB", lambda: cases.chain(2, 64), family="weights", size=4096)
+    results = Results(ABOUT)
+    run.measure(results, question, case, case.build(), jaxexp, jax.export, ONCE)
+    disk.clear()
+    cell = results.cell(question.name, case.name)
+    assert results.mistakes == []
+    assert cell.oracle is None and cell.subject is not None and "arguments" in cell.beside
+    assert cell.ratio is None and "4 GiB" in report.row(cell, None)
+
+
+@pytest.mark.slow(reason="writes and reads a gigabyte")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory in this way")
+def test_a_round_trip_in_little_memory():
+    question = QUESTION["round trip in little memory"]
+    case = Case("1 GiB", lambda: cases.chain(1, 64), family="limited weights", size=1024)
+    results = Results(ABOUT)
+    run.measure(results, question, case, case.build(), jaxexp, jax.export, ONCE)
+    disk.clear()
+    assert results.mistakes == []
+    assert results.cell(question.name, case.name).subject.get_nvalue() == 1
+
+
+def test_cases_that_the_machine_has_no_memory_for_are_left_out(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run, "gibibytes", lambda: 6)
+    asked = ["--question", "weights", "--case", "3 GiB in little memory", "--case", "4 GiB of weights"]
+    assert run.main([*asked, "--output", str(tmp_path / "result.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "left out: 4 GiB of weights, which takes 20 GiB of memory; there are 6" in printed
+    assert "left out: 3 GiB in little memory" in printed
+
+
+def test_questions_of_a_file():
+    assert named(["weights"]) == list(bench_weights.QUESTIONS)
+    assert [question.name for question in named(["save", "disk for weights"])] == ["save", "disk for weights"]
+    assert len(QUESTIONS) == len({question.name for question in QUESTIONS})
 
 
 SYMBOLIC = Case("5 symbolic", lambda: cases._symbolic(5))

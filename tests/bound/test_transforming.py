@@ -15,7 +15,39 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp._call.primitive import call
+from kit.command_line import started
 from kit.weighted import X, apply, bound, close, closed, named, params, squared
+
+# What a process lowers in which JAX makes inputs of what functions close over: its setting is read on import.
+HOISTED = """
+import sys
+import jax, jaxexp
+from kit.weighted import X, apply, close, params
+
+model = jaxexp.load(sys.argv[1])
+functions = {
+    "jit": model.call,
+    "jit in jit": lambda x: jax.jit(model.call)(x) + 1,
+    "grad": jax.grad(lambda x: model.call(x).sum()),
+    "vmap": lambda x: jax.vmap(model.call)(x[None]),
+    "scan": lambda x: jax.lax.scan(lambda c, _: (c + model.call(x), None), model.call(x), None, length=3)[0],
+}
+for name, function in functions.items():
+    lowered = jax.jit(function).lower(X).as_text()
+    assert len(lowered) < 9_000 and "dense<\\"0x" not in lowered, name
+close(jax.jit(model.call)(X), apply(params(), X))
+close(jax.jit(functions["grad"])(X), jax.grad(lambda x: apply(params(), x).sum())(X))
+given = params()
+assert isinstance(jaxexp.export(jax.jit(lambda x: apply(given, x)), weights=given)(X), jaxexp.BoundExported)
+"""
+
+
+def test_jax_can_make_inputs_of_weights(tmp_path: Path, subprocess_env: Any) -> None:
+    """Then `jax.jit(model.call)` has no weights in what it lowers."""
+    bound()[0].save(tmp_path / "model.jaxexp", vjp_order=1)
+    env = {**subprocess_env(), "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1"}
+    done = started(HOISTED, tmp_path / "model.jaxexp", env=env)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_is_a_pytree_of_its_weights() -> None:
@@ -178,6 +210,40 @@ def test_read_back_it_takes_what_a_call_takes() -> None:
 
 def test_the_jaxpr_reads_no_weights(tmp_path: Path) -> None:
     exported, _ = bound()
-    exported.save(tmp_path / "model.jaxexp")
+    exported.save(tmp_path / "model.jaxexp", vjp_order=1)
     (tmp_path / "model.safetensors").unlink()
     assert "tanh" in str(jaxexp.load(tmp_path / "model.jaxexp").jaxpr(X))
+
+
+FIRST_USES = {
+    "jit": lambda model: jax.jit(lambda x: model.call(x))(X),
+    "jit itself": lambda model: jax.jit(model.call)(X),
+    "scan": lambda model: jax.lax.scan(lambda c, _: (c, model.call(X)), 0.0, None, length=2),
+    "grad": lambda model: jax.jit(jax.grad(lambda x: model.call(x).sum()))(X),
+    "vmap": lambda model: jax.vmap(model.call)(jnp.stack([X, X])),
+    "shapes": lambda model: jax.eval_shape(model.call, X),
+    "export": lambda model: jaxexp.export(jax.jit(lambda x: model.call(x) + 1))(X),
+    "one weight": lambda model: jax.jit(lambda: next(iter(model.weights.values())) + 1)(),
+}
+SOURCES = {
+    "load": lambda exported, path: jaxexp.load(path),
+    "bind a file": lambda exported, path: exported.unbound.bind(path.with_suffix(".safetensors")),
+    "bind NumPy arrays": lambda exported, path: exported.unbound.bind(
+        {name: np.asarray(array) for name, array in exported.weights.items()}
+    ),
+    "another file": lambda exported, path: jaxexp.load(path).with_weights(path.with_suffix(".safetensors")),
+    "on a mesh": lambda exported, path: jaxexp.load(path).with_mesh(jax.make_mesh((1,), ("a",))),
+}
+
+
+@pytest.mark.parametrize("use", FIRST_USES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_first_use_may_be_traced(source: str, use: str, tmp_path: Path) -> None:
+    """What is kept for later uses are arrays, not what stands for them in one trace."""
+    given = params()
+    exported = jaxexp.export(jax.jit(lambda x: apply(given, x)), weights=given)(X)
+    exported.save(tmp_path / "model.jaxexp", vjp_order=1)
+    model = SOURCES[source](exported, tmp_path / "model.jaxexp")
+    FIRST_USES[use](model)
+    close(model.call(X), apply(given, X))
+    assert not any(isinstance(array, jax.core.Tracer) for array in model.weights.values())

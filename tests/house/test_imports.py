@@ -134,6 +134,7 @@ def cpp_arrows() -> Iterator[Arrow]:
     # Public headers belong to the rooms that implement them; the runtime's errors belong to its lowest room.
     public = {f"jaxexp/{path.name}": f"{path.parts[-4]}/api" for path in CPP.glob("*/include/jaxexp/*.h")}
     public["jaxexp/run_error.h"] = "runtime/plugin"
+    public["jaxexp/weights_error.h"] = "runtime/weights"
     public["jaxexp/run.h"] = "runtime/c"
     for path in sorted([*CPP.glob("wire/**/*.*"), *CPP.glob("runtime/**/*.*"), *CPP.glob("bindings/*/*.*")]):
         file = path.relative_to(CPP).as_posix()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import re
 import subprocess
@@ -116,11 +117,16 @@ def programs(page: Path) -> set[str]:
 def run_here(page: Path, folder: Path) -> dict[str, Any]:
     """Runs a page in this process, except for its commands. Returns the names that its last part has."""
     names: dict[str, Any] = {}
-    with contextlib.chdir(folder):
-        for part in processes(page):
-            names = {"__name__": "__main__"}
-            for block in part:
-                run_block(block, names, folder)
+    logger = logging.getLogger("jaxexp")
+    level = logger.level
+    try:
+        with contextlib.chdir(folder):
+            for part in processes(page):
+                names = {"__name__": "__main__"}
+                for block in part:
+                    run_block(block, names, folder)
+    finally:
+        logger.setLevel(level)  # a page may set it for its reader; the tests that follow need it as it was
     return names
 
 

@@ -36,10 +36,23 @@ class Handle:
         self.free()
 
 
+class Options(ctypes.Structure):
+    """jaxexp_load_options"""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("devices", ctypes.c_void_p),
+        ("device_count", ctypes.c_size_t),
+        ("executables", ctypes.c_char_p),
+        ("weights", ctypes.c_char_p),
+    )
+
+
 class Library:
     def __init__(self, path: Path) -> None:
         self.c: Any = ctypes.CDLL(str(path))
-        for name in "runtime_new load vjp array_view array_copy put argument result array_shape".split():
+        functions = "runtime_new load load_with vjp with_weights unbound put"
+        for name in f"{functions} array_view array_copy argument result array_shape".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
         for name in "argument_count result_count array_rank array_size_bytes runtime_device_count".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_size_t
@@ -64,6 +77,16 @@ class Library:
         numbers = (ctypes.c_size_t * len(devices))(*devices)
         arguments = (pointer(runtime), str(artifact).encode(), numbers, size(len(devices)))
         return Handle(self, "function", self.checked("load", *arguments))
+
+    def load_with(self, runtime: Handle, artifact: Path, **fields: Any) -> Handle:
+        """`fields` are those of jaxexp_load_options."""
+        options = Options(**{"size": ctypes.sizeof(Options), **fields})
+        arguments = (pointer(runtime), str(artifact).encode(), ctypes.byref(options))
+        return Handle(self, "function", self.checked("load_with", *arguments))
+
+    def changed(self, how: str, function: Handle, *arguments: Any) -> Handle:
+        """What `jaxexp_vjp`, `jaxexp_with_weights` or `jaxexp_unbound` makes of a function."""
+        return Handle(self, "function", self.checked(how, pointer(function), *arguments))
 
     def array(self, numbers: np.ndarray, dtype: str | None = None) -> Handle:
         """A copy."""

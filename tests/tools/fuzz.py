@@ -9,7 +9,9 @@ python tests/tools/fuzz.py SECONDS [--keep FOLDER] [TARGET...]
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -22,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kit import hostile, native
 from kit.places import ATTACKS, GOLDEN, TESTS
+from tools import tensors_fuzz
 
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
 LONGEST_INPUT, TIMEOUT, MEGABYTES = 1 << 20, 60, 4096
@@ -66,6 +69,7 @@ def make_seeds(programs: Path, folder: Path) -> int:
     made = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
     write_hostile(folder)
     write_arrays(folder)
+    write_tensors(folder)
     return made
 
 
@@ -94,6 +98,22 @@ def write_arrays(folder: Path) -> None:
                 (arrays / f"{name}.npy").write_bytes(archive.read(archive.namelist()[0]))
 
 
+def write_tensors(folder: Path) -> None:
+    """Files of tensors, wrong ones too, headers without files, and indices."""
+    tensors = folder / "tensors"
+    tensors.mkdir(parents=True, exist_ok=True)
+    source = random.Random(0)
+    for number in range(60):
+        header, data = tensors_fuzz.seed_file(source)
+        text = json.dumps(header).encode()
+        blob = len(text).to_bytes(8, "little") + text + data
+        (tensors / f"file_{number}").write_bytes(blob if number % 2 else text)
+        (tensors / f"changed_{number}").write_bytes(tensors_fuzz.changed_file(source))
+        names = {name: f"x-{i}.safetensors" for i, name in enumerate(header)}
+        index = {"metadata": {"total_size": [1.5e3, None, True]}, "weight_map": names}
+        (tensors / f"index_{number}").write_text(json.dumps(index))
+
+
 def seeds_of(target: str, folder: Path) -> Path:
     others = {
         "fuzz_bytecode": "modules",
@@ -103,6 +123,7 @@ def seeds_of(target: str, folder: Path) -> Path:
         "fuzz_constraint": "constraints",
         "fuzz_npy": "arrays",
         "fuzz_op_sharding": "op_shardings",
+        "fuzz_tensors": "tensors",
     }
     return folder / others.get(target, "artifacts")
 

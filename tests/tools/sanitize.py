@@ -153,6 +153,9 @@ for name, function, size in (("add", add, 3), ("twice", twice, 8)):
     exported = jaxexp.export(function)(jax.ShapeDtypeStruct((size,), np.float32))
     with open(f"{sys.argv[1]}/{name}.jaxexp", "wb") as file:
         file.write(exported.serialize(compatibility=runtime.READER))
+x = np.ones(3, np.float32)
+weighted = jaxexp.export(jax.jit(lambda p, x: p["w"] * x))({"w": x}, x).bind({"w": np.array([1, 2, 3], np.float32)})
+weighted.save(f"{sys.argv[1]}/weighted.jaxexp", vjp_order=1, compatibility=runtime.READER)
 """
 
 
@@ -161,7 +164,7 @@ def call_functions(programs: Path, plugin: Path, folder: Path) -> int:
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(TESTS)])
     devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", FUNCTIONS, str(folder)], check=True, env={**os.environ, **devices})
-    files = [str(folder / f"{name}.jaxexp") for name in ("add", "twice")]
+    files = [str(folder / f"{name}.jaxexp") for name in ("add", "twice", "weighted")]
     suppressions = {kind: f"suppressions={TESTS / 'cpp' / name}" for kind, name in SUPPRESSIONS.items()}
     return subprocess.run(
         [str(programs / "functions"), str(plugin), *files], env={**os.environ, **suppressions}

@@ -45,6 +45,7 @@ def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path)
     assert runs == NATIVE_RUNS
     # Some have little to find: an xla.OpSharding is small, and the end of an archive is one place in it.
     small = {"fuzz_op_sharding": (50, 20), "fuzz_end": (300, 20), "fuzz_npy": (300, 30), "fuzz_dimension": (300, 40)}
+    small["fuzz_tensors"] = (300, 40)
     least_edges, least_kept = small.get(target, (300, 100))
     assert edges > least_edges, "the codec is compiled with the tracing of its edges"
     assert corpus > least_kept, "inputs that reach something new are kept"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/api/option.h"
-#include "runtime/function/callable.h"
+#include "runtime/function/bound.h"
 #include "wire/base/file_bytes.h"
 
 namespace jaxexp {
@@ -62,28 +62,49 @@ std::shared_ptr<const wire::FileBytes> executables(const LoadOptions& options) {
 
 }  // namespace
 
+namespace {
+
+/// Where weights are named, they are those; otherwise those that the artifact in `file` names.
+std::shared_ptr<const runtime::PlacedWeights> weights_of(const runtime::Callable& callable, const LoadOptions& options,
+                                                         const std::filesystem::path& file) {
+  const Artifact& artifact = callable.artifact();
+  auto weights = options.weights.empty() ? runtime::HostWeights::of(artifact, callable.arguments(), file)
+                                         : runtime::HostWeights::named(artifact, callable.arguments(), options.weights);
+  return weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
+}
+
+/// Keeps something as long as a callable.
+template <class Kept>
+std::shared_ptr<const runtime::Callable> with(Kept kept, std::unique_ptr<const runtime::Callable> callable) {
+  auto both =
+      std::make_shared<std::pair<Kept, std::unique_ptr<const runtime::Callable>>>(std::move(kept), std::move(callable));
+  const runtime::Callable* const inner = both->second.get();
+  return {std::move(both), inner};
+}
+
+}  // namespace
+
 Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
-  return load(file, LoadOptions{std::move(devices), {}});
+  return load(file, LoadOptions{std::move(devices), {}, {}});
 }
 
 Function Runtime::load(const std::filesystem::path& file, const LoadOptions& options) const {
   const auto bytes = opened(file, wire::FileBytes::Reading::at_once);
   auto callable =
       std::make_unique<runtime::Callable>(client_, Artifact(bytes->bytes()), options.devices, executables(options));
-  // The file goes after the function.
-  auto both = std::make_shared<std::pair<std::shared_ptr<const wire::FileBytes>, decltype(callable)>>(
-      bytes, std::move(callable));
-  const runtime::Callable* const inner = both->second.get();
-  return Function(std::shared_ptr<const runtime::Callable>(std::move(both), inner));
+  auto weights = weights_of(*callable, options, file);
+  return Function(std::make_shared<const runtime::Bound>(with(bytes, std::move(callable)), std::move(weights)));
 }
 
 Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) const {
-  return load(std::move(artifact), LoadOptions{std::move(devices), {}});
+  return load(std::move(artifact), LoadOptions{std::move(devices), {}, {}});
 }
 
 Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
-  return Function(
-      std::make_shared<const runtime::Callable>(client_, std::move(artifact), options.devices, executables(options)));
+  auto callable =
+      std::make_shared<const runtime::Callable>(client_, std::move(artifact), options.devices, executables(options));
+  auto weights = weights_of(*callable, options, {});
+  return Function(std::make_shared<const runtime::Bound>(std::move(callable), std::move(weights)));
 }
 
 Array Runtime::put(const Array& array, std::size_t device) const {
@@ -106,27 +127,37 @@ Array Runtime::put(const Array& array, std::size_t device) const {
   return Array(std::make_shared<const runtime::Numbers>(std::move(result)));
 }
 
-const Artifact& Function::artifact() const { return callable_->artifact(); }
+const Artifact& Function::artifact() const { return bound_->callable()->artifact(); }
 
-void Function::compile() const { callable_->compile(); }
+std::vector<Value> Function::arguments() const {
+  std::vector<Value> arguments = artifact().arguments();
+  arguments.erase(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(bound_->nr_weights()));
+  return arguments;
+}
 
-void Function::save_executable(const std::filesystem::path& file) const { callable_->keep_code(file); }
+void Function::compile() const { bound_->callable()->compile(); }
 
-std::string Function::why_compiled() const { return callable_->why_compiled(); }
+void Function::save_executable(const std::filesystem::path& file) const { bound_->callable()->keep_code(file); }
+
+std::string Function::why_compiled() const { return bound_->callable()->why_compiled(); }
+
+std::vector<Array> Function::called(std::vector<std::shared_ptr<const runtime::Numbers>> numbers) const {
+  std::vector<Array> results;
+  for (auto& result : bound_->call(std::move(numbers))) results.push_back(Array(std::move(result)));
+  return results;
+}
 
 std::vector<Array> Function::call(std::span<const Array> arguments) const {
   auto numbers = none(arguments.size());
   for (const Array& argument : arguments) numbers.push_back(argument.numbers_);
-  std::vector<Array> results;
-  for (auto& result : callable_->call(numbers)) results.push_back(Array(std::move(result)));
-  return results;
+  return called(std::move(numbers));
 }
 
 std::vector<Array> Function::call(const std::map<std::string, Array>& arguments) const {
   auto numbers = none(arguments.size());
   std::set<std::string_view> unused;
   for (const auto& [path, array] : arguments) unused.insert(path);
-  for (const runtime::Parameter& parameter : callable_->arguments()) {
+  for (const runtime::Parameter& parameter : std::span(bound_->callable()->arguments()).subspan(bound_->nr_weights())) {
     const auto found = arguments.find(parameter.path);
     if (found == arguments.end())
       throw RunError(Reason::argument, "the argument " + parameter.path + ", " + parameter.str() + ", is missing");
@@ -138,21 +169,35 @@ std::vector<Array> Function::call(const std::map<std::string, Array>& arguments)
   if (!unused.empty())
     throw RunError(Reason::argument,
                    std::string(artifact().function_name()) + " has no argument " + std::string(*unused.begin()));
-  std::vector<Array> results;
-  for (auto& result : callable_->call(numbers)) results.push_back(Array(std::move(result)));
-  return results;
+  return called(std::move(numbers));
 }
 
 std::optional<Function> Function::vjp() const {
-  auto artifact = callable_->artifact().vjp();
+  const auto& callable = bound_->callable();
+  auto artifact = callable->artifact().vjp();
   if (!artifact) return std::nullopt;
+  auto vjp = std::make_unique<const runtime::Callable>(callable->client(), std::move(*artifact), callable->devices(),
+                                                       callable->executables());
   // The memory of the artifact goes after both.
-  auto callable = std::make_unique<runtime::Callable>(callable_->client(), std::move(*artifact), callable_->devices(),
-                                                      callable_->executables());
-  auto both = std::make_shared<std::pair<std::shared_ptr<const runtime::Callable>, decltype(callable)>>(
-      callable_, std::move(callable));
-  const runtime::Callable* const inner = both->second.get();
-  return Function(std::shared_ptr<const runtime::Callable>(std::move(both), inner));
+  return Function(std::make_shared<const runtime::Bound>(with(callable, std::move(vjp)), bound_->weights()));
+}
+
+std::map<std::string, Array> Function::weights() const {
+  std::map<std::string, Array> found;
+  const auto& placed = bound_->placed();
+  for (std::size_t i = 0; i < placed.size(); ++i) found.emplace(bound_->weights()->host().names()[i], Array(placed[i]));
+  return found;
+}
+
+Function Function::with_weights(const std::filesystem::path& file) const {
+  const auto& callable = bound_->callable();
+  auto host = runtime::HostWeights::named(callable->artifact(), callable->arguments(), file);
+  return Function(std::make_shared<const runtime::Bound>(
+      callable, std::make_shared<const runtime::PlacedWeights>(std::move(host))));
+}
+
+Function Function::unbound() const {
+  return Function(std::make_shared<const runtime::Bound>(bound_->callable(), nullptr));
 }
 
 }  // namespace jaxexp

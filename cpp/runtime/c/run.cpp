@@ -1,6 +1,8 @@
 // The interface for C over the one for C++: handles are objects on the heap, exceptions become errors.
 #include "jaxexp/run.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -94,7 +96,7 @@ std::vector<std::string> described(const std::vector<jaxexp::Value>& values) {
 jaxexp_function* handle(jaxexp::Function function) {
   const jaxexp::Artifact& artifact = function.artifact();
   std::string name(artifact.function_name());
-  auto arguments = described(artifact.arguments()), results = described(artifact.results());
+  auto arguments = described(function.arguments()), results = described(artifact.results());
   return new jaxexp_function{std::move(function), std::move(name), std::move(arguments), std::move(results)};
 }
 
@@ -144,11 +146,14 @@ jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, co
 jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file, const jaxexp_load_options* options,
                                   jaxexp_error** error) {
   return guarded<jaxexp_function*>(error, nullptr, [&] {
-    const jaxexp_load_options& found = given(options, "the options");
-    if (found.size < sizeof(jaxexp_load_options)) refuse("the size of the options is not set");
+    const std::size_t size = given(options, "the options").size;
+    if (size < offsetof(jaxexp_load_options, weights)) refuse("the size of the options is not set");
+    jaxexp_load_options found{};  // fields that the caller's header did not have are not set
+    std::memcpy(&found, options, std::min(size, sizeof(found)));
     if (found.device_count > 0 && !found.devices) refuse("the devices are NULL");
-    jaxexp::LoadOptions loading{{found.devices, found.devices + found.device_count}, {}};
+    jaxexp::LoadOptions loading{{found.devices, found.devices + found.device_count}, {}, {}};
     if (found.executables) loading.executables = found.executables;
+    if (found.weights) loading.weights = found.weights;
     return handle(given(runtime, "the runtime").value.load(std::filesystem::path(&given(file, "the file")), loading));
   });
 }
@@ -186,6 +191,17 @@ jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** erro
     auto vjp = given(function, "the function").value.vjp();
     return vjp ? handle(std::move(*vjp)) : nullptr;
   });
+}
+
+jaxexp_function* jaxexp_with_weights(const jaxexp_function* function, const char* file, jaxexp_error** error) {
+  return guarded<jaxexp_function*>(error, nullptr, [&] {
+    return handle(given(function, "the function").value.with_weights(&given(file, "the file")));
+  });
+}
+
+jaxexp_function* jaxexp_unbound(const jaxexp_function* function, jaxexp_error** error) {
+  return guarded<jaxexp_function*>(error, nullptr,
+                                   [&] { return handle(given(function, "the function").value.unbound()); });
 }
 
 int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* arguments, size_t argument_count,

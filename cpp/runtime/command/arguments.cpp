@@ -41,6 +41,7 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --device N          a device to run on; once for each device of the function (default: the first ones)
   --member NAME       the function of this name, where ARTIFACT is an archive
   --vjp N             not the function but its VJP (1), the VJP's VJP (2), ...
+  --weights FILE      the weights: a safetensors file, or an index of several (default: what ARTIFACT names)
   --save-executable FILE  add the compiled code to FILE, which is made if it is not there, and do not call
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
   --repeat N          call the function N times more, and say how long that takes
@@ -71,6 +72,8 @@ Arguments::Arguments(int count, char** texts) {
       executables = value;
     else if (option == "--save-executable")
       save_executable = value;
+    else if (option == "--weights")
+      weights = value;
     else if (option == "--argument") {
       // The path may have a '=' in a key; the file's name has none.
       const std::size_t at = value.rfind('=');

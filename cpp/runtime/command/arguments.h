@@ -21,7 +21,7 @@ struct Arguments {
   /// Throws UsageError.
   Arguments(int count, char** texts);
 
-  std::string plugin, artifact, member, out, executables, save_executable;
+  std::string plugin, artifact, member, out, executables, save_executable, weights;
   std::vector<std::string> inputs;                                // in their order
   std::vector<std::pair<std::string, std::string>> named_inputs;  // paths in the tree, and files
   std::vector<std::size_t> devices;

@@ -131,8 +131,7 @@ std::string npy_file(const Array& array) {
 
 }  // namespace
 
-std::vector<Array> read_arguments(const Arguments& arguments, const Artifact& function) {
-  const std::vector<Value> values = function.arguments();
+std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values) {
   Inputs inputs(values);
   std::size_t position = 0;
   for (const std::string& name : arguments.inputs) {

@@ -9,8 +9,8 @@
 
 namespace jaxexp::command {
 
-/// The arguments of a function. Throws RunError or std::system_error, with the name of the file.
-std::vector<Array> read_arguments(const Arguments& arguments, const Artifact& function);
+/// The arguments that a function takes. Throws RunError or std::system_error, with the name of the file.
+std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values);
 
 /// Throws RunError or std::system_error, with the name of the file.
 void write_results(const std::string& file, const std::vector<Array>& results, const Artifact& function);

@@ -16,6 +16,7 @@
 #include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/tensors/mapped_file.h"
 
 namespace {
 
@@ -25,21 +26,21 @@ using jaxexp::RunError;
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
 
-Artifact open(const jaxexp::command::Arguments& arguments, std::span<const std::uint8_t> bytes) {
-  std::optional<Artifact> artifact;
-  if (arguments.member.empty()) {
-    artifact.emplace(bytes);
-  } else {
-    const jaxexp::Archive archive(bytes);
-    if (!archive.contains(arguments.member)) refuse("there is no member '" + arguments.member + "' in the archive");
-    artifact.emplace(archive.artifact(arguments.member));
+/// The VJP of this order of a function, or of an artifact.
+template <class Function>
+Function vjp_of(Function function, std::size_t order) {
+  for (std::size_t i = 0; i < order; ++i) {
+    auto vjp = function.vjp();
+    if (!vjp) refuse("it has " + std::to_string(i) + " VJPs, and not " + std::to_string(order));
+    function = std::move(*vjp);
   }
-  for (std::size_t order = 0; order < arguments.vjp_order; ++order) {
-    auto vjp = artifact->vjp();
-    if (!vjp) refuse("it has " + std::to_string(order) + " VJPs, and not " + std::to_string(arguments.vjp_order));
-    artifact.emplace(std::move(*vjp));
-  }
-  return std::move(*artifact);
+  return function;
+}
+
+Artifact member_of(std::span<const std::uint8_t> bytes, const std::string& name) {
+  const jaxexp::Archive archive(bytes);
+  if (!archive.contains(name)) refuse("there is no member '" + name + "' in the archive");
+  return archive.artifact(name);
 }
 
 void print(const char* title, const std::vector<jaxexp::Value>& values) {
@@ -64,12 +65,26 @@ void print_custom_calls(const Artifact& artifact) {
   }
 }
 
+void print_weights(const Artifact& artifact) {
+  const auto weights = artifact.weights();
+  if (!weights) return;
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : weights->tensors) bytes += tensor.size;
+  std::cout << "weights: the first " << weights->tensors.size() << " arguments, " << bytes << " bytes in";
+  if (weights->is_in_archive())
+    std::cout << " the archive";
+  else
+    for (const auto& file : weights->files) std::cout << ' ' << jaxexp::wire::escaped(file.name);
+  std::cout << '\n';
+}
+
 void inspect(const Artifact& artifact) {
   std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\nplatforms:";
   for (const std::string_view platform : artifact.platforms()) std::cout << ' ' << platform;
   std::cout << '\n';
   print("arguments", artifact.arguments());
   print("results", artifact.results());
+  print_weights(artifact);
   print_custom_calls(artifact);
   int order = 0;
   for (auto vjp = artifact.vjp(); vjp; vjp = vjp->vjp()) ++order;
@@ -97,17 +112,24 @@ void repeat(const jaxexp::Function& function, const std::vector<Array>& argument
   std::printf("%zu calls: median %.3f ms, fastest %.3f ms\n", times, took[times / 2], took.front());
 }
 
-void run(const jaxexp::command::Arguments& arguments) {
+void inspect_file(const jaxexp::command::Arguments& arguments) {
   const jaxexp::wire::FileBytes file(arguments.artifact, jaxexp::wire::FileBytes::Reading::at_once,
                                      std::numeric_limits<std::uint64_t>::max());
-  const Artifact artifact = open(arguments, file.bytes());
-  if (arguments.inspect) return inspect(artifact);
+  Artifact artifact = arguments.member.empty() ? Artifact(file.bytes()) : member_of(file.bytes(), arguments.member);
+  inspect(vjp_of(std::move(artifact), arguments.vjp_order));
+}
 
+void run(const jaxexp::command::Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
+  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights};
+  std::optional<jaxexp::wire::MappedFile> archive;  // may have more weights than memory has room for
+  if (!arguments.member.empty()) archive = jaxexp::wire::MappedFile::named(arguments.artifact);
   const jaxexp::Function function =
-      runtime.load(artifact, jaxexp::LoadOptions{arguments.devices, arguments.executables});
+      vjp_of(archive ? runtime.load(member_of(archive->bytes(), arguments.member), options)
+                     : runtime.load(std::filesystem::path(arguments.artifact), options),
+             arguments.vjp_order);
   if (!arguments.save_executable.empty()) return function.save_executable(arguments.save_executable);
-  const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, artifact);
+  const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, function.arguments());
   if (arguments.repeat > 0) {
     const auto start = Clock::now();
     function.compile();
@@ -119,10 +141,10 @@ void run(const jaxexp::command::Arguments& arguments) {
     std::cerr << "jaxexp-run: compiled, because the code in " << arguments.executables << " is not used: " << why
               << '\n';
   if (arguments.out.empty()) {
-    const auto values = artifact.results();
+    const auto values = function.artifact().results();
     for (std::size_t i = 0; i < results.size(); ++i) std::cout << values[i].path << ": " << results[i].str() << '\n';
   } else {
-    jaxexp::command::write_results(arguments.out, results, artifact);
+    jaxexp::command::write_results(arguments.out, results, function.artifact());
   }
   if (arguments.repeat > 0) {
     std::printf("first call: %.3f ms\n", first);
@@ -138,6 +160,8 @@ int main(int count, char** texts) {
     const jaxexp::command::Arguments arguments(count, texts);
     if (arguments.help)
       std::cout << jaxexp::command::usage;
+    else if (arguments.inspect)
+      inspect_file(arguments);
     else
       run(arguments);
   } catch (const jaxexp::command::UsageError& error) {

@@ -191,21 +191,46 @@ Variables Callable::check(const std::vector<std::shared_ptr<const Numbers>>& arg
   return solve(equations);
 }
 
+bool Callable::is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const {
+  if (numbers.parts.size() != devices_.size()) return false;
+  for (std::size_t d = 0; d < devices_.size(); ++d) {
+    const Part& part = numbers.parts[d];
+    const auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
+    if (part.start != start || part.shape != shape || part.buffer->client() != client_ ||
+        part.buffer->device() != device(d).device)
+      return false;
+  }
+  return true;
+}
+
+bool Callable::has_in_place(std::size_t argument, const Numbers& numbers) const {
+  return is_in_place(numbers, arguments_[argument], compiled().arguments[argument]);
+}
+
+std::shared_ptr<const Numbers> Callable::put(std::size_t argument, const Numbers& numbers) const {
+  const Parameter& parameter = arguments_[argument];
+  const Tiling& tiling = compiled().arguments[argument];
+  Numbers placed{numbers.type, numbers.shape, nullptr, nullptr, {}};
+  const Buffers buffers = place(numbers, parameter, tiling);
+  for (std::size_t d = 0; d < devices_.size(); ++d) {
+    auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
+    placed.parts.push_back({std::move(start), std::move(shape), buffers[d]});
+  }
+  return std::make_shared<const Numbers>(std::move(placed));
+}
+
 Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const {
   Buffers buffers;
   if (!numbers.parts.empty()) {
-    bool is_placed = numbers.parts.size() == devices_.size();
-    for (std::size_t d = 0; is_placed && d < devices_.size(); ++d) {
-      const Part& part = numbers.parts[d];
-      const auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
-      is_placed = part.start == start && part.shape == shape && part.buffer->client() == client_ &&
-                  part.buffer->device() == device(d).device;
-      if (is_placed && part.buffer->is_deleted())
-        throw RunError(Reason::argument,
-                       parameter.path + " is gone: an earlier call donated its memory to its own results");
-      buffers.push_back(part.buffer);
+    if (is_in_place(numbers, parameter, tiling)) {
+      for (const Part& part : numbers.parts) {
+        if (part.buffer->is_deleted())
+          throw RunError(Reason::argument,
+                         parameter.path + " is gone: an earlier call donated its memory to its own results");
+        buffers.push_back(part.buffer);
+      }
+      return buffers;
     }
-    if (is_placed) return buffers;
     // Elsewhere, or divided in another way: by way of the host.
     const auto bytes = std::shared_ptr<std::byte[]>(new std::byte[size_bytes(numbers)]);
     copy_to_host(numbers, bytes.get());
@@ -224,8 +249,16 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
   return buffers;
 }
 
-std::vector<std::shared_ptr<const Numbers>> Callable::call(
-    const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
+/// Where the module takes the first arguments.
+std::vector<std::int64_t> Callable::not_donated(std::size_t first) const {
+  const auto end = std::ranges::lower_bound(kept_, first);
+  std::vector<std::int64_t> operands(static_cast<std::size_t>(end - kept_.begin()));
+  std::iota(operands.begin(), operands.end(), std::int64_t{program_.platform_index ? 1 : 0});
+  return operands;
+}
+
+std::vector<std::shared_ptr<const Numbers>> Callable::call(const std::vector<std::shared_ptr<const Numbers>>& arguments,
+                                                           std::size_t kept) const {
   const Variables variables = check(arguments);
   const Compiled& compiled = this->compiled();
   Executable::Inputs inputs(devices_.size());
@@ -234,7 +267,7 @@ std::vector<std::shared_ptr<const Numbers>> Callable::call(
   for (const std::uint32_t i : kept_) placed.push_back(place(*arguments[i], arguments_[i], compiled.arguments[i]));
   for (const Buffers& buffers : placed)
     for (std::size_t d = 0; d < devices_.size(); ++d) inputs[d].push_back(buffers[d]->get());
-  const Executable::Outputs outputs = compiled.executable.run(inputs, {});
+  const Executable::Outputs outputs = compiled.executable.run(inputs, not_donated(kept));
   if (outputs.front().size() != results_.size())
     throw RunError(Reason::plugin, "the plugin computed " + std::to_string(outputs.front().size()) +
                                        " results, where the artifact has " + std::to_string(results_.size()));

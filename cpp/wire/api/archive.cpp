@@ -9,6 +9,7 @@
 #include "wire/api/translating.h"
 #include "wire/archive/find_end.h"
 #include "wire/archive/index.h"
+#include "wire/archive/weights.h"
 #include "wire/base/error.h"
 
 namespace jaxexp {
@@ -65,7 +66,12 @@ Artifact Archive::artifact(std::string_view name) const {
     if (place.apart())
       for (const auto* module : *member.modules())
         modules.push_back(state_->file.subspan(module->position(), module->size()));
-    return Artifact(state_->file.subspan(place.position(), place.size()), modules);
+    const auto find_tensor = [&](const wire::Digest& digest) {
+      const auto* const weights = state_->index->weights();
+      const auto* const tensor = weights ? wire::find_tensor(*weights, digest) : nullptr;
+      return tensor ? state_->file.subspan(tensor->position(), tensor->size()) : std::span<const std::uint8_t>();
+    };
+    return Artifact(state_->file.subspan(place.position(), place.size()), modules, find_tensor);
   });
 }
 

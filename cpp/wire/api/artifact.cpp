@@ -1,11 +1,13 @@
 // The public view of artifacts: what the Python package decodes to objects of JAX, as text.
 #include "jaxexp/artifact.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "wire/api/translating.h"
 #include "wire/artifact/opened.h"
+#include "wire/artifact/stored_digest.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/generation.h"
@@ -120,7 +122,8 @@ std::string Sharding::str() const {
 std::string Value::str() const { return dtype + '[' + joined(shape) + ']'; }
 
 struct Artifact::State {
-  State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules) {
+  State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,
+        const FindTensor& find_tensor) {
     // Tables are read where they lie, and were written for multiples of four.
     if (reinterpret_cast<std::uintptr_t>(buffer.data()) % alignof(std::uint32_t) != 0) {
       aligned = std::make_unique_for_overwrite<std::uint32_t[]>((buffer.size() + 3) / 4);
@@ -129,19 +132,27 @@ struct Artifact::State {
     }
     opened.emplace(buffer, modules);
     for (const auto& [order, function] : wire::Chain(opened->root())) functions.push_back(&function);
+    if (const auto* stored = stored_weights(); stored && find_tensor)
+      for (const auto* tensor : *stored->tensors()) in_archive.push_back(find_tensor(wire::stored(*tensor->digest())));
+  }
+
+  const wire::schema::Weights* stored_weights() const {
+    return opened->trailer() ? opened->trailer()->content().weights() : nullptr;
   }
 
   const wire::schema::Exported& function(std::size_t order) const { return *functions[order]; }
 
   std::unique_ptr<std::uint32_t[]> aligned;
   std::optional<wire::Opened> opened;
-  std::vector<const wire::schema::Exported*> functions;  // the primal, its VJP, the VJP's VJP, ...
+  std::vector<const wire::schema::Exported*> functions;   // the primal, its VJP, the VJP's VJP, ...
+  std::vector<std::span<const std::uint8_t>> in_archive;  // each tensor of the weights; none where it is in no archive
 };
 
-Artifact::Artifact(std::span<const std::uint8_t> buffer) : Artifact(buffer, {}) {}
+Artifact::Artifact(std::span<const std::uint8_t> buffer) : Artifact(buffer, {}, nullptr) {}
 
-Artifact::Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules)
-    : state_(translating([&] { return std::make_shared<const State>(buffer, modules); })) {}
+Artifact::Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,
+                   const FindTensor& find_tensor)
+    : state_(translating([&] { return std::make_shared<const State>(buffer, modules, find_tensor); })) {}
 
 Artifact::Artifact(std::shared_ptr<const State> state, std::size_t order) : state_(std::move(state)), order_(order) {}
 
@@ -159,6 +170,40 @@ std::vector<Value> Artifact::arguments() const {
 std::vector<Value> Artifact::results() const {
   const auto& e = state_->function(order_);
   return values(e, Values::results(e), false);
+}
+
+std::optional<Weights> Artifact::weights() const {
+  const auto* const stored = state_->stored_weights();
+  if (!stored) return std::nullopt;
+  const wire::Weights read = wire::read_weights(*stored);
+  Weights weights;
+  for (std::size_t i = 0; i < read.files.size(); ++i)
+    weights.files.push_back({stored->files()->Get(static_cast<std::uint32_t>(i))->name()->string_view(),
+                             read.files[i].size, read.files[i].content});
+  for (std::size_t i = 0; i < read.tensors.size(); ++i) {
+    const wire::Weights::Tensor& tensor = read.tensors[i];
+    weights.tensors.push_back({stored->tensors()->Get(static_cast<std::uint32_t>(i))->name()->string_view(),
+                               tensor.file, tensor.size, tensor.digest,
+                               state_->in_archive.empty() ? std::span<const std::uint8_t>() : state_->in_archive[i]});
+  }
+  for (std::size_t i = 0; i < read.other_names.size(); ++i)
+    weights.other_names.push_back(
+        {stored->other_names()->Get(static_cast<std::uint32_t>(i))->name()->string_view(), read.other_names[i].tensor});
+  if (!std::ranges::equal(weights.tensors, names_of_first_argument(), {}, &Weights::Tensor::name))
+    throw DeserializationError("trailer.weights.tensors", "the names in the dict that is the first argument", "others");
+  return weights;
+}
+
+std::vector<std::string_view> Artifact::names_of_first_argument() const {
+  using Kind = wire::schema::PyTreeDefKind;
+  const auto& args = *state_->function(order_).in_tree()->children()->Get(0);
+  if (Values::length(args.children()) == 0) return {};
+  const auto& first = *args.children()->Get(0);
+  const auto is_leaf = [](const wire::schema::PyTreeDef* child) { return child->kind() == Kind::leaf; };
+  if (first.kind() != Kind::dict || Values::length(first.children()) == 0 ||
+      !std::all_of(first.children()->begin(), first.children()->end(), is_leaf))
+    return {};
+  return strings(first.children_names());
 }
 
 std::vector<std::uint32_t> Artifact::kept_arguments() const {

@@ -6,10 +6,12 @@
 namespace jaxexp {
 
 DeserializationError::DeserializationError(std::string path, std::string expected, std::string found)
-    : std::runtime_error("cannot read the artifact: " + (path.empty() ? "" : "at " + path + ": ") + "expected " +
-                         expected + ", found " + found),
-      path_(std::move(path)),
-      expected_(std::move(expected)),
-      found_(std::move(found)) {}
+    : DeserializationError("cannot read the artifact: " + (path.empty() ? "" : "at " + path + ": ") + "expected " +
+                               expected + ", found " + found,
+                           path, expected, found) {}
+
+DeserializationError::DeserializationError(const std::string& message, std::string path, std::string expected,
+                                           std::string found)
+    : std::runtime_error(message), path_(std::move(path)), expected_(std::move(expected)), found_(std::move(found)) {}
 
 }  // namespace jaxexp

@@ -21,7 +21,7 @@ ALIGNMENT = 64
 # JSON takes about ten times its size in memory, and a tensor takes about 100 bytes of it.
 MAX_HEADER_SIZE = 16 << 20
 MAX_RANK = 64
-_MAX_DIGITS = 19  # of numbers up to 2**63
+_MAX_DIGITS = 19  # of numbers below 2**63
 METADATA = "__metadata__"  # which no tensor can be called
 
 
@@ -181,9 +181,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _natural(digits: str) -> int:
-    if digits.startswith("-") or len(digits) > _MAX_DIGITS:
+    if digits.startswith("-") or len(digits) > _MAX_DIGITS or (number := int(digits)) >> 63:
         _no_number(digits)
-    return int(digits)
+    return number
 
 
 def _no_number(digits: str) -> NoReturn:

@@ -233,11 +233,15 @@ class Weights(Mapping[str, Any]):
         if self._files is not None:
             file, tensor = self._files.find(name)
             placing.check(file, tensor, type_)
-            return placing.placed(file, tensor, type_, sharding)
+            with jax.ensure_compile_time_eval():  # kept for later: the first use may be in a function that is traced
+                return placing.placed(file, tensor, type_, sharding)
         array = self._array(name)
-        if not isinstance(array, jax.Array):
-            array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
-        return array if sharding is None else jax.device_put(array, sharding)
+        if isinstance(array, jax.core.Tracer):
+            return array if sharding is None else jax.device_put(array, sharding)
+        with jax.ensure_compile_time_eval():
+            if not isinstance(array, jax.Array):
+                array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
+            return array if sharding is None else jax.device_put(array, sharding)
 
 
 def _shown(array: Any) -> str:

@@ -36,7 +36,7 @@ typedef enum {
   JAXEXP_ARGUMENT = 1,    /* what the caller gave does not fit */
   JAXEXP_UNSUPPORTED = 2, /* what the artifact asks for is not there */
   JAXEXP_PLUGIN = 3,      /* the plugin failed */
-  JAXEXP_DAMAGED = 4,     /* the file is no artifact, or a damaged one */
+  JAXEXP_DAMAGED = 4,     /* the file is no artifact, or a damaged one, or its weights are not there */
   JAXEXP_SYSTEM = 5       /* a file cannot be read, or memory is used up */
 } jaxexp_reason;
 
@@ -69,6 +69,7 @@ typedef struct {
   const size_t* devices;
   size_t device_count;
   const char* executables; /* a file of jaxexp_save_executable(), which is trusted like a program; or NULL */
+  const char* weights;     /* a file of tensors instead of what the artifact names, or an index of several; or NULL */
 } jaxexp_load_options;
 JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,
                                                  const jaxexp_load_options* options, jaxexp_error** error);
@@ -80,12 +81,18 @@ JAXEXP_RUN_API void jaxexp_function_free(jaxexp_function* function);
 JAXEXP_RUN_API const char* jaxexp_function_name(const jaxexp_function* function);
 JAXEXP_RUN_API size_t jaxexp_argument_count(const jaxexp_function* function);
 JAXEXP_RUN_API size_t jaxexp_result_count(const jaxexp_function* function);
-/* As in "args[0]['w']: float32[b, 4]". NULL for an index that is too large. */
+/* As in "args[0]['w']: float32[b, 4]". NULL for an index that is too large. Weights are no arguments. */
 JAXEXP_RUN_API const char* jaxexp_argument(const jaxexp_function* function, size_t index);
 JAXEXP_RUN_API const char* jaxexp_result(const jaxexp_function* function, size_t index);
 JAXEXP_RUN_API int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error);
 /* Without an error, NULL says that the artifact has no VJP. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** error);
+
+/* The same function with the weights of another file of tensors, or index of several ones. */
+JAXEXP_RUN_API jaxexp_function* jaxexp_with_weights(const jaxexp_function* function, const char* file,
+                                                    jaxexp_error** error);
+/* The same function, which takes its weights as arguments. */
+JAXEXP_RUN_API jaxexp_function* jaxexp_unbound(const jaxexp_function* function, jaxexp_error** error);
 
 /* `results` has room for jaxexp_result_count() arrays, which the caller frees. On failure none is set. */
 JAXEXP_RUN_API int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* arguments,

@@ -17,21 +17,25 @@
 #include "jaxexp/array.h"
 #include "jaxexp/artifact.h"
 #include "jaxexp/run_error.h"
+#include "jaxexp/weights_error.h"
 
 struct PJRT_Api;  // of the PJRT C API
 
 namespace jaxexp {
 
 namespace runtime {
-class Callable;
+class Bound;
 class Client;
 }  // namespace runtime
 
 /// A function that is ready to be called. A copy is the same function. Several threads may call one at once.
 class Function {
  public:
-  /// What it takes and returns: names, dtypes, shapes, shardings, paths in the trees.
+  /// What it takes and returns: names, dtypes, shapes, shardings, paths in the trees. Weights are its first arguments.
   const Artifact& artifact() const;
+
+  /// What a call takes: the arguments of the artifact, without the weights that were loaded with it.
+  std::vector<Value> arguments() const;
 
   /// Compiles, which the first call does otherwise. Throws RunError.
   void compile() const;
@@ -44,13 +48,16 @@ class Function {
   /// file is used, where none was given, and before the function is compiled.
   std::string why_compiled() const;
 
-  /// Calls the function with its arguments in the order of `artifact().arguments()`, and returns its results in the
-  /// order of `artifact().results()`. They are on the function's devices and may still be computed: reading them waits.
+  /// Calls the function with its arguments in the order of `arguments()`, and returns its results in the order of
+  /// `artifact().results()`. They are on the function's devices and may still be computed: reading them waits.
   ///
   /// Arguments on other devices, or divided in another way, are copied by way of the host. Where the function donates
   /// an argument that is on the right device, its memory is reused, and the array is gone afterwards.
   ///
-  /// Throws RunError where an argument does not fit, or the plugin fails.
+  /// The first call opens the files of weights. Weights stay on the devices, and are never donated.
+  ///
+  /// Throws RunError where an argument does not fit, or the plugin fails; WeightsError where a file of weights is
+  /// missing, damaged, or another one than the function was saved with; std::system_error where it cannot be opened.
   std::vector<Array> call(std::span<const Array> arguments) const;
   std::vector<Array> operator()(std::initializer_list<Array> arguments) const {
     return call({arguments.begin(), arguments.size()});
@@ -65,14 +72,24 @@ class Function {
   std::vector<Array> call(const std::map<std::string, Array>& arguments) const;
 
   /// The function that takes the arguments and then the cotangents of the results, and returns the cotangents of the
-  /// arguments. Nothing where the artifact has none. Throws RunError.
+  /// arguments, those of weights too. It shares the weights. Nothing where the artifact has none. Throws RunError.
   std::optional<Function> vjp() const;
+
+  /// The weights on the devices, by their names; none where the function has none. Throws as `call` does.
+  std::map<std::string, Array> weights() const;
+  /// The same function with the weights of another file of tensors, or index of several ones
+  /// (".safetensors.index.json"), which is opened by the first call. Nothing is compiled again. Throws RunError where
+  /// the function takes no weights.
+  Function with_weights(const std::filesystem::path& file) const;
+  /// The same function, which takes its weights as arguments. Nothing is compiled again.
+  Function unbound() const;
 
  private:
   friend class Runtime;
-  explicit Function(std::shared_ptr<const runtime::Callable> callable) : callable_(std::move(callable)) {}
+  explicit Function(std::shared_ptr<const runtime::Bound> bound) : bound_(std::move(bound)) {}
+  std::vector<Array> called(std::vector<std::shared_ptr<const runtime::Numbers>> numbers) const;
 
-  std::shared_ptr<const runtime::Callable> callable_;
+  std::shared_ptr<const runtime::Bound> bound_;
 };
 
 struct LoadOptions {
@@ -81,6 +98,8 @@ struct LoadOptions {
   /// A file that `Function::save_executable` wrote. It has native code: name only a file that you trust like a program.
   /// What does not fit this plugin and this machine is not used, and the function is compiled as always.
   std::filesystem::path executables = {};
+  /// A file of tensors, or an index of several ones, instead of what the artifact names.
+  std::filesystem::path weights = {};
 };
 
 /// A plugin with its devices. A copy is the same runtime. Functions and arrays keep what they need of it.
@@ -100,10 +119,12 @@ class Runtime {
   std::size_t nr_devices() const;
 
   /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. `devices` are
-  /// numbers below `nr_devices()`, as many as the function is for; by default they are the first ones. Throws
-  /// std::system_error, DeserializationError or RunError.
+  /// numbers below `nr_devices()`, as many as the function is for; by default they are the first ones. Weights are in
+  /// files beside this one, which are mapped when the function is first called. Throws std::system_error,
+  /// DeserializationError or RunError.
   Function load(const std::filesystem::path& file, std::vector<std::size_t> devices = {}) const;
-  /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does.
+  /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does. A
+  /// member has its weights in the archive; other functions take theirs as arguments, unless LoadOptions name a file.
   Function load(Artifact artifact, std::vector<std::size_t> devices = {}) const;
 
   /// The same with options. Throws std::system_error too where there is no such file of executables.

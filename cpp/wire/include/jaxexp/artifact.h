@@ -1,13 +1,17 @@
 // Serialized functions of jax.export and jaxexp, read from C++ without Python and without FlatBuffers' headers.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jaxexp/deserialization_error.h"
@@ -46,6 +50,38 @@ struct Value {
   std::string str() const;
 };
 
+/// The arrays that a function takes first and that are not in the artifact, but in files of tensors (safetensors)
+/// beside it, or in its archive.
+struct Weights {
+  using Digest = std::array<std::uint8_t, 16>;  // XXH3
+
+  struct File {
+    std::string_view name;  // in the folder of the artifact; it was not checked to be a plain name
+    std::uint64_t size;     // in bytes
+    Digest content;         // of the digests of all tensors, as the file's header has it
+  };
+  struct Tensor {
+    std::string_view name;
+    std::size_t file;    // index into `files`
+    std::uint64_t size;  // in bytes
+    Digest digest;
+    std::span<const std::uint8_t> in_archive;  // its bytes; at a null pointer where no archive has them
+  };
+  struct OtherName {  // of tied weights
+    std::string_view name;
+    std::size_t tensor;  // index into `tensors`
+  };
+
+  std::vector<File> files;
+  std::vector<Tensor> tensors;  // one for each of the first arguments
+  std::vector<OtherName> other_names;
+
+  /// Whether the artifact is in an archive that has tensors of it.
+  bool is_in_archive() const {
+    return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.in_archive.data() != nullptr; });
+  }
+};
+
 /// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of
 /// either is in use.
 class Artifact {
@@ -59,6 +95,11 @@ class Artifact {
   std::uint32_t nr_devices() const;
   std::vector<Value> arguments() const;
   std::vector<Value> results() const;
+  /// Nothing where the artifact says of no arguments where they are. Throws DeserializationError where it says what
+  /// does not fit the signature.
+  std::optional<Weights> weights() const;
+  /// The keys of the first positional argument, where it is a dict of arrays, which a file of tensors can give.
+  std::vector<std::string_view> names_of_first_argument() const;
   std::vector<std::uint32_t> kept_arguments() const;  // indices of those that the module's main function takes
   std::vector<std::string_view> ordered_effects() const;
   std::vector<std::string_view> unordered_effects() const;
@@ -81,8 +122,11 @@ class Artifact {
  private:
   friend class Archive;
   struct State;
+  /// Finds the bytes of a tensor.
+  using FindTensor = std::function<std::span<const std::uint8_t>(const Weights::Digest& digest)>;
   /// Of an archive's member whose modules are stored apart from it, if there are any.
-  Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules);
+  Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,
+           const FindTensor& find_tensor);
   Artifact(std::shared_ptr<const State> state, std::size_t order);
 
   std::shared_ptr<const State> state_;

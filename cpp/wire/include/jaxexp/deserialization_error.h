@@ -16,6 +16,9 @@ class DeserializationError : public std::runtime_error {
   const std::string& expected() const noexcept { return expected_; }
   const std::string& found() const noexcept { return found_; }
 
+ protected:
+  DeserializationError(const std::string& message, std::string path, std::string expected, std::string found);
+
  private:
   std::string path_, expected_, found_;
 };

@@ -1,0 +1,47 @@
+// Weights stay on the devices between calls, and no call donates them.
+#include "runtime/function/bound.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "jaxexp/run_error.h"
+
+namespace jaxexp::runtime {
+
+std::vector<std::shared_ptr<const Numbers>> PlacedWeights::arguments_of(const Callable& callable) const {
+  const std::vector<Numbers>& numbers = host_->numbers();
+  std::vector<std::shared_ptr<const Numbers>> arguments;
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (!callable.uses(i)) {
+      arguments.push_back(std::make_shared<const Numbers>(numbers[i]));
+      continue;
+    }
+    auto& there = placed_[i];
+    auto found = std::ranges::find_if(there, [&](const auto& placed) { return callable.has_in_place(i, *placed); });
+    if (found == there.end()) found = there.insert(found, callable.put(i, numbers[i]));
+    arguments.push_back(*found);
+  }
+  return arguments;
+}
+
+const std::vector<std::shared_ptr<const Numbers>>& Bound::placed() const {
+  const std::lock_guard lock(mutex_);
+  if (weights_ && placed_.empty()) placed_ = weights_->arguments_of(*callable_);
+  return placed_;
+}
+
+std::vector<std::shared_ptr<const Numbers>> Bound::call(std::vector<std::shared_ptr<const Numbers>> arguments) const {
+  const std::size_t expected = callable_->arguments().size() - nr_weights();
+  if (arguments.size() != expected)
+    throw RunError(RunError::Reason::argument, std::string(callable_->artifact().function_name()) + " takes " +
+                                                   std::to_string(expected) + " arguments" +
+                                                   (weights_ ? " beside its weights" : "") + ", and not " +
+                                                   std::to_string(arguments.size()));
+  const auto& weights = placed();
+  arguments.insert(arguments.begin(), weights.begin(), weights.end());
+  return callable_->call(arguments, weights.size());
+}
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,53 @@
+// A function together with its weights, which go in front of the arguments.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/function/callable.h"
+#include "runtime/weights/weights.h"
+
+namespace jaxexp::runtime {
+
+/// Weights on devices: each is there once for each way in which functions need it there.
+class PlacedWeights {
+ public:
+  explicit PlacedWeights(std::shared_ptr<const HostWeights> host) : host_(std::move(host)), placed_(host_->size()) {}
+
+  const HostWeights& host() const { return *host_; }
+
+  /// The first arguments of a function, those that its module uses where it needs them. Throws what
+  /// `HostWeights::numbers` does.
+  std::vector<std::shared_ptr<const Numbers>> arguments_of(const Callable& callable) const;
+
+ private:
+  std::shared_ptr<const HostWeights> host_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::vector<std::shared_ptr<const Numbers>>> placed_;
+};
+
+/// May be called by several threads at once.
+class Bound {
+ public:
+  /// `weights` may be null: then the function takes all of its arguments.
+  Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights)
+      : callable_(std::move(callable)), weights_(std::move(weights)) {}
+
+  const std::shared_ptr<const Callable>& callable() const { return callable_; }
+  const std::shared_ptr<const PlacedWeights>& weights() const { return weights_; }
+  std::size_t nr_weights() const { return weights_ ? weights_->host().size() : 0; }
+
+  /// The weights on devices; none where there are none. Throws what `HostWeights::numbers` does.
+  const std::vector<std::shared_ptr<const Numbers>>& placed() const;
+
+  std::vector<std::shared_ptr<const Numbers>> call(std::vector<std::shared_ptr<const Numbers>> arguments) const;
+
+ private:
+  std::shared_ptr<const Callable> callable_;
+  std::shared_ptr<const PlacedWeights> weights_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const Numbers>> placed_;
+};
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,204 @@
+// A program and its weights cannot be replaced at once: docs/formats/weights.md says where a program looks for its own.
+#include "runtime/weights/files.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "jaxexp/weights_error.h"
+#include "wire/base/error.h"
+#include "wire/tensors/mapped_file.h"
+
+namespace jaxexp::runtime {
+namespace {
+
+using wire::MappedFile;
+
+constexpr std::string_view index_suffix = ".safetensors.index.json";
+
+/// Runs what reads a file, whose errors get the file's name.
+template <class Read>
+auto reading(const std::string& file, const Read& read) {
+  try {
+    return read();
+  } catch (const wire::Error& error) {
+    throw WeightsError(file, wire::escaped(error.path), error.expected, error.found);
+  }
+}
+
+std::string hexadecimal(const Weights::Digest& digest) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  for (const std::uint8_t byte : digest) (text += digits[byte >> 4]) += digits[byte & 15];
+  return text;
+}
+
+/// A file with its header.
+class TensorFile {
+ public:
+  TensorFile(std::string name, const MappedFile& file)
+      : name_(std::move(name)), file_(file), header_(wire::read_header(file_.bytes())) {
+    for (const wire::Tensor& tensor : header_.tensors) by_name_.emplace(tensor.name, &tensor);
+  }
+  TensorFile(const TensorFile&) = delete;
+  TensorFile& operator=(const TensorFile&) = delete;
+
+  const std::string& name() const { return name_; }
+  const wire::Header& header() const { return header_; }
+  std::size_t size() const { return file_.bytes().size(); }
+
+  std::optional<FoundTensor> find(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) return std::nullopt;
+    const wire::Tensor& tensor = *found->second;
+    const auto bytes = file_.bytes().subspan(header_.size + static_cast<std::size_t>(tensor.start),
+                                             static_cast<std::size_t>(tensor.end - tensor.start));
+    return FoundTensor{name_, tensor, bytes, file_.owner()};
+  }
+
+ private:
+  std::string name_;
+  MappedFile file_;
+  wire::Header header_;
+  std::map<std::string_view, const wire::Tensor*> by_name_;
+};
+
+using File = std::unique_ptr<const TensorFile>;
+
+std::string shown(const std::filesystem::path& path, std::string_view name) {
+  return (path.parent_path() / std::filesystem::path(name)).string();
+}
+
+/// A file whose name stands in the file at `path`.
+File open_beside(const std::filesystem::path& path, std::string_view name) {
+  reading(path.string(), [&] { wire::check_tensors_name(name); });
+  const std::string file = shown(path, name);
+  return reading(file, [&] {
+    try {
+      return std::make_unique<const TensorFile>(file, MappedFile::beside(path, name));
+    } catch (const std::system_error& error) {
+      if (error.code() != std::errc::no_such_file_or_directory) throw;
+      throw wire::Error({}, "a file that '" + path.filename().string() + "' names", "none of this name");
+    }
+  });
+}
+
+bool is_saved_with(const TensorFile& file, const Weights::File& stored) {
+  return file.size() == stored.size && file.header().content == hexadecimal(stored.content);
+}
+
+/// The file that an artifact was saved with. Between two steps of saving, or after a process died there, it has only
+/// its second name; that is tried again, as the file may have got it in the meantime.
+File open_stored(const std::filesystem::path& artifact, const Weights::File& stored) {
+  const std::string content = hexadecimal(stored.content);
+  const std::string plain(stored.name), second = wire::second_name(plain, content);
+  for (const std::string& name : {second, plain, second}) {
+    try {
+      File file = open_beside(artifact, name);
+      if (is_saved_with(*file, stored)) return file;
+    } catch (const WeightsError&) {
+      // The last attempt says what is wrong with the file of the plain name.
+    }
+  }
+  File file = open_beside(artifact, plain);
+  if (!is_saved_with(*file, stored))
+    throw WeightsError(file->name(), "",
+                       "the file that '" + artifact.filename().string() + "' was saved with (" +
+                           std::to_string(stored.size) + " bytes, content " + content + ")",
+                       "another one (" + std::to_string(file->size()) + " bytes, content " +
+                           wire::escaped(wire::shortened(file->header().content.value_or("none"))) +
+                           "). Other weights can be named when the function is loaded");
+  return file;
+}
+
+std::vector<File> open_index(const std::filesystem::path& index) {
+  const auto map = reading(index.string(), [&] { return wire::read_weight_map(MappedFile::named(index).bytes()); });
+  std::map<std::string_view, const TensorFile*> by_name;
+  std::vector<File> files;
+  for (const auto& [tensor, name] : map) {
+    const TensorFile*& file = by_name[name];
+    if (!file) {
+      files.push_back(open_beside(index, name));
+      file = files.back().get();
+    }
+    if (!file->find(tensor))
+      throw WeightsError(index.string(), wire::escaped(wire::shortened(tensor)),
+                         "this tensor in '" + wire::escaped(name) + "'", "none of this name");
+  }
+  std::size_t count = 0;
+  for (const File& file : files) count += file->header().tensors.size();
+  if (count != map.size())
+    throw WeightsError(index.string(), "", "every tensor of its files, once",
+                       std::to_string(map.size()) + " of " + std::to_string(count));
+  return files;
+}
+
+std::vector<File> open_named(const std::filesystem::path& path) {
+  if (path.filename().string().ends_with(index_suffix)) return open_index(path);
+  std::vector<File> files;
+  files.push_back(reading(path.string(),
+                          [&] { return std::make_unique<const TensorFile>(path.string(), MappedFile::named(path)); }));
+  return files;
+}
+
+std::optional<FoundTensor> find_in(const std::vector<File>& files, std::string_view name) {
+  for (const File& file : files)
+    if (auto found = file->find(name)) return found;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights) {
+  std::vector<File> files;
+  for (const Weights::File& stored : weights.files) files.push_back(open_stored(artifact, stored));
+  std::vector<FoundTensor> tensors;
+  for (const Weights::Tensor& stored : weights.tensors) {
+    const TensorFile& file = *files[stored.file];
+    auto found = file.find(stored.name);
+    if (!found || found->bytes.size() != stored.size)
+      throw WeightsError(file.name(), wire::escaped(wire::shortened(stored.name)),
+                         "a tensor of " + std::to_string(stored.size) + " bytes",
+                         found ? found->type.str() : "none of this name");
+    tensors.push_back(std::move(*found));
+  }
+  return tensors;
+}
+
+std::vector<FoundTensor> find_in_archive(const Weights& weights) {
+  std::vector<FoundTensor> tensors;
+  for (const Weights::Tensor& stored : weights.tensors) {
+    if (stored.in_archive.data() == nullptr)
+      throw WeightsError("the archive", wire::escaped(wire::shortened(stored.name)),
+                         "a tensor with the digest " + hexadecimal(stored.digest), "none");
+    tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, stored.in_archive, nullptr});
+  }
+  return tensors;
+}
+
+std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
+                                    const std::vector<std::pair<std::string, std::size_t>>& other_names) {
+  const std::vector<File> files = open_named(file);
+  std::vector<FoundTensor> tensors;
+  for (const std::string& name : names) {
+    auto found = find_in(files, name);
+    if (!found)
+      throw WeightsError(file.string(), wire::escaped(wire::shortened(name)), "a tensor of this name", "none");
+    tensors.push_back(std::move(*found));
+  }
+  for (const auto& [other, index] : other_names) {
+    const auto found = find_in(files, other);
+    if (found && (found->type.dtype != tensors[index].type.dtype || found->type.shape != tensors[index].type.shape ||
+                  !std::ranges::equal(found->bytes, tensors[index].bytes)))
+      throw WeightsError(
+          file.string(), wire::escaped(wire::shortened(other)),
+          "the same as '" + wire::escaped(wire::shortened(names[index])) + "', with which it is one weight",
+          "another tensor");
+  }
+  return tensors;
+}
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,38 @@
+// Files of tensors that were opened and checked: those that an artifact names, or others that the caller names.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "jaxexp/artifact.h"
+#include "wire/tensors/header.h"
+
+namespace jaxexp::runtime {
+
+/// A tensor in a mapped file.
+struct FoundTensor {
+  std::string file;   // for messages
+  wire::Tensor type;  // without a dtype where the bytes have none
+  std::span<const std::uint8_t> bytes;
+  std::shared_ptr<const void> owner;
+};
+
+/// The tensors that an artifact names, in their order, in files beside it. Throws WeightsError where a file is missing,
+/// damaged, or another one than the artifact was saved with; and std::system_error.
+std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights);
+
+/// The tensors that an artifact names, in the archive that it is in: their bytes have no types and no owner. Throws
+/// WeightsError where one is missing.
+std::vector<FoundTensor> find_in_archive(const Weights& weights);
+
+/// The tensors of these names, in their order, in the file of tensors or the index that the caller names. Throws
+/// WeightsError and std::system_error. What a file has under one of `other_names` has to be the same as what it has
+/// under the name.
+std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
+                                    const std::vector<std::pair<std::string, std::size_t>>& other_names);
+
+}  // namespace jaxexp::runtime

@@ -1,0 +1,165 @@
+// A file of tensors holds what it has no dtype for as another one: docs/formats/weights.md has the table.
+#include "runtime/weights/weights.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "jaxexp/run_error.h"
+#include "jaxexp/weights_error.h"
+#include "wire/base/error.h"
+
+namespace jaxexp {
+
+WeightsError::WeightsError(std::string file, std::string tensor, std::string expected, std::string found)
+    : DeserializationError("cannot read the weights '" + file +
+                               "': " + (tensor.empty() ? "" : "tensor '" + tensor + "': ") + "expected " + expected +
+                               ", found " + found,
+                           tensor, expected, found),
+      file_(std::move(file)) {}
+
+namespace runtime {
+namespace {
+
+struct HeldAs {
+  std::string_view type, held;
+};
+
+constexpr HeldAs held_as_other[] = {
+    {"bool", "BOOL"},
+    {"uint8", "U8"},
+    {"int8", "I8"},
+    {"uint16", "U16"},
+    {"int16", "I16"},
+    {"uint32", "U32"},
+    {"int32", "I32"},
+    {"uint64", "U64"},
+    {"int64", "I64"},
+    {"float8_e4m3fn", "F8_E4M3"},
+    {"float8_e4m3fnuz", "F8_E4M3FNUZ"},
+    {"float8_e5m2", "F8_E5M2"},
+    {"float8_e5m2fnuz", "F8_E5M2FNUZ"},
+    {"float8_e8m0fnu", "F8_E8M0"},
+    {"float16", "F16"},
+    {"bfloat16", "BF16"},
+    {"float32", "F32"},
+    {"float64", "F64"},
+    {"complex64", "C64"},
+    {"int2", "I8"},
+    {"int4", "I8"},
+    {"uint2", "U8"},
+    {"uint4", "U8"},
+    {"float8_e3m4", "U8"},
+    {"float8_e4m3", "U8"},
+    {"float8_e4m3b11fnuz", "U8"},
+    {"complex128", "F64"},  // with a last dimension of 2
+    {"float4_e2m1fn", "F4"},
+};
+
+struct Held {
+  std::string_view dtype;
+  Shape shape;
+};
+
+/// What a file has for an array; nothing where it cannot hold one.
+std::optional<Held> held_as(const ElementType& type, const Shape& shape) {
+  const auto* const found = std::ranges::find(held_as_other, type.name, &HeldAs::type);
+  if (found == std::end(held_as_other)) return std::nullopt;
+  Held held{found->held, shape};
+  if (type.name == "complex128") held.shape.push_back(2);
+  if (held.dtype == "F4" && count(shape) % 2 != 0) held.dtype = "U8";
+  return held;
+}
+
+/// Two elements of four bits in a byte as an element in each byte; the first one is in the lower bits.
+std::shared_ptr<const void> unpacked(std::span<const std::uint8_t> pairs) {
+  auto numbers = std::make_shared<std::vector<std::uint8_t>>();
+  numbers->reserve(2 * pairs.size());
+  for (const std::uint8_t pair : pairs) {
+    numbers->push_back(pair & 15);
+    numbers->push_back(pair >> 4);
+  }
+  return {numbers, numbers->data()};
+}
+
+/// The bytes of an archive, which its owner keeps.
+std::shared_ptr<const void> kept_by_caller(const void* bytes) { return {std::shared_ptr<const void>(), bytes}; }
+
+std::vector<std::string> names_of(const Artifact& artifact) {
+  const auto names = artifact.names_of_first_argument();
+  return {names.begin(), names.end()};
+}
+
+}  // namespace
+
+HostWeights::HostWeights(std::vector<std::string> names, const std::vector<Parameter>& arguments, Find find)
+    : names_(std::move(names)), find_(std::move(find)) {
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const Parameter& argument = arguments[i];
+    if (argument.is_symbolic())
+      throw RunError(RunError::Reason::unsupported,
+                     argument.path + " is " + argument.str() + ", and weights have constant shapes");
+    types_.push_back({argument.type, argument.shape({})});
+    if (!held_as(*argument.type, types_.back().shape))
+      throw RunError(RunError::Reason::unsupported,
+                     argument.path + " is " + argument.str() + ", which a file of tensors cannot hold");
+  }
+}
+
+std::shared_ptr<const HostWeights> HostWeights::of(const Artifact& artifact, const std::vector<Parameter>& arguments,
+                                                   const std::filesystem::path& file) {
+  const auto weights = artifact.weights();
+  if (!weights || weights->tensors.empty()) return nullptr;
+  Find find;
+  if (weights->is_in_archive()) {
+    find = [weights] { return find_in_archive(*weights); };
+  } else if (file.empty()) {
+    return nullptr;
+  } else {
+    find = [artifact, path = std::filesystem::absolute(file)] { return find_beside(path, *artifact.weights()); };
+  }
+  return std::shared_ptr<const HostWeights>(new HostWeights(names_of(artifact), arguments, std::move(find)));
+}
+
+std::shared_ptr<const HostWeights> HostWeights::named(const Artifact& artifact, const std::vector<Parameter>& arguments,
+                                                      const std::filesystem::path& weights) {
+  std::vector<std::string> names = names_of(artifact);
+  if (names.empty())
+    throw RunError(RunError::Reason::argument, std::string(artifact.function_name()) +
+                                                   " takes no weights: its first argument is no dict of arrays");
+  std::vector<std::pair<std::string, std::size_t>> others;
+  if (const auto stored = artifact.weights())
+    for (const Weights::OtherName& other : stored->other_names) others.emplace_back(other.name, other.tensor);
+  Find find = [names, others, path = std::filesystem::absolute(weights)] { return find_named(path, names, others); };
+  return std::shared_ptr<const HostWeights>(new HostWeights(std::move(names), arguments, std::move(find)));
+}
+
+const std::vector<Numbers>& HostWeights::numbers() const {
+  const std::lock_guard lock(mutex_);
+  if (numbers_.size() == names_.size()) return numbers_;
+  std::vector<Numbers> numbers;
+  const std::vector<FoundTensor> tensors = find_();
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const FoundTensor& tensor = tensors[i];
+    const auto& [type, shape] = types_[i];
+    const Held needed = *held_as(*type, shape);
+    const bool is_untyped = tensor.type.dtype.empty();
+    if (is_untyped ? tensor.bytes.size() != wire::size_of_tensor(needed.dtype, needed.shape)
+                   : tensor.type.dtype != needed.dtype || tensor.type.shape != needed.shape) {
+      const wire::Tensor expected{{}, needed.dtype, needed.shape, 0, 0};
+      throw WeightsError(tensor.file, wire::escaped(wire::shortened(names_[i])), expected.str(),
+                         is_untyped ? std::to_string(tensor.bytes.size()) + " bytes" : tensor.type.str());
+    }
+    Numbers made{type, shape, tensor.bytes.data(), tensor.owner, {}};
+    if (needed.dtype == "F4")
+      made.owner = unpacked(tensor.bytes), made.data = made.owner.get();
+    else if (!made.owner)
+      made.owner = kept_by_caller(made.data);
+    numbers.push_back(std::move(made));
+  }
+  numbers_ = std::move(numbers);
+  return numbers_;
+}
+
+}  // namespace runtime
+}  // namespace jaxexp

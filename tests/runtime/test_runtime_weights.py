@@ -1,0 +1,451 @@
+"""Weights beside an artifact, or in its archive, as the C++ runtime finds them: values, memory, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import jaxexp
+from jaxexp._errors import WeightsError
+from jaxexp._safetensors import reading
+from kit import runtime as built
+from kit.places import TESTS
+from kit.run_c import Handle, Library, Reason, RunError, pointer
+from kit.safetensors_files import NO_PLAIN_NAMES, WRONG
+from kit.weighted import X, apply, bound, close, named, params
+from tools import tensors_fuzz
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+    pytest.mark.usefixtures("plugin"),
+]
+
+
+@pytest.fixture(scope="module")
+def library(installed: Path) -> Library:
+    return Library(next(installed.glob("lib*/libjaxexp-c.*")))
+
+
+@pytest.fixture(scope="module")
+def runtime(library: Library, plugin: Path) -> Handle:
+    return library.runtime(plugin, cpu_device_count=4)
+
+
+def saved(exported: Any, path: Path, **options: Any) -> Path:
+    exported.save(path, compatibility=built.READER, **options)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(bound()[0], tmp_path / "model.jaxexp", vjp_order=1)
+
+
+Call = Callable[..., list[np.ndarray]]
+
+
+@pytest.fixture
+def call(library: Library) -> Call:
+    def call(function: Handle, *arguments: Any) -> list[np.ndarray]:
+        given = [library.array(np.asarray(argument)) for argument in arguments]
+        return [library.read(result) for result in library.call(function, *given)]
+
+    return call
+
+
+def from_command(artifact: Path, *more: object) -> subprocess.CompletedProcess[str]:
+    np.save(artifact.parent / "x.npy", X)
+    return built.run(artifact, artifact.parent / "x.npy", "--out", artifact.parent / "y.npz", *more)
+
+
+def result(artifact: Path, *more: object) -> np.ndarray:
+    done = from_command(artifact, *more)
+    assert done.returncode == 0, done.stderr
+    with np.load(artifact.parent / "y.npz") as file:
+        return file["result"]
+
+
+def test_values_and_derivatives(library: Library, runtime: Handle, call: Call, model: Path) -> None:
+    given = params()
+    function = library.load(runtime, model)
+    assert library.c.jaxexp_argument_count(pointer(function)) == 1
+    expected, pullback = jax.vjp(apply, given, X)
+    for _ in range(2):
+        close(call(function, X), [expected])
+    model.with_suffix(".safetensors").unlink()  # the VJP uses what the function has
+    cotangent = np.ones_like(expected)
+    of_weights, of_x = pullback(cotangent)
+    cotangents = call(library.changed("vjp", function), X, cotangent)
+    names = sorted(named(of_weights))
+    close(cotangents, [*(named(of_weights)[name] for name in names), of_x])
+
+
+def test_from_the_command_line(model: Path, tmp_path: Path) -> None:
+    expected = apply(params(), X)
+    close(result(model), expected)
+    other = params(seed=7)
+    safetensors.numpy.save_file(
+        {name: np.asarray(array) for name, array in named(other).items()}, tmp_path / "other.safetensors"
+    )
+    close(result(model, "--weights", tmp_path / "other.safetensors"), apply(other, X))
+    done = subprocess.run([built.RUN, "--inspect", model], capture_output=True, text=True, check=True)
+    assert "weights: the first 7 arguments, 13696 bytes in model.safetensors\n" in done.stdout
+    assert "--weights FILE" in subprocess.run([built.RUN, "--help"], capture_output=True, text=True).stdout
+
+
+def test_several_files_and_their_index(tmp_path: Path, model: Path) -> None:
+    sharded = saved(bound()[0], tmp_path / "sharded.jaxexp", max_weights_file_size=4096)
+    assert len(list(tmp_path.glob("sharded-0*.safetensors"))) > 2
+    expected = apply(params(), X)
+    close(result(sharded), expected)
+    (tmp_path / "model.safetensors").unlink()
+    close(result(model, "--weights", tmp_path / "sharded.safetensors.index.json"), expected)
+
+
+def test_archives(tmp_path: Path, model: Path) -> None:
+    exported, given = bound()
+    tuned = {**given, "head": 2 * given["head"]}
+    saved(exported.with_weights(tuned), tmp_path / "tuned.jaxexp")
+    with jaxexp.Archive.create(tmp_path / "all.zip") as archive:
+        archive.add_file("model", model)
+        archive.add_file("tuned", tmp_path / "tuned.jaxexp")
+    close(result(tmp_path / "all.zip", "--member", "model"), apply(given, X))
+    close(result(tmp_path / "all.zip", "--member", "tuned"), apply(tuned, X))
+    close(
+        result(tmp_path / "all.zip", "--member", "tuned", "--weights", tmp_path / "model.safetensors"), apply(given, X)
+    )
+
+
+def test_other_weights_and_none(library: Library, runtime: Handle, call: Call, model: Path, tmp_path: Path) -> None:
+    other = named(params(seed=7))
+    safetensors.numpy.save_file({n: np.asarray(a) for n, a in other.items()}, tmp_path / "other.safetensors")
+    file = str(tmp_path / "other.safetensors").encode()
+    function = library.load(runtime, model)
+    expected = [apply(params(seed=7), X)]
+    close(call(library.changed("with_weights", function, file), X), expected)
+    close(call(library.load_with(runtime, model, weights=file), X), expected)
+    close(call(function, X), [apply(params(), X)])
+    unbound = library.changed("unbound", function)
+    assert library.c.jaxexp_argument_count(pointer(unbound)) == 8
+    close(call(unbound, *(other[name] for name in sorted(other)), X), expected)
+    with pytest.raises(RunError, match="takes 1 arguments beside its weights, and not 2"):
+        call(function, X, X)
+
+
+def test_a_program_gets_weights_that_it_does_not_name(
+    library: Library, runtime: Handle, call: Call, tmp_path: Path
+) -> None:
+    given = named(params())
+    program = bound()[0].unbound
+    (tmp_path / "f.jaxexp").write_bytes(program.serialize(compatibility=built.READER))
+    safetensors.numpy.save_file({n: np.asarray(a) for n, a in given.items()}, tmp_path / "w.safetensors")
+    file = str(tmp_path / "w.safetensors").encode()
+    close(call(library.load_with(runtime, tmp_path / "f.jaxexp", weights=file), X), [apply(params(), X)])
+    plain = jaxexp.export(jax.jit(jnp.sin))(X)
+    (tmp_path / "g.jaxexp").write_bytes(plain.serialize(compatibility=built.READER))
+    with pytest.raises(RunError, match="takes no weights: its first argument is no dict of arrays"):
+        library.load_with(runtime, tmp_path / "g.jaxexp", weights=file)
+
+
+DTYPES = "bool int4 int8 int16 int32 uint4 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()
+DTYPES += "float8_e4m3fn float8_e5m2 float8_e4m3b11fnuz float8_e4m3fnuz float8_e5m2fnuz".split()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes(name: str, library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    w = jnp.asarray(np.arange(8).reshape(2, 4) % 2 if name == "bool" else np.arange(8).reshape(2, 4), dtype)
+    exported = jaxexp.export(jax.jit(lambda p, n: jnp.roll(p["w"], 1, 1)))({"w": w}, np.int32(1)).bind({"w": w})
+    (found,) = call(library.load(runtime, saved(exported, tmp_path / "f.jaxexp")), np.int32(1))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.roll(np.asarray(w), 1, 1))
+
+
+def test_wide_dtypes(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    """complex128 is in the file as another dtype of another rank."""
+    with jax.enable_x64(True):
+        for dtype in (np.complex128, np.float64, np.int64):
+            w = jnp.asarray(np.arange(6).reshape(2, 3), dtype) * (1 + 2j if dtype is np.complex128 else 3)
+            exported = jaxexp.export(jax.jit(lambda p, n: p["w"].T))({"w": w}, np.int32(1)).bind({"w": w})
+            (found,) = call(library.load(runtime, saved(exported, tmp_path / "f.jaxexp")), np.int32(1))
+            np.testing.assert_array_equal(found, np.asarray(w).T)
+
+
+def test_four_bits_without_the_plugin(tmp_path: Path) -> None:
+    """This plugin has no float4; that the file is read is seen by the plugin's own words."""
+    w = jnp.asarray([[0.5, 1, 2, 6]], ml_dtypes.float4_e2m1fn)
+    program = jax.jit(lambda p, x: (p["w"] * x).astype(jnp.float32))
+    exported = jaxexp.export(program)({"w": w}, jax.ShapeDtypeStruct((), w.dtype)).bind({"w": w})
+    artifact = saved(exported, tmp_path / "f.jaxexp")
+    done = built.run("--inspect", artifact)
+    assert "weights: the first 1 arguments, 2 bytes in f.safetensors" in done.stdout
+
+
+def test_divided_among_devices(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    mesh = jax.make_mesh((4,), ("d",), devices=jax.devices()[:4], axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.NamedSharding(mesh, jax.P("d"))
+    whole = jax.NamedSharding(mesh, jax.P())
+    w = jnp.arange(32.0).reshape(8, 4)
+    program = jax.jit(lambda p, x: p["w"] @ x, in_shardings=({"w": rows}, whole), out_shardings=rows)
+    exported = jaxexp.export(program)({"w": w}, jax.ShapeDtypeStruct((4,), np.float32)).bind({"w": np.asarray(w)})
+    function = library.load(runtime, saved(exported, tmp_path / "f.jaxexp", vjp_order=1))
+    x = np.ones(4, np.float32)
+    for _ in range(2):
+        close(call(function, x), [w @ x])
+    close(call(library.changed("vjp", function), x, np.ones(8, np.float32))[1], np.asarray(w).sum(0))
+
+
+def test_weights_are_not_donated(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    """Nor does anything write to their file."""
+    w = jnp.arange(64.0)
+    step = jaxexp.export(jax.jit(lambda p, g: {"w": p["w"] - g}, donate_argnums=0))({"w": w}, w).bind({"w": w})
+    function = library.load(runtime, saved(step, tmp_path / "f.jaxexp"))
+    before = (tmp_path / "f.safetensors").read_bytes()
+    for _ in range(3):
+        close(call(function, np.ones(64, np.float32)), [w - 1])
+    assert (tmp_path / "f.safetensors").read_bytes() == before
+
+
+def transformer(layers: int = 2) -> dict[str, Any]:
+    random = np.random.default_rng(3)
+
+    def array(*shape: int) -> jax.Array:
+        return jnp.asarray(random.standard_normal(shape) / np.sqrt(shape[0]), jnp.float32)
+
+    embed = array(50, 16)
+    blocks = [{"qkv": array(16, 48), "up": array(16, 64), "down": array(64, 16)} for _ in range(layers)]
+    return {"embed": embed, "blocks": blocks, "head": embed}
+
+
+def logits(given: dict[str, Any], tokens: Any) -> Any:
+    x = given["embed"][tokens]
+    for block in given["blocks"]:
+        q, k, v = jnp.split(x @ block["qkv"], 3, axis=-1)
+        x = x + jax.nn.softmax(q @ k.swapaxes(-1, -2) / 4) @ v
+        x = x + jax.nn.gelu(x @ block["up"]) @ block["down"]
+    return x @ given["head"].T
+
+
+def test_a_transformer_with_tied_weights(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    given, tokens = transformer(), np.array([[3, 1, 4, 1, 5]], np.int32)
+    exported = jaxexp.export(jax.jit(lambda tokens: logits(given, tokens)), weights=given)(tokens)
+    function = library.load(runtime, saved(exported, tmp_path / "f.jaxexp", vjp_order=1))
+    close(call(function, tokens), [logits(given, tokens)])
+    arrays = {name: np.asarray(array) for name, array in named(given).items()}  # with both names of the tied one
+    safetensors.numpy.save_file(arrays, tmp_path / "tied.safetensors")
+    tied = library.changed("with_weights", function, str(tmp_path / "tied.safetensors").encode())
+    close(call(tied, tokens), [logits(given, tokens)])
+    safetensors.numpy.save_file({**arrays, "head": arrays["head"] + 1}, tmp_path / "tied.safetensors")
+    with pytest.raises(RunError, match="tensor 'head': expected the same as 'embed', with which it is one weight"):
+        call(library.changed("with_weights", function, str(tmp_path / "tied.safetensors").encode()), tokens)
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np
+from kit.run_c import Library
+library, plugin, artifact = Library(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
+def kib(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+runtime = library.runtime(plugin)
+functions = [library.load(runtime, artifact) for _ in range(2)]
+x = library.array(np.ones((1, 4096), np.float32))
+before = kib("RssAnon")
+for function in functions * 2:
+    library.read(library.call(function, x)[0])
+print(kib("RssAnon") - before, kib("RssFile"))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of memory")
+def test_nothing_is_copied(installed: Path, plugin: Path, tmp_path: Path) -> None:
+    """192 MiB of weights are pages of the file, however often it is loaded."""
+    random = np.random.default_rng(0)
+    given = [jnp.asarray(random.standard_normal((4096, 4096), np.float32)) for _ in range(3)]
+    function = jax.jit(lambda x: x @ given[0] @ given[1] @ given[2])
+    exported = jaxexp.export(function, weights=given)(jax.ShapeDtypeStruct((1, 4096), np.float32))
+    artifact = saved(exported, tmp_path / "f.jaxexp")
+    library = next(installed.glob("lib*/libjaxexp-c.*"))
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(TESTS)])
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, library, plugin, artifact],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    anonymous, of_files = map(int, done.stdout.split())
+    assert anonymous < 60 << 10, "the plugin and its threads take some"
+    assert of_files > 190 << 10, "all of the file was used"
+
+
+class TestRefused:
+    """One error that names the file and the tensor, what was expected, and what was found."""
+
+    def message(self, call: Call, function: Handle) -> str:
+        with pytest.raises(RunError) as error:
+            call(function, X)
+        assert error.value.reason is Reason.DAMAGED
+        assert str(error.value).startswith("cannot read the weights '")
+        return str(error.value)
+
+    def test_missing(self, library: Library, runtime: Handle, call: Call, model: Path) -> None:
+        function = library.load(runtime, model)  # looks for no weights
+        weights = model.with_suffix(".safetensors")
+        weights.rename(weights.with_name("elsewhere"))
+        expected = f"'{weights}': expected a file that 'model.jaxexp' names, found none of this name"
+        assert expected in self.message(call, function)
+        weights.with_name("elsewhere").rename(weights)
+        close(call(function, X), [apply(params(), X)])  # what failed once can be done again
+
+    def test_shortened(self, library: Library, runtime: Handle, call: Call, model: Path) -> None:
+        weights = model.with_suffix(".safetensors")
+        blob = weights.read_bytes()
+        weights.write_bytes(blob[:-1])
+        message = self.message(call, library.load(runtime, model))
+        assert f"'{weights}': expected {len(blob)} bytes, as its header says, found {len(blob) - 1} bytes" in message
+
+    def test_replaced(self, library: Library, runtime: Handle, call: Call, model: Path) -> None:
+        other = saved(bound(layers=2)[0], model.with_name("other.jaxexp"))
+        shutil.copy(other.with_suffix(".safetensors"), model.with_suffix(".safetensors"))
+        message = self.message(call, library.load(runtime, model))
+        assert "expected the file that 'model.jaxexp' was saved with" in message
+        assert "found another one" in message
+
+    def test_other_types(self, library: Library, runtime: Handle, call: Call, model: Path, tmp_path: Path) -> None:
+        given = {name: np.asarray(array) for name, array in named(params()).items()}
+        for name, array, message in [
+            ("head", given["head"].T.copy(), r"tensor 'head': expected F32\[32,8\], found F32\[8,32\]"),
+            ("head", given["head"].astype(np.float16), r"tensor 'head': expected F32\[32,8\], found F16\[32,8\]"),
+            ("layers/1/b", None, "tensor 'layers/1/b': expected a tensor of this name, found none"),
+        ]:
+            changed = {**given, name: array} if array is not None else {k: v for k, v in given.items() if k != name}
+            safetensors.numpy.save_file(changed, tmp_path / "w.safetensors")
+            with pytest.raises(RunError, match=message):
+                call(library.load_with(runtime, model, weights=str(tmp_path / "w.safetensors").encode()), X)
+
+    def test_half_way_through_saving(self, library: Library, runtime: Handle, call: Call, model: Path) -> None:
+        """The file has its second name only, and others may have the plain one."""
+        weights = model.with_suffix(".safetensors")
+        content = reading.open_tensors(weights).files[0].content
+        weights.rename(weights.with_name(f".model.{content}.safetensors"))
+        close(call(library.load(runtime, model), X), [apply(params(), X)])
+        weights.write_bytes(b"other bytes")
+        close(call(library.load(runtime, model), X), [apply(params(), X)])
+
+    def test_in_an_archive_that_lacks_a_tensor(self, tmp_path: Path, model: Path) -> None:
+        """A member that was added as bytes has no weights, and takes them as arguments."""
+        exported, given = bound()
+        with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
+            archive.add("model", model.read_bytes())
+        done = from_command(tmp_path / "a.zip", "--member", "model")
+        assert done.returncode == 1
+        assert "no file gives args[0]['layers/0/b'], float32[32]" in done.stderr
+        tuned = exported.with_weights({**given, "head": given["head"] + 1})
+        with jaxexp.Archive.append(tmp_path / "a.zip") as archive:
+            archive.add("tuned", tuned)
+        done = from_command(tmp_path / "a.zip", "--member", "model")
+        assert "cannot read the weights 'the archive': tensor 'head': expected a tensor with the digest" in done.stderr
+
+
+class TestHostileFiles:
+    """Every file is refused in C++ that is refused in Python, and no other one."""
+
+    @pytest.fixture
+    def refuses(self, library: Library, runtime: Handle, call: Call, model: Path) -> Callable[[Path], bool]:
+        function = library.load(runtime, model)
+
+        def refuses(path: Path) -> bool:
+            with pytest.raises(RunError) as error:
+                call(library.changed("with_weights", function, str(path).encode()), X)
+            assert error.value.reason is Reason.DAMAGED
+            assert len(str(error.value)) < 4000
+            return "expected a tensor of this name, found none" not in str(error.value)
+
+        return refuses
+
+    @pytest.mark.parametrize("name", WRONG)
+    def test_headers(self, name: str, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+        (tmp_path / "x.safetensors").write_bytes(WRONG[name][0])
+        assert refuses(tmp_path / "x.safetensors")
+
+    def test_changed_headers(self, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+        source, path = random.Random(17), tmp_path / "x.safetensors"
+        verdicts = []
+        for _ in range(1500):
+            path.write_bytes(tensors_fuzz.changed_file(source))
+            try:
+                reading.open_tensors(path)
+                verdict = False
+            except WeightsError:
+                verdict = True
+            assert refuses(path) == verdict, path.read_bytes()
+            verdicts.append(verdict)
+        assert 300 < sum(verdicts) < 1450, "some are read"
+
+    @pytest.mark.parametrize("name", NO_PLAIN_NAMES)
+    def test_names_in_an_index(self, name: str, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+        here = tmp_path / "here"
+        (here / "folder").mkdir(parents=True)
+        for place in (tmp_path, here, here / "folder"):
+            safetensors.numpy.save_file({"head": np.ones(1, np.float32)}, place / "x.safetensors")
+        index = here / "x.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"head": name}}))
+        assert refuses(index)
+
+    @pytest.mark.skipif(os.name == "nt", reason="makes links, and POSIX's kinds of files")
+    def test_links_and_other_kinds(self, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+        here = tmp_path / "here"
+        here.mkdir()
+        safetensors.numpy.save_file({"y": np.ones(1, np.float32)}, tmp_path / "secret.safetensors")
+        index = here / "x.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"y": "1.safetensors"}, "metadata": {"total_size": 4.0}}))
+        link = here / "1.safetensors"
+        for target in (tmp_path / "secret.safetensors", link, Path("/dev/null"), Path("nowhere")):
+            link.symlink_to(target)
+            assert refuses(index), target
+            link.unlink()
+        os.mkfifo(link)
+        assert refuses(index)
+        link.unlink()
+        shutil.copy(tmp_path / "secret.safetensors", here / "real.safetensors")
+        link.symlink_to("real.safetensors")
+        assert not refuses(index), "a link inside of the folder leads nowhere else"
+
+    def test_indices(self, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+        for name, tensors in (("1", "ab"), ("2", "bc")):
+            safetensors.numpy.save_file({t: np.ones(1, np.float32) for t in tensors}, tmp_path / f"{name}.safetensors")
+        index = tmp_path / "x.safetensors.index.json"
+        both = {"a": "1.safetensors", "b": "1.safetensors"}
+        index.write_text(json.dumps({"weight_map": both, "metadata": {"x": [1e3, None, {"y": "z"}]}}))
+        assert not refuses(index)
+        for wrong in (
+            {"a": "1.safetensors"},
+            {**both, "d": "1.safetensors"},
+            {**both, "c": "2.safetensors"},
+            {"a": "0.safetensors"},
+            {"a": 1},
+            [],
+        ):
+            index.write_text(json.dumps({"weight_map": wrong}))
+            assert refuses(index), wrong
+        for text in ('{"weight_map":{"a":"1.safetensors","a":"1.safetensors"}}', "{}", "", "[" * 100_000):
+            index.write_text(text)
+            assert refuses(index), text[:80]
