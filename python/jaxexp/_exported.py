@@ -130,7 +130,7 @@ class Exported(ExportedData):
         """The code for this function in the file that `load` was given as `executables`: what it was compiled for, and
         whether calls use it or why not.
         """
-        return () if (found := self.__dict__.get("_executables")) is None else found.listed(self)
+        return () if (found := data.attributes_of(self).get("_executables")) is None else found.listed(self)
 
     @property
     def unbound(self) -> Exported:

@@ -185,12 +185,12 @@ def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
         ExecutablesError: it is no file of executables, or it is damaged.
         OSError: it cannot be opened.
     """
-    exported.__dict__["_executables"] = Executables(path)
+    data.attributes_of(exported)["_executables"] = Executables(path)
 
 
 def of(exported: ExportedData) -> Executables | None:
     """The executables that were given when a function was loaded."""
-    found: Executables | None = exported.__dict__.get("_executables")
+    found: Executables | None = data.attributes_of(exported).get("_executables")
     return found
 
 
