@@ -18,10 +18,7 @@ from jaxexp._errors import FatalArtifactError, WorkerError
 from kit import bulk
 from kit.archives import blob
 
-pytestmark = [
-    pytest.mark.once(reason="files are verified without JAX"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,6 @@ from kit import bulk
 from kit.archives import blob
 from kit.places import WORKERS
 
-pytestmark = pytest.mark.once(reason="files are verified without JAX")
-
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
@@ -28,7 +26,13 @@ def folder(tmp_path) -> Path:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.processes(reason="kills some")
-@pytest.mark.parametrize("workers", [0, 2], ids=["alone", "with workers"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param(0, id="alone"),
+        pytest.param(2, id="with workers", marks=pytest.mark.slow(reason="starts dozens of processes")),
+    ],
+)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
 def test_killed_and_gone_on_with(how: signal.Signals, workers: int, folder, tmp_path, subprocess_env) -> None:
     """Killed at a random moment, again and again, until a pass comes to its end."""
