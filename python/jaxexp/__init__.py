@@ -32,6 +32,7 @@ _HOMES = {
     "SymbolicScope": "_jax",
     "UnsupportedError": "_errors",
     "compatibility": "_sources.releases",
+    "compatibility_many": "_sources.described",
     "default_export_platform": "_export.export",
     "deserialize": "_read.load",
     "export": "_export.export",
@@ -43,6 +44,7 @@ _HOMES = {
     "maximum_supported_calling_convention_version": "_function.convention:NEWEST_VERSION",
     "maximum_supported_serialization_version": "_function.convention:NEWEST_VERSION",  # its name before 2024
     "migrate": "_sources.releases",
+    "migrate_many": "_sources.migrated",
     "minimum_supported_calling_convention_version": "_function.convention:OLDEST_VERSION",
     "minimum_supported_serialization_version": "_function.convention:OLDEST_VERSION",  # its name before 2024
     "prefetch": "_call.prefetch",
@@ -53,6 +55,7 @@ _HOMES = {
     "symbolic_shape": "_jax",
     "uninstall": "_compat.install",
     "verify": "_sources.verify",
+    "verify_many": "_sources.verified",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  # it is written out in the stub

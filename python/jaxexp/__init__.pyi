@@ -34,10 +34,13 @@ from ._jax import symbolic_shape as symbolic_shape
 from ._read.load import deserialize as deserialize
 from ._read.many import load_many as load_many
 from ._read.policy import Policy as Policy
+from ._sources.described import compatibility_many as compatibility_many
 from ._sources.inspect import inspect as inspect
 from ._sources.load import load as load
+from ._sources.migrated import migrate_many as migrate_many
 from ._sources.releases import compatibility as compatibility
 from ._sources.releases import migrate as migrate
+from ._sources.verified import verify_many as verify_many
 from ._sources.verify import verify as verify
 
 __version__: str
@@ -62,6 +65,7 @@ __all__ = [
     "SymbolicScope",
     "UnsupportedError",
     "compatibility",
+    "compatibility_many",
     "default_export_platform",
     "deserialize",
     "export",
@@ -73,6 +77,7 @@ __all__ = [
     "maximum_supported_calling_convention_version",
     "maximum_supported_serialization_version",
     "migrate",
+    "migrate_many",
     "minimum_supported_calling_convention_version",
     "minimum_supported_serialization_version",
     "prefetch",
@@ -83,4 +88,5 @@ __all__ = [
     "symbolic_shape",
     "uninstall",
     "verify",
+    "verify_many",
 ]

@@ -19,6 +19,7 @@ from .handle import Handle
 from .opened import Opened
 
 if TYPE_CHECKING:
+    from jaxexp._bulk.crew import Workers
     from jaxexp._compiled.executables import Executable
     from jaxexp._exported import Exported
     from jaxexp._io.sources import BinaryFile
@@ -261,7 +262,13 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         wanted = list(self._listed() if names is None else names)
         return {name: self[name].load().precompile(into=file, mesh_or_device=mesh_or_device) for name in wanted}
 
-    def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
+    def verify(
+        self,
+        *,
+        workers: int | None = None,
+        executor: Workers | None = None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> dict[str, DeserializationError]:
         """Checks every byte of the archive, without JAX.
 
         This checks the index, each artifact (the digest of all its bytes, then everything that `deserialize` checks),
@@ -269,14 +276,22 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         members and their weights are checked.
 
         Args:
-            workers: how many threads; None for as many as there are CPUs.
+            workers: how many threads; None for as many as there are CPUs. With an executor, the threads of each of its
+                workers; None for one.
+            executor: what reads the members, as in `verify_many`: the archive is cut into shares by bytes.
+            journal: as in `verify_many`, a file that remembers what is done.
 
         Returns:
             The errors of the members that are damaged, by name.
 
         Raises:
-            DeserializationError: the index, or the ZIP file's directory, is damaged.
+            DeserializationError: the index, or the ZIP file's directory, is damaged; or the journal is.
+            ExportError: it is in a file object, which no other process can open; or as in `verify_many`.
         """
+        if executor is not None or journal is not None:
+            from .verified import verify_in_parts
+
+            return verify_in_parts(self._opened, self._names, workers, executor, journal)
         return dict(error for _, errors in verify_in_steps(self, workers) for error in errors)
 
     def close(self) -> None:
@@ -312,6 +327,21 @@ def verify_in_steps(
 ) -> Iterator[tuple[int, list[tuple[str, DeserializationError]]]]:
     """`Archive.verify`, as it goes on: how many members were verified at once, and the errors of the damaged ones."""
     return verify.verify(archive._opened, archive._names, workers)
+
+
+def matching(archive: Archive, pattern: str) -> Archive:
+    """The same as `Archive.glob`, where a name stands for itself."""
+    return Archive(archive._opened, (pattern,)) if pattern in archive else archive.glob(pattern)
+
+
+def only(handle: Handle) -> Archive:
+    """A member as an archive with nothing else."""
+    return Archive(handle._opened, (handle.name,))
+
+
+def parts_of(archive: Archive) -> tuple[Opened, tuple[str, ...] | None]:
+    """What is open, and the names of the members that are meant; None for all."""
+    return archive._opened, archive._names
 
 
 def _matches(name: str, pattern: str) -> bool:
