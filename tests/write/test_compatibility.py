@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[Any, Any, str, str, str | None]] = {
     "key": (lambda x: x, lambda: jax.random.key(1), "0.5.3", "argument 0 has dtype key<fry>", "0.6.0"),
     "float0": (lambda x: x, lambda: spec((2,), jax.dtypes.float0), "0.4.23", "float0", "0.4.24"),
     "node": (lambda x: x, lambda: Pair([f32(1), f32(2)]), "0.4.34", "nodes of <class '.*Pair'>", "0.4.35"),
-    "keys of a dict": (lambda x: x, lambda: {1: f32(1)}, "0.4.34", "nodes of <class 'dict'>", "0.4.35"),
+    "keys of a dict": (lambda x: x, lambda: {1: f32(1)}, "0.4.35", "keys that are not strings", "0.10.2"),
     "dimension": (
         lambda x: jnp.concatenate([x, x])[: jax.core.max_dim(x.shape[0], 3)],
         lambda: spec(symbolic("n")),

@@ -197,6 +197,8 @@ def _features(exported: ExportedData) -> Iterator[tuple[str, Version]]:
     for tree in (exported.in_tree, exported.out_tree):
         for node in _custom_nodes(tree):
             yield f"its trees hold nodes of {node}", features.custom_nodes_since()
+    if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
+        yield "its trees hold dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
     for name in nodes.unregistered((exported.in_tree, exported.out_tree)):
         what = (
             f"its trees hold nodes of {name}, which is not registered for serialization, so that only jaxexp reads it"
@@ -209,8 +211,8 @@ def _custom_nodes(tree: Any) -> Iterator[Any]:
     node = tree.node_data()
     if node is None:
         return
-    type_, data = node
-    if type_ not in (type(None), tuple, list, dict) or (type_ is dict and not all(isinstance(k, str) for k in data)):
+    type_, _ = node
+    if type_ not in (type(None), tuple, list, dict):
         yield type_
     for child in tree.children():
         yield from _custom_nodes(child)
