@@ -139,19 +139,21 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         weights: how many of its first arguments are weights.
     """
     from jaxexp._function import data
+    from jaxexp._function.paths import argument_paths, result_paths
 
+    paths = argument_paths(exported.in_tree, weights)
     used, weak = {*exported.module_kept_var_idx}, {*data.weak_arguments(exported)}
     arguments = [
         _leaf_of_aval(path, aval, sharding, ("" if i in used else "not used", "weakly typed" if i in weak else ""))
         for i, (path, aval, sharding) in enumerate(
-            zip(_paths(exported.in_tree, True), exported.in_avals, exported._in_named_shardings, strict=False)
+            zip(paths, exported.in_avals, exported._in_named_shardings, strict=False)
         )
         if i < weights + MOST_VALUES
     ]
     results = [
         _leaf_of_aval(path, aval, sharding, ())
         for path, aval, sharding in zip(
-            _paths(exported.out_tree, False)[:MOST_VALUES],
+            result_paths(exported.out_tree)[:MOST_VALUES],
             exported.out_avals,
             exported._out_named_shardings,
             strict=False,
@@ -255,19 +257,3 @@ def _bytes(dtype: str, shape: tuple[str, ...]) -> int | None:
     if bits is None or not all(dim.isascii() and dim.isdecimal() for dim in shape):
         return None
     return (math.prod(map(int, shape)) * bits + 7) // 8
-
-
-def _paths(tree: Any, is_arguments: bool) -> list[str]:
-    """Where the leaves of a tree are, as in `Inspection`; by numbers if classes of its nodes do not say."""
-    import jax
-
-    try:
-        whole = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-        found = [path for path, _ in jax.tree_util.tree_flatten_with_path(whole)[0]]
-    except Exception:  # classes of the user, which get numbers in place of arrays
-        found = []
-    if len(found) != tree.num_leaves:
-        return [f"{'argument' if is_arguments else 'result'} {i}" for i in range(tree.num_leaves)]
-    if not is_arguments:
-        return [f"result{jax.tree_util.keystr(path)}" for path in found]
-    return [f"{('args', 'kwargs')[path[0].idx]}{jax.tree_util.keystr(path[1:])}" for path in found]

@@ -73,7 +73,7 @@ def _encoder_arguments(
         compatibility = data.compatibility_of(exported)
     if compatibility is None:
         return chain, jax.__version__, _TODAY, notes
-    reader, chain = retarget.for_choice(chain, compatibility)
+    reader, chain = retarget.for_choice(chain, compatibility, 0 if weights is None else len(weights[1]))
     return chain, jax.__version__, reader.form, notes
 
 
