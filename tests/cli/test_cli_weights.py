@@ -71,7 +71,8 @@ def test_diff(run: Any, saved: Path) -> None:
 
 def test_migrate(run: Any, saved: Path, tmp_path: Path) -> None:
     new = saved.with_name("new.jaxexp")
-    assert run("migrate", str(saved), str(new))[0] == 0
+    status, said, _ = run("migrate", str(saved), str(new))
+    assert (status, "weights: in model.safetensors, which stays beside it" in said) == (0, True)
     close(jaxexp.load(new).call(X), apply(params(), X))
     (tmp_path / "elsewhere").mkdir()
     status, _, error = run("migrate", str(saved), str(tmp_path / "elsewhere" / "new.jaxexp"))

@@ -186,7 +186,8 @@ class Weights(Mapping[str, Any]):
             files.check(self._types, self.other_names)
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
-        check_names(self._types, given)
+        arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
+        check_names(self._types, arrays, is_mapping=isinstance(values, Mapping))
         for name, type_ in self._types.items():
             array = given[name]
             if not is_array(array):

@@ -11,7 +11,7 @@ import click
 from jaxexp._artifact.words import counted
 from jaxexp._cli import completing, outputs
 from jaxexp._cli.inputs import Source, artifact
-from jaxexp._cli.page import Page
+from jaxexp._cli.page import Page, listed
 from jaxexp._errors import ExportError
 from jaxexp._native import Artifact
 
@@ -56,7 +56,15 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool)
     outputs.write(new, blob, force=force)
     page = Page()
     page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
+    if files := _weight_files(blob):
+        page.line(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
     page.write()
+
+
+def _weight_files(blob: bytearray) -> list[str]:
+    """The names of the files with the weights of an artifact."""
+    files, _, _ = Artifact(blob).weights() or ((), (), ())
+    return [name for name, _, _ in files]
 
 
 def _check_reader(to: str) -> None:
