@@ -108,9 +108,19 @@ def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
 
 
 def _weights(artifact: _native.Artifact) -> tuple[Weight, ...]:
-    files, tensors, _ = artifact.weights() or ([], [], [])
+    files, tensors, tied = artifact.weights() or ([], [], [])
+    others: dict[int, list[str]] = {}
+    for name, number in tied:
+        others.setdefault(number, []).append(name)
     return tuple(
-        Weight(name=name, file=files[file][0], bytes=size, digest=digest.hex()) for name, file, size, digest in tensors
+        Weight(
+            name=name,
+            file=files[file][0],
+            bytes=size,
+            digest=digest.hex(),
+            other_names=tuple(others.get(number, ())),
+        )
+        for number, (name, file, size, digest) in enumerate(tensors)
     )
 
 

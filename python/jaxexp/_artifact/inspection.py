@@ -54,12 +54,14 @@ class Weight:
         file: the name of the file.
         bytes: how many bytes it has.
         digest: the XXH3 digest of these bytes, as a hexadecimal number.
+        other_names: of a tied weight, the further places that it had in the pytree.
     """
 
     name: str
     file: str
     bytes: int
     digest: str
+    other_names: tuple[str, ...] = ()
 
 
 @public

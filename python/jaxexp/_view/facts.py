@@ -12,7 +12,7 @@ from jaxexp._artifact.inspect import shown_node
 from jaxexp._artifact.words import bytes_in_words, counted, cut
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._artifact.inspection import Inspection, Weight
     from jaxexp._function.data import ExportedData
     from jaxexp._native import Artifact
 
@@ -57,6 +57,7 @@ class Leaf:
         sharding: how it is divided, in words; None if that is not specified.
         placement: the same as data, where it is a NamedSharding.
         notes: what else there is to say.
+        digest: of its value, which a weight has.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Leaf:
     sharding: str | None
     placement: Placement | None
     notes: tuple[str, ...]
+    digest: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
         for value, raw in zip(found.results[:MOST_VALUES], described["results"], strict=False)
     ]
     weights = [
-        dataclasses.replace(leaf, path=cut(weight.name))
+        dataclasses.replace(leaf, path=cut(weight.name), notes=(*leaf.notes, *_ties(weight)), digest=cut(weight.digest))
         for leaf, weight in zip(in_leaves, found.weights[:MOST_VALUES], strict=False)
     ]
     return Facts(
@@ -198,6 +200,7 @@ def rows_of(found: Inspection) -> list[tuple[str, str]]:
         ("platforms", f"{', '.join(found.platforms[:50])}, for {counted(found.nr_devices, 'device')}"),
         ("written by", f"JAX {found.jax_version or found.writer}{by}"),
         ("size", bytes_in_words(found.total_bytes)),
+        ("weights", _weights(found)),
         ("module", f"{found.producer or 'no MLIR bytecode'}, dialects {', '.join(found.dialects[:50])}"),
         ("derivatives", f"VJPs up to order {found.vjp_order}" if found.vjp_order else "no VJP"),
         ("effects", ", ".join(effects) or "none"),
@@ -206,6 +209,22 @@ def rows_of(found: Inspection) -> list[tuple[str, str]]:
         ("metadata", ", ".join(metadata)),
         ("digest", found.module_digests[0] if found.module_digests else "none: damage may go unnoticed"),
     ]
+
+
+def _weights(found: Inspection) -> str:
+    if not found.weights:
+        return ""
+    names = list(dict.fromkeys(weight.file for weight in found.weights))
+    more = f" and {len(names) - _MOST_FILES:,} more" if len(names) > _MOST_FILES else ""
+    size = bytes_in_words(sum(weight.bytes for weight in found.weights))
+    return f"{counted(len(found.weights), 'array')}, {size}, in {', '.join(names[:_MOST_FILES])}{more}"
+
+
+_MOST_FILES = 4
+
+
+def _ties(weight: Weight) -> tuple[str, ...]:
+    return (cut(f"also {', '.join(weight.other_names)}"),) if weight.other_names else ()
 
 
 def _leaf(value: Any, raw: Any, donated: str, size: int | None) -> Leaf:

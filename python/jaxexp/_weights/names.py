@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import difflib
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -80,6 +81,20 @@ def check_names(
     error = WeightsError(missing[0], "an array of this name", found)
     error.file = file
     raise error
+
+
+def warn_of_unused(names: Sequence[str]) -> None:
+    """Warns of arrays in a model that are none of the weights: they have no effect, and perhaps it is another model."""
+    if names:
+        warnings.warn(
+            f"not used of the given arrays: {_listed(names)}. They are no weights of the function: they belong to "
+            "another model, or are part of the program. A mapping of arrays by the names of the weights may have more",
+            UserWarning,
+            stacklevel=_CALLER,
+        )
+
+
+_CALLER = 4  # of with_weights: behind it, Weights.with_values and warn_of_unused
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:
