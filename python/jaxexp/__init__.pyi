@@ -14,10 +14,12 @@ from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
 from ._compiled.executables import Executable as Executable
 from ._errors import DeserializationError as DeserializationError
+from ._errors import ExecutablesError as ExecutablesError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
 from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
+from ._errors import WeightsError as WeightsError
 from ._export.export import default_export_platform as default_export_platform
 from ._export.export import export as export
 from ._exported import Exported as Exported
@@ -42,6 +44,7 @@ from ._sources.releases import compatibility as compatibility
 from ._sources.releases import migrate as migrate
 from ._sources.verified import verify_many as verify_many
 from ._sources.verify import verify as verify
+from ._write.reader import TooOldReaderError as TooOldReaderError
 
 __version__: str
 
@@ -53,6 +56,7 @@ __all__ = [
     "DeserializationError",
     "DisabledSafetyCheck",
     "Executable",
+    "ExecutablesError",
     "ExportError",
     "Exported",
     "GenericNode",
@@ -63,7 +67,9 @@ __all__ = [
     "SerializationError",
     "Summary",
     "SymbolicScope",
+    "TooOldReaderError",
     "UnsupportedError",
+    "WeightsError",
     "compatibility",
     "compatibility_many",
     "default_export_platform",

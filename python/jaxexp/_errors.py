@@ -73,6 +73,7 @@ class ModuleError(DeserializationError, RuntimeError):
     """A module that is damaged, or not the one of the artifact. jaxlib's parser raises RuntimeErrors."""
 
 
+@public
 class WeightsError(DeserializationError):
     """Weights that are not what the program beside them needs, or a file of weights that cannot be read.
 
@@ -90,6 +91,7 @@ class WeightsError(DeserializationError):
         return f"cannot read the weights{file}: {where}expected {self.expected}, found {self.found}"
 
 
+@public
 class ExecutablesError(DeserializationError):
     """A file of executables that cannot be read.
 

@@ -166,7 +166,7 @@ class Exported(ExportedData):
         """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
 
         Args:
-            weights: as in `bind`.
+            weights: as in `bind`. A `UserWarning` names arrays of a pytree that are not used; files may have more.
 
         Raises:
             ExportError: the function has no weights.

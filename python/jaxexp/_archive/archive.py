@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from jaxexp._artifact.words import bytes_in_words, counted
-from jaxexp._errors import DeserializationError
+from jaxexp._artifact.words import bytes_in_words, counted, cut
+from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
 
@@ -238,12 +238,17 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return load.load(self._opened, self._names if names is None else names, workers, on_error, policy)
 
     def precompile(
-        self, names: Iterable[str] | None = None, *, into: str | os.PathLike[str], mesh_or_device: Any = None
+        self,
+        names: Iterable[str] | Mapping[str, tuple[Any, ...] | None] | None = None,
+        *,
+        into: str | os.PathLike[str],
+        mesh_or_device: Any = None,
     ) -> dict[str, tuple[Executable, ...]]:
         """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
 
         Args:
-            names: the members, each with constant shapes; None for all.
+            names: the members; None for all. Those with symbolic dimensions need arguments to be compiled for: pass a
+                dict with the tuple of arguments of each member, or None for one whose shapes are constant.
             into: the file, as in `Exported.precompile`.
             mesh_or_device: as in `Exported.precompile`.
 
@@ -259,8 +264,15 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         from jaxexp._compiled.file import GrowingFile
 
         file = GrowingFile(into)  # which reads its records once for all members
-        wanted = list(self._listed() if names is None else names)
-        return {name: self[name].load().precompile(into=file, mesh_or_device=mesh_or_device) for name in wanted}
+        given = names if isinstance(names, Mapping) else dict.fromkeys(self._listed() if names is None else names)
+        compiled: dict[str, tuple[Executable, ...]] = {}
+        for name, args in given.items():
+            handle = self[name]
+            function = handle.load()
+            if args is None:
+                _refuse_unknown_sizes(handle, function)
+            compiled[name] = function.precompile(args, into=file, mesh_or_device=mesh_or_device)
+        return compiled
 
     def verify(
         self,
@@ -342,6 +354,17 @@ def only(handle: Handle) -> Archive:
 def parts_of(archive: Archive) -> tuple[Opened, tuple[str, ...] | None]:
     """What is open, and the names of the members that are meant; None for all."""
     return archive._opened, archive._names
+
+
+def _refuse_unknown_sizes(handle: Handle, function: Exported) -> None:
+    """Refuses a member that needs arguments to be compiled for."""
+    dims = {str(dim): None for aval in function.in_avals for dim in aval.shape if not isinstance(dim, int)}
+    if dims:
+        raise ExportError(
+            f"precompiling {handle.label!r}: code is compiled for known sizes, but the function has the symbolic "
+            f"dimensions {cut(', '.join(dims))}. Pass a dict with the tuple of its arguments, "
+            f"precompile({{{handle.name!r}: args}}, into=...), and None for members without symbolic dimensions"
+        )
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -105,8 +105,12 @@ def archives(exported: jaxexp.Exported, path: Path) -> None:
 def errors(path: Path) -> str | None:
     try:
         jaxexp.load(path).serialize()
+    except (jaxexp.WeightsError, jaxexp.ExecutablesError) as error:
+        return error.path
     except (jaxexp.DeserializationError, jaxexp.PolicyError) as error:
         return error.file
+    except jaxexp.TooOldReaderError as error:
+        return str(error.since)
     except (jaxexp.SerializationError, jaxexp.UnsupportedError):
         return None
     except jaxexp.ExportError as error:

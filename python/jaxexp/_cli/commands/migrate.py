@@ -13,7 +13,7 @@ from jaxexp._bulk.work import Unusable
 from jaxexp._cli import completing, outputs, progress, spreading
 from jaxexp._cli.complaints import FAILED, complain, said
 from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, opened, split
-from jaxexp._cli.page import Page
+from jaxexp._cli.page import Page, listed
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._native import Artifact
@@ -70,6 +70,8 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool,
     outputs.write(new, blob, force=force)
     page = Page()
     page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
+    if files := _weight_files(blob):
+        page.line(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
     page.write()
     return 0
 
@@ -105,6 +107,12 @@ def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Sp
     for _, error in sorted(failed, key=lambda one: one[0]):
         complain(said(error))
     return FAILED if failed else 0
+
+
+def _weight_files(blob: bytearray) -> list[str]:
+    """The names of the files with the weights of an artifact."""
+    files, _, _ = Artifact(blob).weights() or ((), (), ())
+    return [name for name, _, _ in files]
 
 
 def _check_reader(to: str) -> None:
