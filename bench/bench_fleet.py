@@ -50,6 +50,18 @@ def _from_archive(library: ModuleType, path: Path) -> list[Any]:
     return loaded
 
 
+def _looked_at(library: ModuleType, path: Path) -> list[Any]:
+    loaded = _from_archive(library, path)
+    for exported in loaded:
+        vars(exported)
+    return loaded
+
+
+def _in_threads(library: ModuleType, path: Path, workers: int) -> list[Any]:
+    loaded: list[Any] = library.Archive.open(path).load_all(workers=workers)
+    return loaded
+
+
 def _from_files(library: ModuleType, folder: Path) -> list[Any]:
     return [library.deserialize(path.read_bytes()) for path in _sorted(folder)]
 
@@ -191,12 +203,15 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
     files = list(fleet.files(subject).values())
     path, folder, zipped = fleet.archive(subject), files[0].parent, fleet.zipped(subject)
     beside: Mapping[str, Callable[[], object]] = {
-        "load_many": lambda: subject.load_many(files),
-        "load": lambda: [subject.load(file) for file in files],
+        "opened": lambda: _from_archive(subject, path),
+        "1 worker": lambda: _in_threads(subject, path, 1),
+        "2 workers": lambda: _in_threads(subject, path, 2),
+        "load_many": lambda: list(map(vars, subject.load_many(files))),
+        "load": lambda: [vars(subject.load(file)) for file in files],
         "zipfile": lambda: _from_zip(oracle, zipped),
     }
     return Trial(
-        subject=Rival(lambda: _from_archive(subject, path)),
+        subject=Rival(lambda: _looked_at(subject, path)),
         oracle=Rival(lambda: _from_files(oracle, folder)),
         wrong=lambda: (
             _differences(fleet, _from_archive(subject, path), oracle)
@@ -210,7 +225,7 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
 def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     fleet = _fleet(program)
     folder = next(iter(fleet.files(subject).values())).parent
-    ours = partial(_in_a_new_process, _seconds_of, _from_archive, subject, fleet.archive(subject))
+    ours = partial(_in_a_new_process, _seconds_of, _looked_at, subject, fleet.archive(subject))
     theirs = partial(_in_a_new_process, _seconds_of, _from_files, oracle, folder)
     return Trial(
         subject=Reading(ours),
@@ -271,7 +286,13 @@ def _read(path: Path, threads: ThreadPoolExecutor, buffers: list[bytearray]) -> 
 
 
 def _memory_trial(
-    case: Case, program: Program, subject: ModuleType, oracle: ModuleType, ours: Callable[..., Any], theirs: Any
+    case: Case,
+    program: Program,
+    subject: ModuleType,
+    oracle: ModuleType,
+    ours: Callable[..., Any],
+    theirs: Any,
+    more: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Trial:
     fleet = _fleet(program)
     path, zipped = fleet.archive(subject), fleet.zipped(subject)
@@ -283,7 +304,11 @@ def _memory_trial(
         subject=growth("VmRSS", ours, subject, path),
         oracle=growth("VmRSS", theirs, oracle, zipped),
         wrong=lambda: _differences(fleet, _from_archive(subject, path), oracle, _SAMPLE),
-        beside={"private": growth("RssAnon", ours, subject, path), "mapped": growth("RssFile", ours, subject, path)},
+        beside={
+            "private": growth("RssAnon", ours, subject, path),
+            "mapped": growth("RssFile", ours, subject, path),
+            **{name: growth("VmRSS", way, subject, path) for name, way in (more or {}).items()},
+        },
     )
 
 
@@ -312,7 +337,8 @@ QUESTIONS = (
     ),
     Question(
         "load all",
-        "Loading all functions of a fleet, with all metadata decoded: `Archive.open(path).load_all()`, against a loop "
+        "Loading all functions of a fleet, and looking at the fields of each, so that all metadata is decoded: "
+        "`Archive.open(path).load_all()` and `vars`, against a loop "
         "that reads each file and calls `jax.export.deserialize`. Both read files of the subject, from the page cache. "
         "Every function is compared with what jax.export loads from its own file. The versions are those of 200 "
         "functions (10 functions in the fleet of 100) and differ only in baked constants. No two distinct functions "
@@ -320,8 +346,11 @@ QUESTIONS = (
         "common.",
         _load_trial,
         beside={
-            "load_many": "`load_many` of the subject over the files",
-            "load": "a loop of `load` over the files",
+            "opened": "the subject, and nobody looks at a field",
+            "1 worker": "the same in one thread, with `load_all(workers=1)`",
+            "2 workers": "the same in two threads",
+            "load_many": "`load_many` of the subject over the files, and a look at the fields",
+            "load": "a loop of `load` over the files, and a look at the fields",
             "zipfile": "`jax.export.deserialize` of each member of a `zipfile.ZipFile`",
         },
         applies=_is_fleet,
@@ -357,10 +386,10 @@ QUESTIONS = (
     ),
     Question(
         "memory of all",
-        "The same, after all functions are loaded and none is called: `load_all`, against `jax.export.deserialize` "
-        f"over a `zipfile.ZipFile`. {_NOT_WARM}",
-        partial(_memory_trial, ours=_from_archive, theirs=_from_zip),
-        beside=_MEMORY,
+        "The same, after all functions are loaded and their fields looked at, and none is called: `load_all` and "
+        f"`vars`, against `jax.export.deserialize` over a `zipfile.ZipFile`. {_NOT_WARM}",
+        partial(_memory_trial, ours=_looked_at, theirs=_from_zip, more={"opened": _from_archive}),
+        beside={**_MEMORY, "opened": "the subject's memory, where nobody looks at a field"},
         applies=_is_fleet,
         unit="byte",
         quick=False,

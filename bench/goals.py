@@ -115,7 +115,6 @@ _FASTER = {
         "2,000 parameters": 100,
         "2,000 sharded": 150,
         "2,000 distinct shapes": 40,
-        "50 symbolic": 40,
         "VJP order 3": 40,
     },
 }
@@ -125,6 +124,18 @@ _ANONYMOUS = "anonymous memory of that"
 _FLEETS = ("10,000 versions", "10,000 distinct")
 
 GOALS = (
+    *(
+        Goal(
+            f"deserialize, {case}, opened: times faster than jax.export, before somebody looks at the fields",
+            "deserialize",
+            (case,),
+            faster_with("opened"),
+            limit,
+            True,
+            times,
+        )
+        for case, limit in (("tiny", 60), ("50 symbolic", 40))
+    ),
     *(_times_faster(question, case, limit) for question, limits in _FASTER.items() for case, limit in limits.items()),
     *(
         Goal(
@@ -276,6 +287,18 @@ GOALS = (
         _times_faster(question, case, limit, f"{question}, {case}: times faster than jax.export over files")
         for question in ("load all", "load all, first")
         for case, limit in zip(_FLEETS, (150, 40), strict=True)
+    ),
+    *(
+        Goal(
+            f"load all, {case}, opened: times faster with 2 workers than with 1",
+            "load all",
+            (case,),
+            lambda cell: over(cell.median("1 worker"), cell.median("2 workers")),
+            1.6,
+            True,
+            times,
+        )
+        for case in _FLEETS[1:]
     ),
     *(
         Goal(

@@ -20,6 +20,7 @@ _HOMES = {
     "DeserializationError": "_errors",
     "DisabledSafetyCheck": "_function.safety_check",
     "Executable": "_compiled.executables",
+    "ExecutablesError": "_errors",
     "ExportError": "_errors",
     "Exported": "_exported",
     "GenericNode": "_codec.generic_node",
@@ -30,8 +31,11 @@ _HOMES = {
     "SerializationError": "_errors",
     "Summary": "_archive.summary",
     "SymbolicScope": "_jax",
+    "TooOldReaderError": "_write.reader",
     "UnsupportedError": "_errors",
+    "WeightsError": "_errors",
     "compatibility": "_sources.releases",
+    "compatibility_many": "_sources.described",
     "default_export_platform": "_export.export",
     "deserialize": "_read.load",
     "export": "_export.export",
@@ -43,6 +47,7 @@ _HOMES = {
     "maximum_supported_calling_convention_version": "_function.convention:NEWEST_VERSION",
     "maximum_supported_serialization_version": "_function.convention:NEWEST_VERSION",  # its name before 2024
     "migrate": "_sources.releases",
+    "migrate_many": "_sources.migrated",
     "minimum_supported_calling_convention_version": "_function.convention:OLDEST_VERSION",
     "minimum_supported_serialization_version": "_function.convention:OLDEST_VERSION",  # its name before 2024
     "prefetch": "_call.prefetch",
@@ -53,6 +58,7 @@ _HOMES = {
     "symbolic_shape": "_jax",
     "uninstall": "_compat.install",
     "verify": "_sources.verify",
+    "verify_many": "_sources.verified",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  # it is written out in the stub

@@ -14,10 +14,12 @@ from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
 from ._compiled.executables import Executable as Executable
 from ._errors import DeserializationError as DeserializationError
+from ._errors import ExecutablesError as ExecutablesError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
 from ._errors import SerializationError as SerializationError
 from ._errors import UnsupportedError as UnsupportedError
+from ._errors import WeightsError as WeightsError
 from ._export.export import default_export_platform as default_export_platform
 from ._export.export import export as export
 from ._exported import Exported as Exported
@@ -34,11 +36,15 @@ from ._jax import symbolic_shape as symbolic_shape
 from ._read.load import deserialize as deserialize
 from ._read.many import load_many as load_many
 from ._read.policy import Policy as Policy
+from ._sources.described import compatibility_many as compatibility_many
 from ._sources.inspect import inspect as inspect
 from ._sources.load import load as load
+from ._sources.migrated import migrate_many as migrate_many
 from ._sources.releases import compatibility as compatibility
 from ._sources.releases import migrate as migrate
+from ._sources.verified import verify_many as verify_many
 from ._sources.verify import verify as verify
+from ._write.reader import TooOldReaderError as TooOldReaderError
 
 __version__: str
 
@@ -50,6 +56,7 @@ __all__ = [
     "DeserializationError",
     "DisabledSafetyCheck",
     "Executable",
+    "ExecutablesError",
     "ExportError",
     "Exported",
     "GenericNode",
@@ -60,8 +67,11 @@ __all__ = [
     "SerializationError",
     "Summary",
     "SymbolicScope",
+    "TooOldReaderError",
     "UnsupportedError",
+    "WeightsError",
     "compatibility",
+    "compatibility_many",
     "default_export_platform",
     "deserialize",
     "export",
@@ -73,6 +83,7 @@ __all__ = [
     "maximum_supported_calling_convention_version",
     "maximum_supported_serialization_version",
     "migrate",
+    "migrate_many",
     "minimum_supported_calling_convention_version",
     "minimum_supported_serialization_version",
     "prefetch",
@@ -83,4 +94,5 @@ __all__ = [
     "symbolic_shape",
     "uninstall",
     "verify",
+    "verify_many",
 ]

@@ -73,6 +73,7 @@ class ModuleError(DeserializationError, RuntimeError):
     """A module that is damaged, or not the one of the artifact. jaxlib's parser raises RuntimeErrors."""
 
 
+@public
 class WeightsError(DeserializationError):
     """Weights that are not what the program beside them needs, or a file of weights that cannot be read.
 
@@ -90,6 +91,7 @@ class WeightsError(DeserializationError):
         return f"cannot read the weights{file}: {where}expected {self.expected}, found {self.found}"
 
 
+@public
 class ExecutablesError(DeserializationError):
     """A file of executables that cannot be read.
 
@@ -106,12 +108,35 @@ class ExecutablesError(DeserializationError):
         return f"cannot read the executables{file}: {where}expected {self.expected}, found {self.found}"
 
 
+class JournalError(DeserializationError):
+    """A journal that no pass left, or not the one that is to go on.
+
+    Attributes:
+        path: where in the journal; empty for the whole file.
+        expected: what is needed.
+        found: what is there.
+        file: the journal.
+    """
+
+    def __str__(self) -> str:
+        where = f"at {self.path}: " if self.path else ""
+        return f"cannot go on with the journal {self.file!r}: {where}expected {self.expected}, found {self.found}"
+
+
+class FatalArtifactError(DeserializationError):
+    """An artifact of which every worker died that read it."""
+
+
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
 
 
 class UnsupportedModuleError(UnsupportedArtifactError, RuntimeError):
     """A module that the installed jaxlib does not know how to read."""
+
+
+class WorkerError(ExportError):
+    """Workers of an executor that cannot run jaxexp, or not the same releases as the process that sent them work."""
 
 
 @public

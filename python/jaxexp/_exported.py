@@ -130,7 +130,7 @@ class Exported(ExportedData):
         """The code for this function in the file that `load` was given as `executables`: what it was compiled for, and
         whether calls use it or why not.
         """
-        return () if (found := self.__dict__.get("_executables")) is None else found.listed(self)
+        return () if (found := data.attributes_of(self).get("_executables")) is None else found.listed(self)
 
     @property
     def unbound(self) -> Exported:
@@ -166,7 +166,7 @@ class Exported(ExportedData):
         """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
 
         Args:
-            weights: as in `bind`.
+            weights: as in `bind`. A `UserWarning` names arrays of a pytree that are not used; files may have more.
 
         Raises:
             ExportError: the function has no weights.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import pickle
 import re
 import secrets
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 import jaxexp
 from jaxexp import Archive, DeserializationError
 from kit.archives import blob, plain
+from kit.served import serving
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("s3fs")
@@ -58,55 +57,16 @@ def data(members: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) ->
     return path.read_bytes()
 
 
-class Served(http.server.BaseHTTPRequestHandler):
-    """Serves `server.data` by ranges, and keeps what was asked for in `server.requests`."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_HEAD(self) -> None:
-        self.answer(b"")
-
-    def do_GET(self) -> None:
-        self.answer(self.server.data)  # type: ignore[attr-defined]
-
-    def answer(self, body: bytes) -> None:
-        whole: bytes = self.server.data  # type: ignore[attr-defined]
-        if not self.path.endswith("/fleet.zip"):
-            self.send_error(404)
-            return
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if asked and body:
-            first, last = int(asked[1]), min(int(asked[2]), len(whole) - 1)
-            body = whole[first : last + 1]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(whole)}")
-            self.send_header("Content-Length", str(len(body)))
-        else:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(whole)))
-        self.send_header("Accept-Ranges", "bytes")
-        self.end_headers()
-        self.server.requests.append((self.command, len(body)))  # type: ignore[attr-defined]
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None: ...
-
-
 @pytest.fixture
 def server(data: bytes) -> Iterator[Any]:
-    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Served)
-    server.data, server.requests = data, []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(data) as server:
+        yield server
 
 
 @pytest.fixture
 def http_url(server: Any) -> str:
-    return f"http://127.0.0.1:{server.server_port}/fleet.zip"
+    found: str = server.url
+    return found
 
 
 @pytest.fixture

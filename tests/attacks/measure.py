@@ -40,8 +40,10 @@ def read(blob: bytes) -> str:
     """The error of reading a file and all of its VJPs; empty where there is none."""
     try:
         exported = jaxexp.deserialize(blob)
+        vars(exported)  # its fields are decoded for this
         while exported.has_vjp():
             exported = exported.vjp()
+            vars(exported)
     except jaxexp.DeserializationError as error:
         return str(error)
     return ""

@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 
 import jaxexp
+from jaxexp._cli import start
 from jaxexp._errors import WeightsError
 from kit.weighted import X, close
 
@@ -78,3 +79,19 @@ def test_traced_values_cannot_be_compared() -> None:
         jax.jit(lambda given: model.with_weights(given).call(X))(tied(1))
     result = jax.jit(lambda w: model.with_weights({"embed": w, "head": w}).call(X))(tied(1)["embed"])
     close(result, apply(tied(1), X))
+
+
+def test_inspection_and_view_show_ties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.jaxexp"
+    exported(tied()).save(path)
+    (weight,) = jaxexp.inspect(path).weights
+    assert (weight.name, weight.other_names) == ("embed", ("head",))
+    assert start.main(["inspect", "--all", str(path)]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  embed ")]
+    assert row.endswith(" head")
+    exported(tied(1)).save(tmp_path / "other.jaxexp")
+    page = tmp_path / "page.html"
+    assert start.main(["view", str(path), str(tmp_path / "other.jaxexp"), "-o", str(page)]) == 0
+    text = page.read_text()
+    for part in ("also head", ">1 array, 4.1 kB, in model.safetensors<", 'class="leaf changed"'):
+        assert part in text

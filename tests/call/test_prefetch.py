@@ -148,10 +148,10 @@ def test_every_case_that_runs_here(count: Count) -> None:
 def test_symbolic_dimensions(count: Count) -> None:
     spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 4"), np.float32)
     function = loaded(jax.jit(lambda x, *, scale: x * scale), spec, scale=jax.ShapeDtypeStruct((), np.float32))
-    with pytest.raises(
-        jaxexp.ExportError, match=r"argument 0 has the symbolic shape \(b, 4\).*Pass \(function, args\)"
-    ):
+    with pytest.raises(jaxexp.ExportError, match=r"args\[0\] has the symbolic shape \(b, 4\).*Pass \(function, args\)"):
         jaxexp.prefetch([function])
+    with pytest.raises(jaxexp.ExportError, match=r"^precompiling .*args\[0\] has .*precompile\(args, into=\.\.\.\)"):
+        function.precompile(into="never")
     sizes = [(function, (jax.ShapeDtypeStruct((n, 4), np.float32),), {"scale": np.float32(1)}) for n in (1, 2, 8)]
     count.clear()
     jaxexp.prefetch(sizes)

@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import inputs
-from jaxexp._cli.commands import migrate
+from jaxexp._cli.commands import compat, migrate
 from kit.command_line import started
 from kit.places import ROOT
 
@@ -132,7 +132,8 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
         ["compat", "--reader", "7.7", scores],
         ["compat", "--reader", "max", scores],
         ["migrate", "--to", "yesterday", scores, tmp_path / "new"],
-        ["migrate", f"{fleet}::*", tmp_path / "new"],
+        ["migrate", "--inputs", damaged / "text", f"{fleet}::*", tmp_path / "new"],
+        ["migrate", "--workers", "2", scores, tmp_path / "new"],
         ["pack", tmp_path / "a.zip"],
         ["pack", tmp_path / "a.zip", scores, "-m", "nothing"],
         ["archive", "nothing"],
@@ -210,10 +211,11 @@ def test_an_unexpected_error(monkeypatch, folder, run) -> None:
 
 
 def test_interrupted(monkeypatch, folder, run) -> None:
-    def interrupt(text, **options):
+    def interrupt(*_, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inputs, "artifacts", interrupt)
+    monkeypatch.setattr(compat, "places", interrupt)
     for command in ("inspect", "compat", "bench"):
         assert run(command, folder / "scores.jaxexp") == (130, "", "jaxexp: interrupted\n")
 

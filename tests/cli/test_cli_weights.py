@@ -34,7 +34,7 @@ def test_inspect(run: Any, saved: Path) -> None:
     assert "7, 13,696 bytes, in model.safetensors" in str(found)
     _, shown, _ = run("inspect", str(saved))
     assert "7, 13,696 bytes, in model.safetensors" in shown
-    assert "args[0]" not in shown  # they are listed as weights
+    assert shown.count("args[") == shown.count("args[0]   float32[4,32]") == 1  # what a call takes
     (row,) = [line for line in shown.splitlines() if line.strip().startswith("layers/0/w")]
     assert "float32[32,32]" in row
     assert "29.9%" in row
@@ -71,7 +71,8 @@ def test_diff(run: Any, saved: Path) -> None:
 
 def test_migrate(run: Any, saved: Path, tmp_path: Path) -> None:
     new = saved.with_name("new.jaxexp")
-    assert run("migrate", str(saved), str(new))[0] == 0
+    status, said, _ = run("migrate", str(saved), str(new))
+    assert (status, "weights: in model.safetensors, which stays beside it" in said) == (0, True)
     close(jaxexp.load(new).call(X), apply(params(), X))
     (tmp_path / "elsewhere").mkdir()
     status, _, error = run("migrate", str(saved), str(tmp_path / "elsewhere" / "new.jaxexp"))

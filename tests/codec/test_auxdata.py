@@ -24,10 +24,12 @@ from kit.library_nodes import (
     MISSING,
     PLAIN,
     Color,
+    Config,
     Flag,
     Layer,
     Node,
     Pair,
+    Settings,
     described,
     written,
 )
@@ -43,7 +45,7 @@ DATA = [
     slice(1, None, 2), range(3), ..., np.dtype("float32"), jnp.dtype("bfloat16"), np.float32(1.5),
     np.asarray(2, jnp.bfloat16)[()], np.bool_(True), np.arange(6).reshape(2, 3), int, list, type(None), np.float32,
     jnp.float32, jnp.bfloat16, Pair, Node, Color.red, Pair(1, ("x",)), MISSING, collections.OrderedDict,
-    {"deep": [({"x": (1.0,)},)]},
+    {"deep": [({"x": (1.0,)},)]}, Config((1, 2)), Settings(config=Config(), more=[{"array": (1, ("a", "b"))}]),
 ]  # fmt: skip
 
 
@@ -158,8 +160,8 @@ def test_names_run_nothing(monkeypatch: Any) -> None:
     ):  # fmt: skip
         for kind in ("namedtuple", "registered"):
             assert library_nodes.node_data(Description(described(name, kind=kind))) is None, name
-        for tag in (["type"], ["constant"], ["enum"]):
-            value = [*tag, *name.split(":"), *(["x"] if tag == ["enum"] else [])]
+        for tag in (["type"], ["constant"], ["enum"], ["dataclass"]):
+            value = [*tag, *name.split(":"), *{"enum": ["x"], "dataclass": [["x"], 1]}.get(tag[0], [])]
             if not (tag == ["constant"] and name.endswith("MISSING")):
                 with pytest.raises(auxdata.NotDataError):
                     auxdata.from_json(value)

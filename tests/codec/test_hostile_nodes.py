@@ -54,6 +54,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a slice of two": (described("a:B", kind="registered", data=["slice", 1, 2]), "parts"),
     "a dict of no pairs": (described("a:B", kind="registered", data=["dict", [1]]), "pairs"),
     "a namedtuple that is short": (described("a:B", kind="registered", data=["namedtuple", "a", "B", ["x"]]), "fields"),
+    "a dataclass that is long": (described("a:B", kind="registered", data=["dataclass", "a", "B", [], 1]), "fields"),
     "an array of a negative size": (described("a:B", kind="registered", data=["array", "u1", [-1], ""]), "shape"),
     "deep data": (described("a:B", kind="registered").replace(b"null", b'["list",' * 65 + b"1" + b"]" * 65), "levels"),
     "very deep JSON": (b"[" * 200_000, "no description|levels"),
@@ -96,7 +97,9 @@ def test_hostile_descriptions(name: str) -> None:
         ["array", "u1", [2], "00"], ["array", "object", [1], "00"], ["scalar", "u1", ""], ["set", ["list"]],
         ["dict", [["list"], 1]], ["range", "a", 1, 1], ["range", 0, 1, 0], ["slice", 1, 2, ["opaque", "a", "b"]],
         ["opaque", "function", "os.system"], ["type", "os", "system"], ["constant", "jax.numpy", "pi"],
-        ["namedtuple", "os", "stat_result", ["x"], 1], ["enum", "re", "RegexFlag", "nothing"],
+        ["namedtuple", "os", "stat_result", ["x"], 1],
+        ["dataclass", KIT, "Config", ["rate", "sizes", "color"], 1, 2, 3],
+        ["dataclass", KIT, "Layer", ["weight", "bias", "units"], 1, 2, 3], ["enum", "re", "RegexFlag", "nothing"],
     ],
     ids=str,
 )  # fmt: skip

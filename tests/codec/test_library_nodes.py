@@ -123,6 +123,15 @@ def test_strict_names_all_types_and_how_to_register_them() -> None:
     assert "Local" not in str(error.value)
 
 
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+def test_strict_refuses_keys_that_are_not_strings(kind: Any) -> None:
+    exported = jaxexp.export(jax.jit(lambda t: t[1]))(kind({1: arr(1)}))
+    with pytest.raises(jaxexp.SerializationError, match=r"with strict=True: .* keys that are not strings") as error:
+        exported.serialize(strict=True)
+    assert isinstance(error.value, TypeError)
+    exported.serialize()
+
+
 def test_a_tuple_with_other_values_than_fields() -> None:
     class Odd(tuple[Any, ...]):
         _fields = ("one", "two")

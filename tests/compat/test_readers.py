@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,31 @@ def test_nodes_that_nobody_registered_have_the_names_of_their_classes() -> None:
     assert slogdet in str(report)
     mixed = jaxexp.export(jax.jit(lambda d: jnp.linalg.slogdet(d[1])))({1: np.eye(2, dtype=np.float32)})
     assert jaxexp.compatibility(mixed.serialize()).custom_nodes == tuple(sorted(("jaxexp.dict", slogdet)))
+
+
+def test_plain_jax_export_does_not_read_nodes_of_jaxexp(tmp_path: Path) -> None:
+    """Asked in a process without jaxexp, too."""
+    eye = np.eye(2, dtype=np.float32)
+    artifacts = {
+        "SlogdetResult": jaxexp.export(jax.jit(jnp.linalg.slogdet))(eye).serialize(),
+        "jaxexp.dict": jaxexp.export(jax.jit(lambda d: d[1]))({1: eye}).serialize(),
+    }
+    script = "import sys, jax.export as e; e.deserialize(bytearray(open(sys.argv[1], 'rb').read()))"
+    for name, blob in artifacts.items():
+        report = jaxexp.compatibility(blob)
+        assert report.readers == ()
+        assert not report.readable_by(INSTALLED)
+        assert report.jax_export_refuses is not None
+        assert "only if jaxexp is imported: " in report.jax_export_refuses
+        assert report.jax_export_refuses.endswith(name)
+        assert report.unreadable_here is None
+        assert report.promised_until is None
+        assert any(r.last == "0.10.1" and "only jaxexp reads" in r.reason for r in report.refusals)
+        assert "loaded by     no release of JAX" in str(report)
+        path = tmp_path / name
+        path.write_bytes(blob)
+        run = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
+        assert "unregistered type" in run.stderr
 
 
 def test_without_the_node_type() -> None:

@@ -43,6 +43,21 @@ def test_some_members_only(archive: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none.exe").exists()
 
 
+def test_members_with_symbolic_dimensions(archive: Path, tmp_path: Path) -> None:
+    (batch,) = jaxexp.symbolic_shape("batch")
+    with jaxexp.Archive.append(archive) as writer:
+        writer.add("any", jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((batch, 2), np.float32)))
+    exe = tmp_path / "fleet.exe"
+    with jaxexp.Archive.open(archive) as opened:
+        with pytest.raises(jaxexp.ExportError, match=r"fleet\.zip::any'.*symbolic dimensions batch.*\{'any': args\}"):
+            opened.precompile(into=exe)
+        sizes = {"any": (jax.ShapeDtypeStruct((3, 2), np.float32),), "double": None}
+        assert list(opened.precompile(sizes, into=exe)) == ["any", "double"]
+        function = opened["any"].load(executables=exe)
+        np.testing.assert_array_equal(function.call(np.ones((3, 2), np.float32)), np.full((3, 2), 2))
+        assert sum(one.used for one in function.executables) == 1
+
+
 def test_never_with_a_policy(archive: Path, tmp_path: Path) -> None:
     with jaxexp.Archive.open(archive) as opened, pytest.raises(jaxexp.ExportError, match="native code"):
         opened["double"].load(policy=jaxexp.Policy(), executables=tmp_path / "missing")

@@ -45,9 +45,10 @@ def artifact(name: str) -> bytes:
 
 
 def read_everything(blob: bytes) -> jaxexp.Exported:
-    """Reads an artifact and each module in it, which is when the modules' digests are looked at."""
+    """Reads an artifact, its fields, and each module in it, which is when the modules' digests are looked at."""
     exported = function = jaxexp.deserialize(blob)
     while True:
+        assert vars(function)
         assert isinstance(function.mlir_module_serialized, bytes)
         if not function.has_vjp():
             return exported

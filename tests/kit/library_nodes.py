@@ -25,6 +25,24 @@ class Color(enum.Enum):
     red = 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """How a model is made: what `__init__` of its instances would do is not done when an artifact is read."""
+
+    sizes: tuple[int, ...] = (3,)
+    rate: float = 0.5
+    color: Color = Color.red
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", (*self.sizes, len(self.sizes)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    config: Config
+    more: Any = None
+
+
 class Flag(enum.Flag):
     one = 1
     two = 2

@@ -4,9 +4,11 @@
 #include "bindings/artifact/library_nodes.h"
 #include "bindings/artifact/weights.h"
 #include "bindings/base/digest.h"
+#include "bindings/base/owned.h"
 #include "bindings/base/room.h"
 #include "bindings/base/text.h"
 #include "bindings/codec/decoder.h"
+#include "bindings/codec/symbolic.h"
 #include "wire/artifact/fetch.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/generation.h"
@@ -53,18 +55,54 @@ Artifact::Artifact(std::shared_ptr<const Source> source)
 Artifact::Artifact(nb::handle buffer, nb::handle modules) : Artifact(std::make_shared<const Source>(buffer, modules)) {}
 
 nb::dict Artifact::decode() const {
-  bool shareable = false;
-  return decode_shared(shareable);
+  nb::dict fields;
+  complete(fields);
+  return fields;
 }
 
-nb::dict Artifact::decode_shared(bool& shareable) const {
+void Artifact::complete(const nb::dict& attributes) const {
+  const Decoded& decoded = decode_once();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(decoded.names.ptr()); ++i) {
+    PyObject *const name = PyTuple_GET_ITEM(decoded.names.ptr(), i), *const value =
+                                                                         PyTuple_GET_ITEM(decoded.values.ptr(), i);
+    if (!PyDict_SetDefault(attributes.ptr(), name, value)) throw nb::python_error();
+  }
+}
+
+const Artifact::Decoded& Artifact::decode_once() const {
+  if (!decoded_) decoded_ = std::make_shared<Decoded>();
+  Decoded& decoded = *decoded_;
+  if (decoded.values.is_valid()) return decoded;
   const std::shared_ptr<const JaxRefs> refs = jax_refs();
   const std::string path = wire::path_in_chain(order_);
   const wire::Trailer* const trailer = source_->opened->trailer() ? &*source_->opened->trailer() : nullptr;
   Decoder decoder(*refs, *exported_, source_->bytes, path, trailer, order_);
-  nb::dict fields = decoder.exported();
-  shareable = decoder.is_shareable();
-  return fields;
+  const nb::dict fields = decoder.exported();
+  const nb::object values = owned(PyDict_Values(fields.ptr()));
+  const nb::object names = refs->names_of(fields);
+  // Decoding calls Python, so another thread may have been faster. All see what the first one made.
+  if (!decoded.values.is_valid()) decoded = {names, owned(PyList_AsTuple(values.ptr())), decoder.is_shareable()};
+  return decoded;
+}
+
+void Artifact::prepare(const std::optional<Later>& asked) const {
+  if (is_decoded()) return;
+  const auto can_wait = [&] {
+    if (!source_->buffer->is_constant()) return false;
+    const Later later = asked ? *asked : this->later();
+    const std::shared_ptr<const JaxRefs> refs = jax_refs();
+    if (!later.may_wait || !refs->tree_state_known || (later.is_symbolic && !Symbolic::of(*refs).is_known()))
+      return false;
+    if (!decoded_) decoded_ = std::make_shared<Decoded>();
+    decoded_->is_shareable = !later.is_symbolic;
+    return true;
+  };
+  if (!can_wait()) decode_once();
+}
+
+Later Artifact::later() const {
+  const auto& trailer = source_->opened->trailer();
+  return bindings::later(*exported_, trailer ? &*trailer : nullptr, source_->bytes.size());
 }
 
 nb::object Artifact::module() const {

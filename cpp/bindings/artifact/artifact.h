@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/base/buffer.h"
+#include "bindings/codec/later.h"
 #include "exported_generated.h"
 #include "wire/artifact/opened.h"
 
@@ -23,7 +24,13 @@ class Artifact {
   /// Verifies all of it, VJPs included. Where there are modules (buffers), the buffer is an image without them.
   explicit Artifact(nb::handle buffer, nb::handle modules = nb::handle());
 
+  /// The fields of the Exported, the same objects each time: those that the first call makes.
   nb::dict decode() const;
+  /// Adds the fields that are not there to an Exported's attributes.
+  void complete(const nb::dict& attributes) const;
+  bool is_decoded() const { return decoded_ && decoded_->values.is_valid(); }
+  /// Decodes now what might be refused, or changed, later on. `asked` is what `later` says where that is known already.
+  void prepare(const std::optional<Later>& asked = std::nullopt) const;
   nb::object module() const;
   /// The first call compares them with the trailer's digest.
   std::span<const std::uint8_t> module_bytes() const;
@@ -33,6 +40,7 @@ class Artifact {
   std::size_t module_size() const;
   void check_module(const wire::Digest& found) const;
   std::optional<Artifact> vjp() const;
+  bool has_vjp() const { return exported_->vjp() != nullptr; }
   /// How many bytes the artifact has, with its modules; those of the buffer where no trailer says where it ends.
   std::size_t size() const;
 
@@ -85,17 +93,28 @@ class Artifact {
   /// For a source that is complete. Throws std::bad_alloc or python_error where Python may not get another artifact.
   explicit Artifact(std::shared_ptr<const Source> source);
 
-  /// The fields of the Exported; sets `shareable` to whether all artifacts of the same metadata and weak types may
-  /// share these objects.
-  nb::dict decode_shared(bool& shareable) const;
+  /// What was made of the metadata, if it was.
+  struct Decoded {
+    nb::object names, values;  // of the fields: two tuples, which are smaller than a dict
+    /// Whether all artifacts of the same metadata and weak types may share these objects. Known when they are made, or
+    /// before where `later` says that they may wait.
+    bool is_shareable = false;
+  };
+  /// For artifacts that are prepared. Those of the same metadata and weak types take what another one has, so that what
+  /// is made for one of them is there for all.
+  const std::shared_ptr<Decoded>& decoded() const { return decoded_; }
+  void share(std::shared_ptr<Decoded> decoded) { decoded_ = std::move(decoded); }
 
  private:
+  Later later() const;
+  const Decoded& decode_once() const;
   Artifact(std::shared_ptr<const Source> source, const wire::schema::Exported& exported, std::size_t order)
       : source_(std::move(source)), exported_(&exported), order_(order) {}
 
   std::shared_ptr<const Source> source_;
   const wire::schema::Exported* exported_;
   std::size_t order_;  // how many VJPs deep
+  mutable std::shared_ptr<Decoded> decoded_;
 };
 
 }  // namespace jaxexp::bindings

@@ -15,6 +15,7 @@
 #include "bindings/artifact/apart.h"
 #include "bindings/artifact/artifact.h"
 #include "bindings/artifact/encode.h"
+#include "bindings/artifact/functions.h"
 #include "bindings/artifact/weights.h"
 #include "bindings/codec/form.h"
 #include "wire/artifact/trailer.h"
@@ -62,8 +63,17 @@ void define_class(nb::module_& m) {
            nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
                    "modules: collections.abc.Sequence[typing_extensions.Buffer] = ()) -> None"),
            "Where there are modules, the buffer is what `cut` left of an artifact: one for each function.")
-      .def("decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
-           "The fields of the Exported, except its module.")
+      .def(
+          "decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
+          "The fields of the Exported, except its module. The first call makes them; they are the same objects each time.")
+      .def("complete", &Artifact::complete, "attributes"_a,
+           nb::sig("def complete(self, attributes: dict[str, typing.Any]) -> None"),
+           "Adds what `decode` returns, except where there is something.")
+      .def(
+          "prepare", [](const Artifact& artifact) { artifact.prepare(); },
+          "Decodes it now where that might fail later: where Python has the last word on something in it, or its "
+          "buffer may change.")
+      .def_prop_ro("is_decoded", &Artifact::is_decoded, "Whether its fields are made.")
       .def("module", &Artifact::module, nb::sig("def module(self) -> memoryview"),
            "The bytes of the StableHLO module: a read-only view into the buffer.")
       .def("unchecked_module", &Artifact::unchecked_module, nb::sig("def unchecked_module(self) -> memoryview"),
@@ -123,11 +133,19 @@ void define_apart(nb::module_& m) {
       .def("digest", &digest_of_parts, nb::sig("def digest(self) -> bytes"), "Of all parts so far.");
 }
 
+void define_functions(nb::module_& m) {
+  nb::class_<Functions>(m, "Functions", "What makes functions of artifacts.")
+      .def(nb::init<nb::handle>(), "makes"_a, nb::sig("def __init__(self, makes: object) -> None"))
+      .def("function", &Functions::function, "artifact"_a,
+           nb::sig("def function(self, artifact: Artifact) -> typing.Any"), "That of an artifact that is prepared.");
+}
+
 }  // namespace
 
 void define_artifact(nb::module_& m) {
   define_encoding(m);
   define_class(m);
+  define_functions(m);
   define_apart(m);
   m.def("dtype_name", &wire::dtype_name, "kind"_a, "What JAX calls a dtype, by its number in an artifact.");
 }

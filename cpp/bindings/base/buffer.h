@@ -46,6 +46,13 @@ class Buffer {
     return {static_cast<const std::uint8_t*>(info_.buf), static_cast<std::size_t>(info_.len)};
   }
   bool writable() const { return !info_.readonly; }
+  /// Whether nobody can change the bytes: those of `bytes`, and of files as they were read. Other owners of read-only
+  /// buffers may: a mapped file is what others write to it.
+  bool is_constant() const {
+    nb::handle owner = info_.obj;
+    if (PyMemoryView_Check(owner.ptr())) owner = PyMemoryView_GET_BASE(owner.ptr());
+    return owner.is_valid() && (PyBytes_CheckExact(owner.ptr()) || file_of(owner) != nullptr);
+  }
 
   /// A read-only memoryview of a part of bytes(), without a copy.
   nb::object part(std::span<const std::uint8_t> bytes) const {

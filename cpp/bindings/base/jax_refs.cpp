@@ -39,6 +39,13 @@ JaxRefs::JaxRefs(nb::handle jax)
   }
 }
 
+nb::object JaxRefs::names_of(const nb::dict& fields) const {
+  const nb::object keys = owned(PyDict_Keys(fields.ptr())), names = owned(PyList_AsTuple(keys.ptr()));
+  for (const nb::object& known : field_names_)
+    if (known.equal(names)) return known;
+  return field_names_.emplace_back(names);
+}
+
 std::shared_ptr<const JaxRefs> jax_refs() {
   if (!current()) throw std::runtime_error("the codec knows no JAX yet: call jaxexp._native.bind first");
   return current();

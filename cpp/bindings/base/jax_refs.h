@@ -15,6 +15,7 @@ namespace jaxexp::bindings {
 namespace nb = nanobind;
 
 class EncodedTree;
+class Symbolic;
 
 // clang-format off
 // Attributes of the object that bind() is given.
@@ -42,6 +43,9 @@ class EncodedTree;
 struct JaxRefs {
   explicit JaxRefs(nb::handle jax);
 
+  /// The keys of a dict as a tuple, one for all dicts of equal keys. There are few kinds of dicts.
+  nb::object names_of(const nb::dict& fields) const;
+
 #define JAXEXP_MEMBER(name) nb::object name;
   JAXEXP_BOUND(JAXEXP_MEMBER)
   struct Names {
@@ -61,6 +65,11 @@ struct JaxRefs {
   mutable Cache trees{std::size_t{16} << 20};
   // What trees without custom nodes are in bytes.
   mutable ObjectCache<EncodedTree> encoded_trees{std::size_t{16} << 20};
+  // From the first symbolic dimension on.
+  mutable std::shared_ptr<const Symbolic> symbolic;
+
+ private:
+  mutable std::vector<nb::object> field_names_;
 };
 
 /// The argument of the last bind(). Throws RuntimeError before its first call.

@@ -52,8 +52,7 @@ Offset<wire::String> Encoder::dimension(nb::handle dimension) {
   }
   std::uint32_t& offset = known(dimensions_, dimension);
   if (offset != 0) return offset;
-  if (!symbolic_) symbolic_.emplace(jax_.dimension_layout());
-  if (const std::optional<std::string> printed = symbolic_->print(dimension)) {
+  if (const std::optional<std::string> printed = Symbolic::of(jax_).print(dimension)) {
     offset = this->dimension(*printed).o;
   } else {
     const nb::str by_jax(dimension);
@@ -185,8 +184,7 @@ nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path&
   reading(where, "a dimension", [&] {
     if (!scope_.is_valid()) scope_ = scope();
     growth_.dimension(expression, where);
-    if (!symbolic_) symbolic_.emplace(jax_.dimension_layout());
-    if (!growth_.substitutes()) made = symbolic_->make(expression, scope_);
+    if (!growth_.substitutes()) made = Symbolic::of(jax_).make(expression, scope_);
     return made;
   });
   if (!made.is_valid()) made = dimension_by_jax(printed, expression, where);

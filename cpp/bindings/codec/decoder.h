@@ -172,11 +172,10 @@ class Decoder {
   std::string key_;                           // of a cache, while it is being put together
   wire::Growth growth_;                       // of symbolic dimensions
   bool shareable_ = true;
-  nb::dict parsed_auxdata_;           // of custom nodes that jaxexp itself knows
-  bool library_nodes_ = false;        // whether the tree that is read has such nodes
-  nb::object described_;              // that tree as the artifact describes it, where it has
-  nb::object scope_;                  // of symbolic dimensions; made for the first of them
-  std::optional<Symbolic> symbolic_;  // from the first symbolic dimension on
+  nb::dict parsed_auxdata_;     // of custom nodes that jaxexp itself knows
+  bool library_nodes_ = false;  // whether the tree that is read has such nodes
+  nb::object described_;        // that tree as the artifact describes it, where it has
+  nb::object scope_;            // of symbolic dimensions; made for the first of them
   struct Hash {
     std::size_t operator()(std::string_view text) const { return wire::seeded_hash(text); }
   };

@@ -151,7 +151,6 @@ class Encoder {
   wire::FlatMap<Aval> avals_;
   Offset<schema::PyTreeDef> leaf_;
   std::optional<EncodedTree> encoded_tree_;  // while a tree is written that can be kept
-  std::optional<Symbolic> symbolic_;         // from the first symbolic dimension on
 
   // Of the Exported that is being written.
   wire::FlatMap<std::uint32_t> named_shardings_;  // offsets, by identity; they contain numbers of meshes

@@ -2,6 +2,7 @@
 #include "bindings/codec/symbolic.h"
 
 #include <algorithm>
+#include <memory>
 #include <string_view>
 
 #include "bindings/base/owned.h"
@@ -33,6 +34,13 @@ std::optional<std::pair<nb::handle, nb::handle>> pair_of(nb::handle pair) {
   return std::pair<nb::handle, nb::handle>(PyTuple_GET_ITEM(pair.ptr(), 0), PyTuple_GET_ITEM(pair.ptr(), 1));
 }
 
+bool is_ascii(std::string_view name) {
+  return std::ranges::all_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+/// Of ASCII, the parser takes only identifiers. What else is one, Python knows.
+bool is_identifier(std::string_view name) { return is_ascii(name) || PyUnicode_IsIdentifier(text(name).ptr()) == 1; }
+
 bool append(nb::handle string, std::string& text) {
   if (!PyUnicode_CheckExact(string.ptr())) return false;
   Py_ssize_t size = 0;
@@ -44,24 +52,22 @@ bool append(nb::handle string, std::string& text) {
 
 }  // namespace
 
-struct Symbolic::MadeFactor {
+struct Symbolic::FactorPlan {
   std::string_view name;
   bool is_variable = true;
-  std::vector<Made> operands;
+  std::vector<Plan> operands;
   std::int64_t size = 1;
-  nb::object object;
 };
 
-struct Symbolic::MadeTerm {
-  std::vector<std::pair<MadeFactor, std::int64_t>> factors;  // with their exponents
+struct Symbolic::TermPlan {
+  std::vector<std::pair<FactorPlan, std::int64_t>> factors;  // with their exponents
   std::int64_t size = 0;
-  nb::object object;
 };
 
-struct Symbolic::Made {
-  std::vector<std::pair<MadeTerm, std::int64_t>> terms;  // with their coefficients
+/// Parts in JAX's order, with their sizes.
+struct Symbolic::Plan {
+  std::vector<std::pair<TermPlan, std::int64_t>> terms;  // with their coefficients
   std::int64_t size = 0;
-  nb::object object;
 
   bool is_constant() const { return terms.size() == 1 && terms.front().first.factors.empty(); }
 };
@@ -88,83 +94,111 @@ Symbolic::Symbolic(nb::handle layout) {
   factor_hash_ = {factor_, "_hash"}, factor_size_ = {factor_, "_size"};
 }
 
+const Symbolic& Symbolic::of(const JaxRefs& jax) {
+  if (!jax.symbolic) {
+    auto made = std::make_shared<const Symbolic>(jax.dimension_layout());
+    if (!jax.symbolic) jax.symbolic = std::move(made);  // another thread may have been faster
+  }
+  return *jax.symbolic;
+}
+
+bool Symbolic::can_make(const wire::Expression& expression) {
+  Plan planned;
+  return plan(expression, planned) && all_names(planned, is_ascii);
+}
+
 nb::object Symbolic::make(const wire::Expression& expression, nb::handle scope) const {
-  Made made;
-  if (!dimension_.is_valid() || !make(expression, scope, made)) return {};
-  if (made.is_constant()) return owned(PyLong_FromLongLong(made.terms.front().second));
-  return std::move(made.object);
+  Plan planned;
+  if (!is_known() || !plan(expression, planned) || !all_names(planned, is_identifier)) return {};
+  if (planned.is_constant()) return owned(PyLong_FromLongLong(planned.terms.front().second));
+  return make(planned, scope);
 }
 
-bool Symbolic::make(const wire::Expression& expression, nb::handle scope, Made& made) const {
-  made.terms.resize(expression.terms.size());
-  for (std::size_t i = 0; i < made.terms.size(); ++i) {
-    auto& [term, coefficient] = made.terms[i];
+bool Symbolic::plan(const wire::Expression& expression, Plan& planned) {
+  planned.terms.resize(expression.terms.size());
+  for (std::size_t i = 0; i < planned.terms.size(); ++i) {
+    auto& [term, coefficient] = planned.terms[i];
     coefficient = expression.terms[i].coefficient;
-    if (!make(expression.terms[i], scope, term) || !add_sized(made.size, coefficient, term.size)) return false;
+    if (!plan(expression.terms[i], term) || !add_sized(planned.size, coefficient, term.size)) return false;
   }
-  if (!sort(made.terms)) return false;
-  made.object = instance(dimension_);
-  sorted_terms_.set(made.object, pairs(made.terms));
-  scope_.set(made.object, scope);
-  dimension_hash_.set(made.object, nb::none());
-  dimension_size_.set(made.object, owned(PyLong_FromLongLong(made.size)));
-  return true;
+  return sort(planned.terms);
 }
 
-bool Symbolic::make(const wire::Term& term, nb::handle scope, MadeTerm& made) const {
-  made.object = one_;
-  if (term.factors.empty()) return true;
-  made.factors.resize(term.factors.size());
-  for (std::size_t i = 0; i < made.factors.size(); ++i) {
-    auto& [factor, exponent] = made.factors[i];
+bool Symbolic::plan(const wire::Term& term, TermPlan& planned) {
+  planned.factors.resize(term.factors.size());
+  for (std::size_t i = 0; i < planned.factors.size(); ++i) {
+    auto& [factor, exponent] = planned.factors[i];
     exponent = term.factors[i].exponent;
-    if (!make(term.factors[i], scope, factor) || !add_sized(made.size, exponent, factor.size)) return false;
+    if (!plan(term.factors[i], factor) || !add_sized(planned.size, exponent, factor.size)) return false;
   }
-  if (!sort(made.factors)) return false;
-  made.object = instance(term_);
-  factors_.set(made.object, pairs(made.factors));
-  term_hash_.set(made.object, nb::none());
-  term_size_.set(made.object, owned(PyLong_FromLongLong(made.size)));
-  return true;
+  return sort(planned.factors);
 }
 
-bool Symbolic::make(const wire::Factor& factor, nb::handle scope, MadeFactor& made) const {
+bool Symbolic::plan(const wire::Factor& factor, FactorPlan& planned) {
   const bool is_old = factor.operation == wire::Operation::non_negative;  // of max(x, 0)
-  made.name = is_old ? "max" : factor.name;
-  made.is_variable = factor.operation == wire::Operation::none;
-  made.operands.resize(factor.operands.size() + (is_old ? 1 : 0));
+  planned.name = is_old ? "max" : factor.name;
+  planned.is_variable = factor.operation == wire::Operation::none;
+  planned.operands.resize(factor.operands.size() + (is_old ? 1 : 0));
   for (std::size_t i = 0; i < factor.operands.size(); ++i) {
-    if (!make(factor.operands[i], scope, made.operands[i])) return false;
-    if (!add(made.size, made.operands[i].size)) return false;
+    if (!plan(factor.operands[i], planned.operands[i])) return false;
+    if (!add(planned.size, planned.operands[i].size)) return false;
   }
-  if (is_old) {
-    Made& zero = made.operands.back();
-    if (!make(wire::Expression{{wire::Term{0, {}}}}, scope, zero) || !add(made.size, zero.size)) return false;
-  }
-  nb::object operands = owned(PyTuple_New(static_cast<Py_ssize_t>(made.operands.size())));
-  for (std::size_t i = 0; i < made.operands.size(); ++i)
-    PyTuple_SET_ITEM(operands.ptr(), static_cast<Py_ssize_t>(i), made.operands[i].object.inc_ref().ptr());
-  nb::object name = text(made.name);
-  PyObject* interned = name.release().ptr();
+  if (!is_old) return true;
+  Plan& zero = planned.operands.back();
+  return plan(wire::Expression{{wire::Term{0, {}}}}, zero) && add(planned.size, zero.size);
+}
+
+template <class Test>
+bool Symbolic::all_names(const Plan& planned, const Test& test) {
+  return std::ranges::all_of(planned.terms, [&](const auto& term) {
+    return std::ranges::all_of(term.first.factors, [&](const auto& factor) {
+      const auto of_operand = [&](const Plan& operand) { return all_names(operand, test); };
+      return test(factor.first.name) && std::ranges::all_of(factor.first.operands, of_operand);
+    });
+  });
+}
+
+nb::object Symbolic::make(const Plan& planned, nb::handle scope) const {
+  nb::object made = instance(dimension_);
+  sorted_terms_.set(made, pairs(planned.terms, scope));
+  scope_.set(made, scope);
+  dimension_hash_.set(made, nb::none());
+  dimension_size_.set(made, owned(PyLong_FromLongLong(planned.size)));
+  return made;
+}
+
+nb::object Symbolic::make(const TermPlan& planned, nb::handle scope) const {
+  if (planned.factors.empty()) return one_;
+  nb::object made = instance(term_);
+  factors_.set(made, pairs(planned.factors, scope));
+  term_hash_.set(made, nb::none());
+  term_size_.set(made, owned(PyLong_FromLongLong(planned.size)));
+  return made;
+}
+
+nb::object Symbolic::make(const FactorPlan& planned, nb::handle scope) const {
+  nb::object operands = owned(PyTuple_New(static_cast<Py_ssize_t>(planned.operands.size())));
+  for (std::size_t i = 0; i < planned.operands.size(); ++i)
+    PyTuple_SET_ITEM(operands.ptr(), static_cast<Py_ssize_t>(i), make(planned.operands[i], scope).release().ptr());
+  PyObject* interned = text(planned.name).release().ptr();
   PyUnicode_InternInPlace(&interned);
-  name = nb::steal(interned);
-  if (made.is_variable && PyUnicode_IsIdentifier(interned) != 1) return false;
-  made.object = instance(factor_);
-  variable_.set(made.object, made.is_variable ? name : nb::none());
-  operation_.set(made.object, made.is_variable ? nb::none() : name);
-  operands_.set(made.object, operands);
-  factor_hash_.set(made.object, nb::none());
-  factor_size_.set(made.object, owned(PyLong_FromLongLong(made.size)));
-  return true;
+  const nb::object name = nb::steal(interned);
+  nb::object made = instance(factor_);
+  variable_.set(made, planned.is_variable ? name : nb::none());
+  operation_.set(made, planned.is_variable ? nb::none() : name);
+  operands_.set(made, operands);
+  factor_hash_.set(made, nb::none());
+  factor_size_.set(made, owned(PyLong_FromLongLong(planned.size)));
+  return made;
 }
 
 template <class Part>
-nb::object Symbolic::pairs(const std::vector<std::pair<Part, std::int64_t>>& parts) {
+nb::object Symbolic::pairs(const std::vector<std::pair<Part, std::int64_t>>& parts, nb::handle scope) const {
   nb::object tuple = owned(PyTuple_New(static_cast<Py_ssize_t>(parts.size())));
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const nb::object number = owned(PyLong_FromLongLong(parts[i].second));
+    const nb::object part = make(parts[i].first, scope), number = owned(PyLong_FromLongLong(parts[i].second));
     PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
-                     owned(PyTuple_Pack(2, parts[i].first.object.ptr(), number.ptr())).release().ptr());
+                     owned(PyTuple_Pack(2, part.ptr(), number.ptr())).release().ptr());
   }
   return tuple;
 }
@@ -190,15 +224,15 @@ bool Symbolic::sort(std::vector<std::pair<Part, std::int64_t>>& parts) {
   return falls();
 }
 
-std::strong_ordering Symbolic::compare(const MadeFactor& a, const MadeFactor& b) {
+std::strong_ordering Symbolic::compare(const FactorPlan& a, const FactorPlan& b) {
   if (const auto order = a.size <=> b.size; order != 0) return order;
   if (const auto order = a.name <=> b.name; a.is_variable || order != 0) return order;
   return std::lexicographical_compare_three_way(a.operands.begin(), a.operands.end(), b.operands.begin(),
                                                 b.operands.end(),
-                                                [](const Made& x, const Made& y) { return compare(x, y); });
+                                                [](const Plan& x, const Plan& y) { return compare(x, y); });
 }
 
-std::strong_ordering Symbolic::compare(const MadeTerm& a, const MadeTerm& b) {
+std::strong_ordering Symbolic::compare(const TermPlan& a, const TermPlan& b) {
   if (const auto order = a.size <=> b.size; order != 0) return order;
   return std::lexicographical_compare_three_way(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
                                                 [](const auto& x, const auto& y) {
@@ -207,7 +241,7 @@ std::strong_ordering Symbolic::compare(const MadeTerm& a, const MadeTerm& b) {
                                                 });
 }
 
-std::strong_ordering Symbolic::compare(const Made& a, const Made& b) {
+std::strong_ordering Symbolic::compare(const Plan& a, const Plan& b) {
   if (const auto order = a.size <=> b.size; order != 0) return order;
   return std::lexicographical_compare_three_way(a.terms.begin(), a.terms.end(), b.terms.begin(), b.terms.end(),
                                                 [](const auto& x, const auto& y) {

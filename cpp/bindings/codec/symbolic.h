@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/base/jax_refs.h"
 #include "wire/exported/dimension.h"
 
 namespace jaxexp::bindings {
@@ -25,17 +26,27 @@ class Symbolic {
   /// has another layout. Then nothing is made or printed here.
   explicit Symbolic(nb::handle layout);
 
+  /// That of this JAX, which is made once.
+  static const Symbolic& of(const JaxRefs& jax);
+
+  /// Whether `make` certainly makes something. Any thread may ask, without the GIL.
+  static bool can_make(const wire::Expression& expression);
+
+  /// Whether this JAX has the known layout.
+  bool is_known() const { return dimension_.is_valid(); }
+
   /// The dimension that is this expression; an int where it is constant. Invalid where it has to be made in another
-  /// way: terms or factors are equal, or sizes do not fit into 64 bits. `scope` substitutes nothing.
+  /// way: terms or factors are equal, sizes do not fit into 64 bits, or a name is no identifier of Python. `scope`
+  /// substitutes nothing.
   nb::object make(const wire::Expression& expression, nb::handle scope) const;
 
   /// What `str(dimension)` is; nothing where JAX has to say it.
   std::optional<std::string> print(nb::handle dimension) const;
 
  private:
-  struct Made;
-  struct MadeFactor;
-  struct MadeTerm;
+  struct Plan;
+  struct FactorPlan;
+  struct TermPlan;
   /// A slot of a class.
   class Slot {
    public:
@@ -48,17 +59,22 @@ class Symbolic {
     nb::object descriptor_;
   };
 
-  static std::strong_ordering compare(const MadeFactor& a, const MadeFactor& b);
-  static std::strong_ordering compare(const MadeTerm& a, const MadeTerm& b);
-  static std::strong_ordering compare(const Made& a, const Made& b);
+  static std::strong_ordering compare(const FactorPlan& a, const FactorPlan& b);
+  static std::strong_ordering compare(const TermPlan& a, const TermPlan& b);
+  static std::strong_ordering compare(const Plan& a, const Plan& b);
   template <class Part>
   static bool sort(std::vector<std::pair<Part, std::int64_t>>& parts);
+  static bool plan(const wire::Expression& expression, Plan& planned);
+  static bool plan(const wire::Term& term, TermPlan& planned);
+  static bool plan(const wire::Factor& factor, FactorPlan& planned);
+  template <class Test>
+  static bool all_names(const Plan& planned, const Test& test);
 
-  bool make(const wire::Expression& expression, nb::handle scope, Made& made) const;
-  bool make(const wire::Term& term, nb::handle scope, MadeTerm& made) const;
-  bool make(const wire::Factor& factor, nb::handle scope, MadeFactor& made) const;
+  nb::object make(const Plan& planned, nb::handle scope) const;
+  nb::object make(const TermPlan& planned, nb::handle scope) const;
+  nb::object make(const FactorPlan& planned, nb::handle scope) const;
   template <class Part>
-  static nb::object pairs(const std::vector<std::pair<Part, std::int64_t>>& parts);
+  nb::object pairs(const std::vector<std::pair<Part, std::int64_t>>& parts, nb::handle scope) const;
   static nb::object instance(nb::handle type);
 
   bool print(nb::handle dimension, std::size_t level, std::string& text) const;

@@ -12,8 +12,9 @@ using namespace nb::literals;
 
 void define_many(nb::module_& m) {
   nb::class_<ReadMany>(m, "ReadMany", "How many artifacts are read at once, and what is made of them.")
-      .def(nb::init<nb::object, std::size_t, bool, nb::object>(), "makes"_a, "workers"_a, "stop"_a, "admit"_a.none(),
-           nb::sig("def __init__(self, makes: object, workers: int, stop: bool, "
+      .def(nb::init<const Functions&, std::size_t, bool, nb::object>(), "functions"_a, "workers"_a, "stop"_a,
+           "admit"_a.none(),
+           nb::sig("def __init__(self, functions: Functions, workers: int, stop: bool, "
                    "admit: collections.abc.Callable[[Artifact], None] | None) -> None"))
       .def("items", &ReadMany::items, "items"_a, "in_parts"_a, "most_file_bytes"_a.none(),
            nb::sig("def items(self, items: list[object], in_parts: bool, most_file_bytes: int | None) "

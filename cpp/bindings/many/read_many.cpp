@@ -14,7 +14,6 @@
 
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/errors.h"
-#include "bindings/base/jax_refs.h"
 #include "bindings/base/no_collections.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
@@ -52,54 +51,34 @@ struct Item {
   std::optional<wire::FileBytes> file;
   std::shared_ptr<Artifact::Source> source;  // without its buffer, where that is a file's
   const wire::Known::Metadata* metadata = nullptr;
+  std::optional<Later> later;
   Failure failure;
 };
 
-/// Makes Exported objects. Those of equal metadata share all that decoding gives.
+/// Makes Exported objects. Those of equal metadata share all that decoding gives, whenever that is.
 class Maker {
  public:
-  Maker(nb::handle makes, nb::object admit, std::size_t most_kinds)
-      : admit_(std::move(admit)),
-        exported_(makes.attr("Exported")),
-        loaded_vjp_(makes.attr("LoadedVjp")),
-        metadata_from_json_(makes.attr("metadata_from_json")),
-        decoded_(most_kinds) {}
+  Maker(const Functions& functions, const nb::object& admit, std::size_t most_kinds)
+      : functions_(functions), admit_(admit), kinds_(most_kinds) {}
 
   nb::object exported(const Item& item) {
     Artifact artifact(item.source);
     if (!admit_.is_none()) admit_(nb::cast(artifact));
-    nb::dict fields = this->fields(artifact, item);
-    const std::optional<Artifact> vjp = artifact.vjp();
-    fields[get_vjp_name_] = vjp ? loaded_vjp_(nb::cast(*vjp)) : nb::none();
-    if (const nb::object texts = artifact.metadata(); !texts.is_none())
-      fields[metadata_name_] = metadata_from_json_(texts);
-    fields[artifact_name_] = nb::cast(std::move(artifact));
-    // Like Exported's constructor for loaded functions: nothing is checked or copied again.
-    auto* const type = reinterpret_cast<PyTypeObject*>(exported_.ptr());
-    nb::object made = owned(PyBaseObject_Type.tp_new(type, nothing_.ptr(), nullptr));
-    // PyObject_GenericSetDict would leave attributes unset in Python 3.13.0.
-    if (PyObject_GenericSetAttr(made.ptr(), dict_name_.ptr(), fields.ptr()) != 0) throw nb::python_error();
-    return made;
+    Kind* const kind = item.metadata ? &kinds_[item.metadata->number] : nullptr;
+    const auto* const notes = kind ? &item.source->opened->trailer()->notes(0) : nullptr;
+    const bool is_known = kind && kind->decoded && is_same_but_module(*kind->notes, *notes);
+    if (is_known) artifact.share(kind->decoded);
+    artifact.prepare(item.later);
+    if (kind && !kind->decoded && artifact.decoded()->is_shareable) *kind = {artifact.decoded(), notes};
+    return functions_.function(std::move(artifact));
   }
 
  private:
-  /// The first artifact with some metadata: the attributes of its Exported, before a caller can change them. Not valid
-  /// where other artifacts cannot share them.
-  struct Decoded {
-    nb::dict fields = nb::steal<nb::dict>(nb::handle());
+  /// What the first artifact with some metadata has. Null where other artifacts cannot share it.
+  struct Kind {
+    std::shared_ptr<Artifact::Decoded> decoded;
     const wire::schema::FunctionNotes* notes = nullptr;
   };
-
-  nb::dict fields(const Artifact& artifact, const Item& item) {
-    bool shareable = false;
-    if (!item.metadata) return artifact.decode_shared(shareable);
-    Decoded& decoded = decoded_[item.metadata->number];
-    const auto& notes = item.source->opened->trailer()->notes(0);
-    if (decoded.fields.is_valid() && is_same_but_module(*decoded.notes, notes)) return copy(decoded.fields);
-    nb::dict fields = artifact.decode_shared(shareable);
-    if (shareable && !decoded.fields.is_valid()) decoded = {fields, &notes};
-    return fields;
-  }
 
   static bool is_same_but_module(const wire::schema::FunctionNotes& one, const wire::schema::FunctionNotes& other) {
     const auto same = [](const auto* one, const auto* other) {
@@ -109,19 +88,9 @@ class Maker {
     return same(one.weak_arguments(), other.weak_arguments()) && same(one.weak_results(), other.weak_results());
   }
 
-  nb::dict copy(const nb::dict& fields) const {
-    nb::dict copied = owned<nb::dict>(PyDict_Copy(fields.ptr()));
-    if (copied.contains(metadata_name_)) nb::del(copied[metadata_name_]);  // which is the first one's own
-    return copied;
-  }
-
-  static nb::object interned(const char* name) { return owned(PyUnicode_InternFromString(name)); }
-
-  const nb::object admit_, exported_, loaded_vjp_, metadata_from_json_;
-  const nb::object artifact_name_ = interned("_artifact"), get_vjp_name_ = interned("_get_vjp"),
-                   metadata_name_ = interned("_metadata"), dict_name_ = interned("__dict__"),
-                   nothing_ = nb::make_tuple();
-  std::vector<Decoded> decoded_;  // by the number of the metadata
+  const Functions& functions_;
+  const nb::object& admit_;
+  std::vector<Kind> kinds_;  // by the number of the metadata
 };
 
 class Reading {
@@ -132,7 +101,7 @@ class Reading {
 
   nb::tuple run() {
     const NoCollections pause;
-    Maker maker(how_.makes, how_.admit, items_.size());
+    Maker maker(how_.functions, how_.admit, items_.size());
     nb::list results, failed;
     const std::size_t step = std::clamp<std::size_t>(items_.size() / (8 * how_.workers), 1, 16);
     const std::size_t steps = (items_.size() + step - 1) / step;
@@ -196,6 +165,8 @@ class Reading {
       const wire::FileBytes* const file = item.file ? &*item.file : item.buffer_file;
       wire::open_in(file, source->bytes, !item.modules.empty(), source->opened,
                     [&] { item.metadata = known_.open(source->bytes, item.modules, source->opened); });
+      const auto& trailer = source->opened->trailer();
+      item.later = later(source->opened->root(), trailer ? &*trailer : nullptr, source->bytes.size());
       item.source = std::move(source);
     } catch (wire::Error& error) {
       item.failure = std::move(error);
@@ -215,6 +186,7 @@ class Reading {
       if (item.twin) {
         item.source = item.twin->source;
         item.metadata = item.twin->metadata;
+        item.later = item.twin->later;
         item.failure = item.twin->failure;
       }
       if (const auto* size = std::get_if<wire::FileBytes::TooLarge>(&item.failure)) return nb::int_(size->size);

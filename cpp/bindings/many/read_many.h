@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "bindings/artifact/functions.h"
+
 namespace jaxexp::bindings {
 
 namespace nb = nanobind;
@@ -14,11 +16,11 @@ namespace nb = nanobind;
 /// What a read of many returns in Python: the objects in order, and the ascending indices of those that are exceptions.
 /// Where it stops at the first exception, that one comes last.
 ///
-/// `workers` threads, the caller's included, read files and verify everything; the others do not hold the GIL. `makes`
-/// has what makes objects: `Exported`, `LoadedVjp` and `metadata_from_json`. `admit` is None, or is called with each
-/// artifact before anything is made of it; what it raises takes the place of the object.
+/// `workers` threads, the caller's included, read files and verify everything; the others do not hold the GIL. `admit`
+/// is None, or is called with each artifact before anything is made of it; what it raises takes the place of the
+/// object.
 struct ReadMany {
-  nb::object makes;
+  Functions functions;
   std::size_t workers;
   bool stop;
   nb::object admit;

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from jaxexp._artifact.words import bytes_in_words, counted
-from jaxexp._errors import DeserializationError
+from jaxexp._artifact.words import bytes_in_words, counted, cut
+from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
 
@@ -19,6 +19,7 @@ from .handle import Handle
 from .opened import Opened
 
 if TYPE_CHECKING:
+    from jaxexp._bulk.crew import Workers
     from jaxexp._compiled.executables import Executable
     from jaxexp._exported import Exported
     from jaxexp._io.sources import BinaryFile
@@ -237,12 +238,17 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return load.load(self._opened, self._names if names is None else names, workers, on_error, policy)
 
     def precompile(
-        self, names: Iterable[str] | None = None, *, into: str | os.PathLike[str], mesh_or_device: Any = None
+        self,
+        names: Iterable[str] | Mapping[str, tuple[Any, ...] | None] | None = None,
+        *,
+        into: str | os.PathLike[str],
+        mesh_or_device: Any = None,
     ) -> dict[str, tuple[Executable, ...]]:
         """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
 
         Args:
-            names: the members, each with constant shapes; None for all.
+            names: the members; None for all. Those with symbolic dimensions need arguments to be compiled for: pass a
+                dict with the tuple of arguments of each member, or None for one whose shapes are constant.
             into: the file, as in `Exported.precompile`.
             mesh_or_device: as in `Exported.precompile`.
 
@@ -258,10 +264,23 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         from jaxexp._compiled.file import GrowingFile
 
         file = GrowingFile(into)  # which reads its records once for all members
-        wanted = list(self._listed() if names is None else names)
-        return {name: self[name].load().precompile(into=file, mesh_or_device=mesh_or_device) for name in wanted}
+        given = names if isinstance(names, Mapping) else dict.fromkeys(self._listed() if names is None else names)
+        compiled: dict[str, tuple[Executable, ...]] = {}
+        for name, args in given.items():
+            handle = self[name]
+            function = handle.load()
+            if args is None:
+                _refuse_unknown_sizes(handle, function)
+            compiled[name] = function.precompile(args, into=file, mesh_or_device=mesh_or_device)
+        return compiled
 
-    def verify(self, *, workers: int | None = None) -> dict[str, DeserializationError]:
+    def verify(
+        self,
+        *,
+        workers: int | None = None,
+        executor: Workers | None = None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> dict[str, DeserializationError]:
         """Checks every byte of the archive, without JAX.
 
         This checks the index, each artifact (the digest of all its bytes, then everything that `deserialize` checks),
@@ -269,14 +288,22 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         members and their weights are checked.
 
         Args:
-            workers: how many threads; None for as many as there are CPUs.
+            workers: how many threads; None for as many as there are CPUs. With an executor, the threads of each of its
+                workers; None for one.
+            executor: what reads the members, as in `verify_many`: the archive is cut into shares by bytes.
+            journal: as in `verify_many`, a file that remembers what is done.
 
         Returns:
             The errors of the members that are damaged, by name.
 
         Raises:
-            DeserializationError: the index, or the ZIP file's directory, is damaged.
+            DeserializationError: the index, or the ZIP file's directory, is damaged; or the journal is.
+            ExportError: it is in a file object, which no other process can open; or as in `verify_many`.
         """
+        if executor is not None or journal is not None:
+            from .verified import verify_in_parts
+
+            return verify_in_parts(self._opened, self._names, workers, executor, journal)
         return dict(error for _, errors in verify_in_steps(self, workers) for error in errors)
 
     def close(self) -> None:
@@ -312,6 +339,32 @@ def verify_in_steps(
 ) -> Iterator[tuple[int, list[tuple[str, DeserializationError]]]]:
     """`Archive.verify`, as it goes on: how many members were verified at once, and the errors of the damaged ones."""
     return verify.verify(archive._opened, archive._names, workers)
+
+
+def matching(archive: Archive, pattern: str) -> Archive:
+    """The same as `Archive.glob`, where a name stands for itself."""
+    return Archive(archive._opened, (pattern,)) if pattern in archive else archive.glob(pattern)
+
+
+def only(handle: Handle) -> Archive:
+    """A member as an archive with nothing else."""
+    return Archive(handle._opened, (handle.name,))
+
+
+def parts_of(archive: Archive) -> tuple[Opened, tuple[str, ...] | None]:
+    """What is open, and the names of the members that are meant; None for all."""
+    return archive._opened, archive._names
+
+
+def _refuse_unknown_sizes(handle: Handle, function: Exported) -> None:
+    """Refuses a member that needs arguments to be compiled for."""
+    dims = {str(dim): None for aval in function.in_avals for dim in aval.shape if not isinstance(dim, int)}
+    if dims:
+        raise ExportError(
+            f"precompiling {handle.label!r}: code is compiled for known sizes, but the function has the symbolic "
+            f"dimensions {cut(', '.join(dims))}. Pass a dict with the tuple of its arguments, "
+            f"precompile({{{handle.name!r}: args}}, into=...), and None for members without symbolic dimensions"
+        )
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -180,6 +180,7 @@ class Handle:
             "written by": f"JAX {summary.jax_version or summary.writer}",
             "size": bytes_in_words(self.size),
             "derivatives": f"VJPs up to order {summary.vjp_order}" if summary.vjp_order else "no VJP",
+            **({"weights": f"{summary.weight_count:,}"} if summary.weight_count else {}),
             counted(summary.argument_count, "argument"): ", ".join(summary.arguments),
             counted(summary.result_count, "result"): ", ".join(summary.results),
             "digest": self.digest,

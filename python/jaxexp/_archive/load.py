@@ -37,7 +37,7 @@ def load(
         loaded = []
         for batch in batches(extents):
             first, last = len(loaded), len(loaded) + len(batch)
-            owner, places, refused = _copied(opened, batch, labels[first:last], manner)
+            owner, places, refused = _copied(opened, numbers[first:last], batch, labels[first:last], manner)
             found = iter(load_slices(owner, places, labels[first:last].without(refused), manner))
             loaded += [refused[i] if i in refused else next(found) for i in range(last - first)]
     _remember_metadata(opened, numbers, loaded)
@@ -108,23 +108,36 @@ class _Values(Mapping[str, Any]):
 
 
 def _copied(
-    opened: Opened, extents: Sequence[Any], labels: Sequence[str], manner: Manner
-) -> tuple[bytes, list[Any], dict[int, PolicyError]]:
-    """A buffer of their own for members, where they are in it, and the errors of those that are too large.
+    opened: Opened, numbers: Sequence[int], extents: Sequence[Any], labels: Sequence[str], manner: Manner
+) -> tuple[bytes, list[Any], dict[int, Exception]]:
+    """A buffer of their own for members, where they are in it, and the errors of those that are too large, or not what
+    the index says.
 
     They are not used where they lie: with a policy, what runs has to be what was checked.
     """
-    refused = {}
+    refused: dict[int, Exception] = {}
+
+    def refuse(i: int, error: DeserializationError | PolicyError) -> None:
+        error.file = labels[i]
+        if manner.raises:
+            raise error
+        refused[i] = error
+
     for i, (_, size, modules) in enumerate(extents):
         try:
             if manner.policy is not None:
                 manner.policy.check_size(size + sum(module for _, module in modules))
         except PolicyError as error:
-            error.file = labels[i]
-            if manner.raises:
-                raise
-            refused[i] = error
-    owner, places = _in_one_buffer(opened, [extent for i, extent in enumerate(extents) if i not in refused])
+            refuse(i, error)
+    admitted = [i for i in range(len(extents)) if i not in refused]
+    members = {}
+    for i, (image, modules) in zip(admitted, opened.parts_of([extents[i] for i in admitted]), strict=True):
+        try:
+            opened.check_fetched(numbers[i], image, modules)
+            members[i] = image, modules
+        except DeserializationError as error:
+            refuse(i, error)
+    owner, places = _in_one_buffer(members.values())
     return owner, places, refused
 
 
@@ -167,7 +180,7 @@ class _Labels(Sequence[str]):
         return self._opened.label(self._opened.index.name(self._numbers[index]))
 
 
-def _in_one_buffer(opened: Opened, extents: Sequence[Any]) -> tuple[bytes, list[Any]]:
+def _in_one_buffer(members: Iterable[tuple[bytes, Sequence[bytes]]]) -> tuple[bytes, list[Any]]:
     """Members and their modules copied into one buffer, and their places in it."""
     pieces: list[Any] = []
     end = 0
@@ -180,7 +193,5 @@ def _in_one_buffer(opened: Opened, extents: Sequence[Any]) -> tuple[bytes, list[
         end += size + padding
         return position, size
 
-    places = [
-        (*place(member), tuple(place(module) for module in modules)) for member, modules in opened.parts_of(extents)
-    ]
+    places = [(*place(member), tuple(place(module) for module in modules)) for member, modules in members]
     return b"".join(pieces), places

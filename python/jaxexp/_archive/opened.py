@@ -123,9 +123,14 @@ class Opened:
         return value
 
     def parts(self, number: int) -> tuple[bytes, list[bytes]]:
-        """The bytes of a member, and of its modules if they are apart."""
+        """The bytes of a member, and of its modules if they are apart.
+
+        Raises:
+            DeserializationError: as in `check_fetched`.
+        """
         position, size, modules = self.index.extent(number)
         image, *parts = self.source.read_many([(position, size), *modules])
+        self.check_fetched(number, image, parts)
         return image, parts
 
     def parts_of(self, extents: Sequence[Any]) -> list[tuple[bytes, list[bytes]]]:
@@ -142,6 +147,22 @@ class Opened:
         if file is not None and file.is_changed():
             self.check_digest(number, _native.digest(image))
         return image
+
+    def check_fetched(self, number: int, image: bytes, modules: Sequence[bytes]) -> None:
+        """Compares a member with the index, if its bytes were fetched. Of a file that somebody replaced meanwhile, they
+        may be another artifact, which is whole.
+
+        Raises:
+            DeserializationError: it is not what the index says.
+        """
+        if self.source.whole is not None:
+            return
+        expected = self.index.member(number).digest
+        if (found := _native.digest(_native.join(image, modules) if modules else image)) != expected:
+            raise DeserializationError(
+                "", f"an artifact of digest {expected.hex()}, as the index says",
+                f"one of {found.hex()}: it is damaged, or the file has changed since it was opened; open it again",
+            )  # fmt: skip
 
     def check_digest(self, number: int, found: bytes) -> None:
         """Of a member in a file that was written to: appending leaves what was there, others may not.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from jaxexp import _native
 from jaxexp._artifact.inspect import shown_node, values_of
 from jaxexp._artifact.inspection import Value
+from jaxexp._artifact.words import counted
 from jaxexp._public import public
 
 # How many arguments and results are listed, and how many bytes their list may have.
@@ -25,8 +27,10 @@ class Summary:
         writer: the releases of JAX that write such an artifact.
         platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
-        arguments: the first arguments, such as ``"float32[b,128]"``: at most 32, and 4 kB of text.
-        argument_count: how many there are.
+        weight_count: how many weights it has, in the archive or in files beside the artifact.
+        arguments: the first arguments of a call, such as ``"float32[b,128]"``: at most 32, and 4 kB of text.
+        argument_count: how many there are. Of members that jaxexp added before it knew of `weight_count`, weights count
+            as arguments.
         results: the first results, in the same form.
         result_count: how many there are.
         module_bytes: the size of its module, then of those of its VJPs.
@@ -37,6 +41,7 @@ class Summary:
     writer: str
     platforms: tuple[str, ...]
     nr_devices: int
+    weight_count: int
     arguments: tuple[str, ...]
     argument_count: int
     results: tuple[str, ...]
@@ -48,10 +53,16 @@ class Summary:
         """How many VJPs the artifact holds."""
         return len(self.module_bytes) - 1
 
+    @property
+    def taken(self) -> str:
+        """The weights and the first arguments in one line."""
+        if not self.weight_count:
+            return _shown(self.arguments, self.argument_count)
+        return f"{counted(self.weight_count, 'weight')}; {_shown(self.arguments, self.argument_count)}"
+
     def __str__(self) -> str:
         return (
-            f"{self.fun_name}({_shown(self.arguments, self.argument_count)}) -> "
-            f"{_shown(self.results, self.result_count)} on {', '.join(self.platforms)}"
+            f"{self.fun_name}({self.taken}) -> {_shown(self.results, self.result_count)} on {', '.join(self.platforms)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,16 +73,18 @@ class Summary:
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
     """An artifact's summary, as the index of an archive stores it."""
     facts = artifact.describe(shown_node)
-    arguments, results = values_of(artifact, facts, _LISTED)
+    _, tensors, _ = artifact.weights() or ((), (), ())
+    arguments, results = values_of(artifact, facts, len(tensors) + _LISTED)
+    weights = [counted(len(tensors), "weight")] if tensors else []
     return _native.MemberSummary(
         fun_name=facts["fun_name"],
         jax_version=facts["jax_version"],
         writer=facts["writer"],
         platforms="\n".join(facts["platforms"]),
         nr_devices=facts["nr_devices"],
-        arguments=_list(arguments),
+        arguments=_list(weights, arguments[len(tensors) :]),
         argument_count=len(facts["arguments"]),
-        results=_list(results),
+        results=_list([], results[:_LISTED]),
         result_count=len(facts["results"]),
     )
 
@@ -79,23 +92,33 @@ def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
 def of_member(member: _native.Member) -> Summary:
     """The summary of a member of an index."""
     stored = member.summary
+    arguments = _lines(stored.arguments)
+    weights = _weights(arguments[0] if arguments else "", stored.argument_count)
     return Summary(
         fun_name=stored.fun_name,
         jax_version=stored.jax_version,
         writer=stored.writer,
         platforms=_lines(stored.platforms),
         nr_devices=stored.nr_devices,
-        arguments=_lines(stored.arguments),
-        argument_count=stored.argument_count,
+        weight_count=weights,
+        arguments=arguments[1:] if weights else arguments,
+        argument_count=stored.argument_count - weights,
         results=_lines(stored.results),
         result_count=stored.result_count,
         module_bytes=tuple(size for _, size, _ in member.modules),
     )
 
 
-def _list(values: tuple[Value, ...]) -> str:
-    lines: list[str] = []
-    left = _LIST_SIZE
+def _weights(line: str, most: int) -> int:
+    """How many weights the first line of the arguments stands for; 0 where it is that of an argument."""
+    found = re.fullmatch(r"([0-9,]{1,13}) weights?", line)
+    count = int(found[1].replace(",", "") or 0) if found else 0
+    return count if count <= most else 0
+
+
+def _list(before: list[str], values: tuple[Value, ...]) -> str:
+    lines = list(before)
+    left = _LIST_SIZE - sum(len(line) + 1 for line in before)
     for value in values:
         line = str(value).replace("\n", " ")
         left -= len(line.encode()) + 1

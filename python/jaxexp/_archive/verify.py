@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError
+from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._io.workers import worker_count
 
 from .opened import Opened, batches
-from .verify_weights import damaged_members
+from .verify_weights import damaged_members, damaged_tensors
 
 _Damaged = tuple[int, str, str, str]  # the number of a member, where, what was expected, and what was found
 
@@ -25,20 +27,84 @@ def verify(
         DeserializationError: the index or the ZIP file's directory is damaged.
     """
     threads = worker_count(workers)
-    index = opened.index
-    opened.check()
-    if names is None:
-        _check_directory(opened)
-    numbers = list(range(len(index))) if names is None else index.find_all(list(names))
-    sharing: dict[int, list[int]] = {}  # all members with the same bytes, by the one that is verified
-    for number, owner in zip(numbers, index.owners(numbers), strict=True):
-        sharing.setdefault(owner, []).append(number)
-    broken: set[int] = set()
-    for owners, damaged in _steps(opened, list(sharing), threads):
-        verified = sum(map(len, map(sharing.__getitem__, owners)))
-        yield verified, _errors(opened, ((i, what) for owner, *what in damaged for i in sharing[owner]))
-        broken.update(i for owner, *_ in damaged for i in sharing[owner])
-    yield 0, list(damaged_members(opened, (i for i in numbers if i not in broken), whole=names is None))
+    verification = Verification(opened, names)
+    for owners, damaged in _steps(opened, list(verification.units), threads):
+        yield verification.verified(owners), verification.errors(damaged)
+    yield 0, verification.finish()
+
+
+def damaged(opened: Opened, numbers: Sequence[int], threads: int) -> list[_Damaged]:
+    """What is wrong with some members of an archive whose index was checked. Members that share bytes with these are
+    not looked at."""
+    return [wrong for _, found in _steps(opened, list(numbers), threads) for wrong in found]
+
+
+class Verification:
+    """An archive that is being verified: members that share their bytes are verified once.
+
+    Attributes:
+        opened: the archive.
+        units: the numbers of the members that are read.
+        is_whole: whether they stand for all members.
+    """
+
+    def __init__(self, opened: Opened, names: Sequence[str] | None) -> None:
+        """Checks the index, and of a whole archive the ZIP file's directory.
+
+        Raises:
+            DeserializationError: one of the two is damaged.
+        """
+        self.opened, self.is_whole = opened, names is None
+        index = opened.index
+        opened.check()
+        if names is None:
+            _check_directory(opened)
+        with opened.placed():
+            self._numbers: Sequence[int] = range(len(index)) if names is None else index.find_all(list(names))
+            owners = index.owners(list(self._numbers))
+        self._others: dict[int, list[int]] = {}  # with the bytes of another member, by that one
+        for number, owner in zip(self._numbers, owners, strict=True):
+            if number != owner:
+                self._others.setdefault(owner, []).append(number)
+        self.units: Sequence[int] = sorted(set(owners)) if self._others else self._numbers
+        self._broken: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def verified(self, units: Iterable[int]) -> int:
+        """How many members some units stand for."""
+        return sum(1 + len(self._others.get(number, ())) for number in units)
+
+    def errors(self, damaged: Iterable[_Damaged]) -> list[tuple[str, DeserializationError]]:
+        """The errors of members by their names, for units that are damaged."""
+        return [error for number, *what in damaged for error in self.error(number, DeserializationError(*what))]
+
+    def error(self, unit: int, error: Any) -> list[tuple[str, Any]]:
+        """The error of a unit for each member that it stands for."""
+        found = []
+        for number in (unit, *self._others.get(unit, ())):
+            self._broken.add(number)
+            name = self.opened.index.name(number)
+            again = copy.copy(error)
+            if isinstance(again, (DeserializationError, PolicyError)):
+                again.file = self.opened.label(name)
+            found.append((name, again))
+        return found
+
+    def finish(self, bad: dict[bytes, bytes] | None = None) -> list[tuple[str, DeserializationError]]:
+        """The errors of members whose weights are damaged, after all others were found.
+
+        Args:
+            bad: what others found in all files of weights; None to read them here.
+
+        Raises:
+            DeserializationError: a file of weights is damaged outside of its tensors.
+        """
+        if bad is None and self.is_whole:
+            bad = damaged_tensors(self.opened)
+        whole = (number for number in self._numbers if number not in self._broken)
+        return list(damaged_members(self.opened, whole, bad))
 
 
 def _steps(opened: Opened, numbers: list[int], threads: int) -> Iterator[tuple[list[int], list[_Damaged]]]:
@@ -57,16 +123,6 @@ def _steps(opened: Opened, numbers: list[int], threads: int) -> Iterator[tuple[l
     for extents in batches(verification.extent(number) for number in numbers):
         step = list(itertools.islice(pending, len(extents)))
         yield step, verification.step(step, opened.parts_of(extents), threads)
-
-
-def _errors(opened: Opened, damaged: Iterable[tuple[int, list[str]]]) -> list[tuple[str, DeserializationError]]:
-    errors = []
-    for number, what in damaged:
-        error = DeserializationError(*what)
-        name = opened.index.name(number)
-        error.file = opened.label(name)
-        errors.append((name, error))
-    return errors
 
 
 def _check_directory(opened: Opened) -> None:

@@ -18,23 +18,16 @@ _PIECE = 1 << 24
 
 
 def damaged_members(
-    opened: Opened, numbers: Iterable[int], *, whole: bool
+    opened: Opened, numbers: Iterable[int], bad: dict[bytes, bytes] | None
 ) -> Iterator[tuple[str, DeserializationError]]:
     """The members whose weights are damaged, with their errors.
 
     Args:
         opened: the archive.
         numbers: the members.
-        whole: whether they are all members; then all files of weights are read, each once. Otherwise only the tensors
-            that these members use.
-
-    Raises:
-        DeserializationError: a file of weights is damaged outside of its tensors.
+        bad: what `damaged_tensors` found in all files of weights; None to read only the tensors that these members use.
     """
-    if not opened.has_weights:
-        return
-    bad = dict(_damaged_tensors(opened)) if whole else None
-    if bad == {}:
+    if not opened.has_weights or bad == {}:
         return
     good: set[bytes] = set()
     for number in numbers:
@@ -57,32 +50,70 @@ def damaged_members(
             yield name, error
 
 
-def _damaged_tensors(opened: Opened) -> Iterator[tuple[bytes, bytes]]:
-    """The digests of damaged tensors, and those that were found in their places."""
+def damaged_tensors(opened: Opened) -> dict[bytes, bytes]:
+    """The digests of damaged tensors, and those that were found in their places, after all files of weights were read.
+
+    Raises:
+        DeserializationError: a file of weights is damaged outside of its tensors.
+    """
+    if not opened.has_weights:
+        return {}
+    seen, bad = damaged_in_files(opened, range(len(opened.index.weights_files())))
+    check_seen(opened, seen)
+    return bad
+
+
+def check_seen(opened: Opened, seen: int) -> None:
+    """Whether so many tensors are all that the index has.
+
+    Raises:
+        DeserializationError: there are others, which are in no file.
+    """
+    if missing := len(opened.index.tensors()) - seen:
+        with opened.placed():
+            raise DeserializationError("index.weights", "tensors that are in files of weights", f"{missing:,} others")
+
+
+def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> tuple[int, dict[bytes, bytes]]:
+    """How many tensors are in some of the files of weights, and which are damaged, as in `damaged_tensors`."""
     places = {digest: place for digest, *place in opened.index.tensors()}
-    for number, (position, size, crc32, header_size) in enumerate(opened.index.weights_files()):
-        name = _native.archive_weights_name(number)
-        with named_in_errors(opened.label(name)):
-            zip_header = opened.source.read(position - header_size, header_size)
-            if zip_header != _native.zip_local_header(name, size, crc32, position - header_size):
-                raise DeserializationError("", "its header in the ZIP file", "another; get another copy of the archive")
-            length = header.size_of_header(opened.source.read(position, min(size, header.LENGTH_SIZE)), size)
-            head = opened.source.read(position, length)
-            found_crc = zlib.crc32(head)
-            wrong = False
-            for tensor in header.read(head[header.LENGTH_SIZE :], size).tensors.values():
-                digest = _digest_in_name(tensor)
-                at = position + length + tensor.start
-                found, found_crc = _read(opened, at, tensor.size, found_crc)
-                if places.pop(digest, None) != [at, tensor.size]:
-                    raise WeightsError(tensor.name, "a tensor that is where the index says", "another one")
-                if found != digest:
-                    wrong = True
-                    yield digest, found
-            if found_crc != crc32 and not wrong:
-                raise DeserializationError("", "the bytes as they were written", "others in its header")
-    if places:
-        raise DeserializationError("index.weights", "tensors that are in files of weights", f"{len(places):,} others")
+    files = opened.index.weights_files()
+    seen, bad = 0, dict[bytes, bytes]()
+    for number in numbers:
+        with named_in_errors(opened.label(_native.archive_weights_name(number))):
+            seen += _look(opened, number, files[number], places, bad)
+    return seen, bad
+
+
+def _look(
+    opened: Opened,
+    number: int,
+    file: tuple[int, int, int, int],
+    places: dict[bytes, list[int]],
+    bad: dict[bytes, bytes],
+) -> int:
+    """Reads a file of weights: takes its tensors out of `places`, and adds what is damaged to `bad`."""
+    name, (position, size, crc32, header_size) = _native.archive_weights_name(number), file
+    zip_header = opened.source.read(position - header_size, header_size)
+    if zip_header != _native.zip_local_header(name, size, crc32, position - header_size):
+        raise DeserializationError("", "its header in the ZIP file", "another; get another copy of the archive")
+    length = header.size_of_header(opened.source.read(position, min(size, header.LENGTH_SIZE)), size)
+    head = opened.source.read(position, length)
+    found_crc = zlib.crc32(head)
+    wrong = False
+    tensors = header.read(head[header.LENGTH_SIZE :], size).tensors
+    for tensor in tensors.values():
+        digest = _digest_in_name(tensor)
+        at = position + length + tensor.start
+        found, found_crc = _read(opened, at, tensor.size, found_crc)
+        if places.pop(digest, None) != [at, tensor.size]:
+            raise WeightsError(tensor.name, "a tensor that is where the index says", "another one")
+        if found != digest:
+            wrong = True
+            bad[digest] = found
+    if found_crc != crc32 and not wrong:
+        raise DeserializationError("", "the bytes as they were written", "others in its header")
+    return len(tensors)
 
 
 def _read(opened: Opened, position: int, size: int, crc32: int) -> tuple[bytes, int]:

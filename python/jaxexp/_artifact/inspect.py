@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +34,8 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
     if check_modules:
         for link in chain(artifact):
             link.module()  # compares it with its digest
-    arguments, results = values_of(artifact, facts)
+    weights = _weights(artifact)
+    arguments, results = values_of(artifact, facts, weights=[weight.name for weight in weights])
     for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
         del facts[key]
     # Functions of a hostile artifact may all have one large module.
@@ -57,14 +59,21 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         modules_checked=check_modules and bool(functions),
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
-        weights=_weights(artifact),
+        weights=weights,
     )
 
 
 def values_of(
-    artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None
+    artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None, weights: Sequence[str] = ()
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """The arguments and the results of what `Artifact.describe` returned, all or the first ones."""
+    """The arguments and the results of what `Artifact.describe` returned, all or the first ones.
+
+    Args:
+        artifact: the artifact.
+        facts: what was returned.
+        most: how many of each; None for all.
+        weights: the names of the weights, which are the first arguments.
+    """
     trailer: dict[str, Any] | None = artifact.trailer()
     weak_arguments, weak_results = (
         None if trailer is None else frozenset(trailer["functions"][0][key])
@@ -76,7 +85,7 @@ def values_of(
     results = zip(facts["results"][:most], facts["out_leaves"], strict=False)
     return (
         tuple(
-            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path), texts)
+            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path, i, weights), texts)
             for i, (v, path) in enumerate(arguments)
         ),
         tuple(_value(v, True, _is_in(weak_results, i), f"result{path}", texts) for i, (v, path) in enumerate(results)),
@@ -99,9 +108,19 @@ def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
 
 
 def _weights(artifact: _native.Artifact) -> tuple[Weight, ...]:
-    files, tensors, _ = artifact.weights() or ([], [], [])
+    files, tensors, tied = artifact.weights() or ([], [], [])
+    others: dict[int, list[str]] = {}
+    for name, number in tied:
+        others.setdefault(number, []).append(name)
     return tuple(
-        Weight(name=name, file=files[file][0], bytes=size, digest=digest.hex()) for name, file, size, digest in tensors
+        Weight(
+            name=name,
+            file=files[file][0],
+            bytes=size,
+            digest=digest.hex(),
+            other_names=tuple(others.get(number, ())),
+        )
+        for number, (name, file, size, digest) in enumerate(tensors)
     )
 
 
@@ -126,8 +145,16 @@ def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int]
         return None, None
 
 
-def _argument_path(path: str) -> str:
-    """`in_tree` is the pair (args, kwargs)."""
+# The number of a positional argument in `in_tree`, which is the pair (args, kwargs).
+_POSITIONAL = re.compile(r"\[0\]\[(\d+)\]")
+
+
+def _argument_path(path: str, index: int, weights: Sequence[str]) -> str:
+    """The path as in a call, which does not take the dict of the weights."""
+    if index < len(weights):
+        return f"weights[{weights[index]!r}]"
+    if weights and (found := _POSITIONAL.match(path)):
+        return f"args[{int(found[1]) - 1}]{path[found.end() :]}"
     for start, name in (("[0]", "args"), ("[1]", "kwargs")):
         if path.startswith(start):
             return name + path[len(start) :]

@@ -22,7 +22,8 @@ class Value:
         kept: whether the module has it. Arguments that the function does not use may be missing there; results never
             are.
         path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1].mu"``. Children
-            of registered pytree nodes have numbers, as in ``"args[0]<2>"``; a long path is cut.
+            of registered pytree nodes have numbers, as in ``"args[0]<2>"``; a long path is cut. Where there are
+            weights, theirs are as in ``"weights['layers/0/w']"``, and others are counted as `call` takes them.
     """
 
     dtype: str
@@ -53,12 +54,14 @@ class Weight:
         file: the name of the file.
         bytes: how many bytes it has.
         digest: the XXH3 digest of these bytes, as a hexadecimal number.
+        other_names: of a tied weight, the further places that it had in the pytree.
     """
 
     name: str
     file: str
     bytes: int
     digest: str
+    other_names: tuple[str, ...] = ()
 
 
 @public
@@ -146,7 +149,7 @@ class Inspection:
             f"calling convention {self.calling_convention_version}",
             "runs on": f"{self.nr_devices} device{'s' * (self.nr_devices != 1)} of {_listed(self.platforms, ' or ')}",
             "in_tree": self.in_tree,
-            **_numbered("argument", self.arguments),
+            **_numbered("argument", self.arguments[len(self.weights) :]),
             "out_tree": self.out_tree,
             **_numbered("result", self.results),
             "effects": _listed((*(f"{e} (ordered)" for e in self.ordered_effects), *self.unordered_effects)),

@@ -165,6 +165,7 @@ _OF_TEXTS = {
     "int": 1, "float": 1, "complex": 2, "bytes": 1, "dtype": 1, "scalar": 2, "type": 2, "constant": 2, "enum": 3,
     "opaque": 2,
 }  # fmt: skip
+_WITH_FIELDS = ("namedtuple", "dataclass")
 _OF_VALUES = {"tuple": None, "list": None, "set": None, "frozenset": None, "slice": 3, "range": 3, "ellipsis": 0}
 
 
@@ -192,11 +193,11 @@ def _check(value: Any, depth: int = 0) -> bool:
         if not all(isinstance(item, list) and len(item) == 2 for item in rest):
             raise ValueError("a dict of what are no pairs")
         return _check_all([part for item in rest for part in item], depth)
-    if tag == "namedtuple":
+    if tag in _WITH_FIELDS:
         fields = _texts(value[3])
         _texts(value[1:3])
         if len(fields) != len(value) - 4:
-            raise ValueError("a namedtuple with other values than fields")
+            raise ValueError(f"a {tag} with other values than fields")
         return _check_all(value[4:], depth)
     if tag == "array":
         dtype, shape, data = rest
@@ -233,7 +234,7 @@ def _shown(value: Any) -> str:
         return simple(rest)
     if tag == "dict":
         return "{" + ", ".join(f"{_shown(key)}: {_shown(part)}" for key, part in rest) + "}"
-    if tag == "namedtuple":
+    if tag in _WITH_FIELDS:
         parts = ", ".join(f"{name}={_shown(part)}" for name, part in zip(value[3], value[4:], strict=True))
         return f"{value[2]}({parts})"
     parts = ", ".join(map(_shown, rest))

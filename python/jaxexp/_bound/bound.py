@@ -66,7 +66,8 @@ class BoundExported(Exported):
         if not isinstance(weights, Weights):
             weights = Weights(types_of(program), weights, (), other_names)
         bound = object.__new__(cls)
-        bound.__dict__.update(data.bare(program).__dict__, _unbound=program, _bound=Bound(program, weights))
+        attributes = data.attributes_of(data.bare(program))
+        data.attributes_of(bound).update(attributes, _unbound=program, _bound=Bound(program, weights))
         return bound
 
     @classmethod
@@ -77,11 +78,11 @@ class BoundExported(Exported):
 
     @property
     def weights(self) -> Weights:
-        return self.__dict__["_bound"].weights  # type: ignore[no-any-return]
+        return data.attributes_of(self)["_bound"].weights  # type: ignore[no-any-return]
 
     @property
     def unbound(self) -> Exported:
-        return self.__dict__["_unbound"]  # type: ignore[no-any-return]
+        return data.attributes_of(self)["_unbound"]  # type: ignore[no-any-return]
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -106,19 +107,19 @@ class BoundExported(Exported):
         return self.unbound.vjp()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["_bound"].call(args, kwargs)
+        return data.attributes_of(self)["_bound"].call(args, kwargs)
 
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> BoundExported:
-        program = self.__dict__["_bound"].specialize(args_specs, kwargs_specs)
+        program = data.attributes_of(self)["_bound"].specialize(args_specs, kwargs_specs)
         return BoundExported.of(program, self.weights)
 
     def raised(self) -> Callable[..., Any]:
         """As `Exported.raised`. The weights are constants of what it is traced into."""
-        return self.__dict__["_bound"].raised()  # type: ignore[no-any-return]
+        return data.attributes_of(self)["_bound"].raised()  # type: ignore[no-any-return]
 
     def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
         """As `Exported.jaxpr`. The weights are arguments in front; none is read."""
-        return self.__dict__["_bound"].jaxpr(args_specs, kwargs_specs)
+        return data.attributes_of(self)["_bound"].jaxpr(args_specs, kwargs_specs)
 
     def save(
         self,

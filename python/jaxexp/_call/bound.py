@@ -97,7 +97,7 @@ class Bound:
 
 def bound_of(exported: ExportedData) -> Bound | None:
     """The weights of a function, where it has them."""
-    found: Bound | None = exported.__dict__.get("_bound")
+    found: Bound | None = data.attributes_of(exported).get("_bound")
     return found
 
 
@@ -120,7 +120,7 @@ def _eager_callable(program: ExportedData) -> Any:
 
 
 def _callable_of(program: ExportedData) -> Any:
-    if "_executables" not in program.__dict__:
+    if "_executables" not in data.attributes_of(program):
         return _shared_callable(program)
     from . import from_file
 

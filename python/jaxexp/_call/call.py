@@ -31,7 +31,7 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could. What
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
-            return (exported.__dict__.get("_eager_call") or _eager_callable(exported))(*args, **kwargs)
+            return (exported._eager_call or _eager_callable(exported))(*args, **kwargs)
         except TypeError:
             # Another tree structure comes first: jit looks at the leaves before.
             trees.leaves_and_out_tree(exported, args, kwargs)
@@ -84,7 +84,7 @@ def _eager_callable(exported: ExportedData) -> Any:
 
 
 def _callable_of(exported: ExportedData) -> Any:
-    if "_executables" not in exported.__dict__:
+    if "_executables" not in data.attributes_of(exported):
         return shared(exported)
     from . import from_file  # which few functions need
 

@@ -41,16 +41,21 @@ def precompile(
         raise UnsupportedError(f"precompiling {exported.fun_name}: there are {jax.process_count()} processes, not one")
     bound = bound_of(exported)
     if args is None:
-        args, given = arguments_of(exported if bound is None else bound.rest, mesh_or_device)
+        args, given = arguments_of(
+            exported if bound is None else bound.rest,
+            mesh_or_device,
+            f"precompiling {exported.fun_name}",
+            "Pass the tuple of the arguments, precompile(args, into=...)",
+        )
         kwargs = given if kwargs is None else kwargs
     elif not isinstance(args, tuple):
         raise ExportError(f"precompiling {exported.fun_name}: args is the tuple of its arguments, found {type(args)}")
     kwargs = kwargs or {}
     program = exported if bound is None else bound.program
     leaves, _ = leaves_and_out_tree(exported if bound is None else bound.rest, args, kwargs)
-    all_leaves = [*(() if bound is None else bound.weights.specs()), *leaves]
+    weights = () if bound is None else bound.weights.specs()
 
-    made = [_Call(program, all_leaves, None)]
+    made = [_Call(program, [*weights, *leaves], None, len(weights))]
     for order in range(vjp_order):
         if not made[-1].exported.has_vjp():
             raise ExportError(f"precompiling {data.name_of_order(exported.fun_name, order + 1)}: there is no such VJP")
@@ -66,10 +71,13 @@ class _Call:
         exported: the function.
         leaves: its flat arguments: arrays, or specs of them.
         results: the indices of the wanted results; None for all.
+        weights: how many of the first arguments are weights.
     """
 
-    def __init__(self, exported: ExportedData, leaves: Sequence[Any], results: Sequence[int] | None) -> None:
-        self.exported, self.leaves, self.results = exported, leaves, results
+    def __init__(
+        self, exported: ExportedData, leaves: Sequence[Any], results: Sequence[int] | None, weights: int
+    ) -> None:
+        self.exported, self.leaves, self.results, self.weights = exported, leaves, results, weights
 
     def vjp(self) -> _Call:
         """The call of the VJP that an eager gradient by all arguments makes."""
@@ -79,7 +87,7 @@ class _Call:
         leaves = [*self.leaves, *map(_spec_of, (aval.to_ct_aval() for aval in out_avals))]
         wanted = [i for i, aval in enumerate(self.exported.in_avals) if is_differentiable(aval)]
         results = None if len(wanted) == len(vjp.out_avals) else wanted
-        return _Call(vjp, leaves, results)
+        return _Call(vjp, leaves, results, self.weights)
 
     def write(self, into: GrowingFile) -> Executable:
         """Compiles the call unless the file has its code already, and adds the code."""
@@ -100,7 +108,7 @@ class _Call:
             raise UnsupportedError(
                 f"precompiling {name}: it has {error}, which a file of executables cannot say"
             ) from error
-        return Executable(found, size, False, executables.NOT_CALLED)
+        return Executable(found, size, False, executables.NOT_CALLED, self.weights)
 
     def _compile(self, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:
         if effects := (*self.exported.ordered_effects, *self.exported.unordered_effects):

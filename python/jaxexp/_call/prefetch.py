@@ -12,6 +12,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._function import data, sharding
 from jaxexp._function.data import ExportedData
+from jaxexp._function.paths import argument_paths
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
@@ -158,7 +159,8 @@ def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[
         )
     if len(given) == 1:
         bound = bound_of(exported)
-        return (exported, *arguments_of(exported if bound is None else bound.rest, place))
+        rest = exported if bound is None else bound.rest
+        return (exported, *arguments_of(rest, place, f"prefetch of {exported.fun_name}", "Pass (function, args)"))
     args, kwargs = given[1], given[2] if len(given) == 3 else {}
     if not isinstance(args, tuple) or not isinstance(kwargs, dict):
         raise ExportTypeError(
@@ -168,21 +170,31 @@ def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[
     return exported, args, kwargs
 
 
-def arguments_of(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Specs of the arguments in the signature, placed where the caller wants them."""
+def arguments_of(exported: ExportedData, place: Any, doing: str, advice: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Specs of the arguments in the signature, placed where the caller wants them.
+
+    Args:
+        exported: the function, without weights.
+        place: a mesh, a device, or None.
+        doing: how messages begin.
+        advice: how the caller takes arguments, for messages.
+
+    Raises:
+        ExportError: a size is not known.
+    """
     shardings: tuple[Any, ...]
     if isinstance(place, Mesh):
         shardings = tuple(sharding.on_mesh(stored, place) for stored in exported._in_named_shardings)
     elif place is None or isinstance(place, jax.Device):
         shardings = (None if place is None else SingleDeviceSharding(place),) * len(exported.in_avals)
     else:
-        raise ExportTypeError(f"prefetch: expected a jax.sharding.Mesh, a device or None, found {type(place)}")
+        raise ExportTypeError(f"{doing}: expected a jax.sharding.Mesh, a device or None, found {type(place)}")
     specs, weak = [], set(data.weak_arguments(exported))
     for i, (aval, placed) in enumerate(zip(exported.in_avals, shardings, strict=True)):
         if not all(isinstance(size, int) for size in aval.shape):
             raise ExportError(
-                f"prefetch of {exported.fun_name}: argument {i} has the symbolic shape {aval.shape}, but code is "
-                "compiled for known sizes. Pass (function, args), with arrays or jax.ShapeDtypeStruct of these sizes"
+                f"{doing}: {argument_paths(exported.in_tree)[i]} has the symbolic shape {aval.shape}, but code is "
+                f"compiled for known sizes. {advice}, with arrays or jax.ShapeDtypeStruct of these sizes"
             )
         specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=i in weak))
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)

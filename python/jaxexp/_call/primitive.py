@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._function.sharding import in_call, meshes_of_call
 
@@ -119,7 +120,9 @@ def code_from_file(exported: ExportedData, leaves: Sequence[Any], results: tuple
     Raises:
         ExportError: the arguments do not fit.
     """
-    executables = exported.__dict__.get("_executables")  # without an import, which most functions do not need
+    executables = data.attributes_of(exported).get(
+        "_executables"
+    )  # without an import, which most functions do not need
     if executables is None:
         return None
     in_avals = tuple(map(jax.typeof, leaves))

@@ -157,7 +157,7 @@ class _Fitting:
         if expected.type is not GenericNode:
             if expected.type is given.type and expected.arity == given.arity and expected.data == given.data:
                 return same
-            self.refuse()
+            self.refuse(otherwise=f"expected {_kind(expected)}, found {_kind(given)}")
         description: Description = expected.data
         if given.type is dict and expected.arity == given.arity:
             positions = {key: position for position, key in enumerate(given.data)}
@@ -204,8 +204,12 @@ class _Fitting:
             if node.type not in (None, GenericNode, *treedefs.BUILTIN):
                 self.described.setdefault(self.describe(node), node)
 
-    def refuse(self, why: str = "") -> Any:
-        raise ExportError(mismatch(self.exported, self.in_tree, why))
+    def refuse(self, why: str = "", otherwise: str = "") -> Any:
+        raise ExportError(mismatch(self.exported, self.in_tree, why, otherwise))
+
+
+def _kind(node: Node) -> str:
+    return hints.A_LEAF if node.type is None else f"{node.type} of {node.arity:,}"
 
 
 def _listed(names: Sequence[str | int]) -> str:
@@ -224,8 +228,15 @@ def _where_they_differ(one: str, other: str) -> tuple[str, str]:
     return part(one), part(other)
 
 
-def mismatch(exported: ExportedData, in_tree: Any, why: str = "") -> str:
-    """The message for arguments of a structure that does not fit."""
+def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str = "") -> str:
+    """The message for arguments of a structure that does not fit.
+
+    Args:
+        exported: the function.
+        in_tree: the structure of the arguments.
+        why: what does not fit, in words; empty to list where the structures differ.
+        otherwise: what to say where all differences are nodes of other classes than generic nodes, which do fit.
+    """
     # Any leaves will do to compare structures: these say what they stand for.
     given = in_tree.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
     expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {a}") for a in exported.in_avals])
@@ -233,11 +244,12 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "") -> str:
         f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; "
         f"{hints.about_leaves(theirs, ours) or why_there}"
         for path, ours, theirs, why_there in _jax.tree_equality_errors(given, expected)
+        if theirs != str(GenericNode)
     ]
     return "\n".join(
         [
             f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
             "position or by keyword as in export, without those that jit took as static: they are part of the function",
-            *([f"  {why}"] if why else differences),
+            *([f"  {why}"] if why else differences or [f"  {otherwise}"]),
         ]
     )

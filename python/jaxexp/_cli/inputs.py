@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._artifact.words import counted
 from jaxexp._sources import verify
-from jaxexp._sources.kinds import Kind, kind_in_folder
+from jaxexp._sources.folders import Folders
+from jaxexp._sources.kinds import Kind
 from jaxexp._sources.source import MEMBER, Source, is_archive, split
 from jaxexp._sources.verify import Checked
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
 
-__all__ = ["MEMBER", "Checked", "Kind", "Source", "checked", "is_archive", "split"]
-
-_WEIGHTS = (".safetensors", ".safetensors.index.json")
+__all__ = ["MEMBER", "Checked", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
 
 def checked(source: Source) -> Checked:
@@ -100,62 +95,6 @@ def opened(path: str) -> Archive:
     from jaxexp._archive.archive import Archive
 
     return Archive.open(path)
-
-
-@dataclasses.dataclass(frozen=True)
-class Folders:
-    """How commands look into folders, and what they leave out there.
-
-    Attributes:
-        include: patterns for the names of files; none for all that are artifacts or archives.
-        recursive: whether to look into folders inside.
-        skipped: the files that were left out, because they are neither.
-    """
-
-    include: tuple[str, ...]
-    recursive: bool
-    skipped: list[str] = dataclasses.field(default_factory=list)
-
-    def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
-        """The artifacts and archives in a folder, in the order of their names; nothing that is hidden, and no files of
-        weights, which belong to the artifacts beside them.
-
-        Raises:
-            OSError: a folder cannot be read.
-        """
-        for entry in sorted(Path(folder).iterdir()):
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                if self.recursive and not entry.is_symlink():
-                    yield from self.files(str(entry))
-            elif not self.include or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self.include):
-                if (kind := self._kind(entry)) is None:
-                    self.skipped.append(str(entry))
-                else:
-                    yield entry, kind
-
-    def _kind(self, entry: Path) -> Kind | None:
-        path = str(entry)
-        if path.endswith(_WEIGHTS):
-            return None
-        if self.include:  # the user says what they are
-            return Kind.ARCHIVE if is_archive(path) else Kind.ARTIFACT
-        if entry.exists() and not entry.is_file():  # a pipe, a device
-            return None
-        try:
-            return kind_in_folder(path)
-        except OSError:  # which whoever reads it will report
-            return Kind.ARTIFACT
-
-    def used(self, files: Iterable[str]) -> None:
-        """Files that were looked at all the same, for an artifact that they belong to."""
-        used = set(files)
-        self.skipped[:] = [file for file in self.skipped if file not in used]
-
-    def said(self) -> str:
-        """As in "; 3 other files skipped", for the end of a line."""
-        return f"; {counted(len(self.skipped), 'other file')} skipped" if self.skipped else ""
 
 
 def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:

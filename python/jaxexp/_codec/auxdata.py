@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxexp._artifact.node import LARGEST_NUMBER, MAX_DEPTH
 
-from . import classes, dtypes
+from . import classes, dtypes, plain_dataclasses
 
 _LARGEST_ARRAY = 1 << 16  # bytes
 _DTYPES: dict[str, Any] = {dtype.name: dtype for dtype in dtypes.DTYPES if isinstance(dtype, np.dtype)}
@@ -97,8 +97,20 @@ def _of_other_type(value: Any, depth: int) -> Any:
         if len(fields) != len(value):
             return None
         return ["namedtuple", *classes.name_of(type(value)), list(fields), *(_to_json(part, depth) for part in value)]
-    constant = classes.name_of_constant(value)
-    return None if constant is None else ["constant", *constant]
+    if (constant := classes.name_of_constant(value)) is not None:
+        return ["constant", *constant]
+    if (values := plain_dataclasses.values_of(value)) is None:
+        return None
+    parts = [_to_json(part, depth) for part in values.values()]
+    # Arrays are equal element by element, so a dataclass that has some cannot be compared, except by its text.
+    return None if _has_array(parts) else ["dataclass", *classes.name_of(type(value)), list(values), *parts]
+
+
+def _has_array(stored: Any) -> bool:
+    if not isinstance(stored, list):
+        return False
+    is_array = len(stored) == 4 and stored[0] == "array" and isinstance(stored[2], list)  # and no list of names
+    return is_array or any(map(_has_array, stored))
 
 
 def from_json(stored: Any) -> Any:
@@ -135,6 +147,12 @@ def _namedtuple_of(rest: list[Any]) -> Any:
     return tuple.__new__(_found(classes.namedtuple_class(module, qualname, fields)), map(from_json, parts))
 
 
+def _dataclass_of(rest: list[Any]) -> Any:
+    module, qualname, fields, *parts = rest
+    cls = _found(plain_dataclasses.class_of(module, qualname, fields))
+    return plain_dataclasses.made(cls, dict(zip(fields, map(from_json, parts), strict=True)))
+
+
 def _opaque(rest: list[Any]) -> Any:
     raise NotDataError(rest[1])
 
@@ -159,6 +177,7 @@ _FROM: dict[str, Callable[[list[Any]], Any]] = {
     "enum": lambda rest: _found(classes.enum_member(*rest)),
     "constant": lambda rest: _found(classes.constant(*rest)),
     "namedtuple": _namedtuple_of,
+    "dataclass": _dataclass_of,
     "opaque": _opaque,
 }
 

@@ -30,6 +30,11 @@ def is_class(thing: Any) -> bool:
     return issubclass(type(thing), type)  # `isinstance` would ask the thing's own `__class__`
 
 
+def namespaces(cls: type) -> list[Mapping[str, Any]]:
+    """What a class and its bases define, in the order of lookup: those of `object` come last."""
+    return [_class_namespace(owner) for owner in _class_mro(cls)]
+
+
 def name_of(cls: type) -> tuple[str, str]:
     """The module and the qualified name of a class, as it has them in its own dictionary."""
     module, qualname = _class_module(cls), _class_qualname(cls)

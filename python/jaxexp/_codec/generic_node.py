@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import jax
 
 from jaxexp._artifact.node import Description, Key, shown
+from jaxexp._artifact.words import cut
 from jaxexp._errors import ExportError
 from jaxexp._public import public
 
@@ -35,7 +36,7 @@ class GenericNode:
     Example:
         >>> state = load("init.jaxexp").call(params)  # in a process without optax
         >>> state[0]
-        GenericNode(optax._src.transform.ScaleByAdamState, count=Array(0, dtype=int32), mu={...}, nu={...})
+        GenericNode(optax._src.transform.ScaleByAdamState, count=Array(0, dtype=int32), mu={'w': float32[3,4]}, ...)
         >>> state[0].mu["w"]
     """
 
@@ -112,13 +113,33 @@ class GenericNode:
         return GenericNode, (self._description.encoded, self._children)
 
     def __repr__(self) -> str:
-        parts = [repr(self._description)]
+        """With types in the place of arrays, and not more of the auxiliary data than one looks at."""
+        static = self._static
+        parts = [self._class_name if static is None else f"{self._class_name}: {cut(static, _LONGEST_STATIC)}"]
         for key, child in zip(self._description.keys, self._children, strict=True):
-            parts.append(f"{key.value}={child!r}" if key.kind == "attribute" else f"{key}: {child!r}")
+            value = _shown(child)
+            parts.append(f"{key.value}={value}" if key.kind == "attribute" else f"{key}: {value}")
         return f"GenericNode({', '.join(parts)})"
 
     def _shown_names(self) -> str:
         return ", ".join(map(str, self._names[:20])) or "no children"
+
+
+_LONGEST_STATIC = 100
+
+
+def _shown(value: Any) -> str:
+    """The repr of a child; of an array that is no scalar, its dtype and shape."""
+    if type(value) is dict:
+        return f"{{{', '.join(f'{key!r}: {_shown(child)}' for key, child in value.items())}}}"
+    if type(value) is list:
+        return f"[{', '.join(map(_shown, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    shape = getattr(value, "shape", None)
+    if shape and hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, shape))}]"
+    return repr(value)
 
 
 def generic_node(description: Description, children: Iterable[Any]) -> GenericNode:

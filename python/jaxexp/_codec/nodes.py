@@ -210,6 +210,9 @@ def _library_node() -> _Node:
 
 _by_type[GenericNode] = _by_name[NAME] = _library_node()
 
+# Without jaxexp, jax.export knows none of these.
+OWN_NAMES = frozenset({NAME, *(node.serialized_name for node in _KEYED.values())})
+
 
 def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, bytes]:
     """The serialized name and auxiliary data of a pytree node with so many children: of a registered type, or a dict
@@ -248,6 +251,12 @@ def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
         elif node.type is not None and node.type not in treedefs.BUILTIN and not _is_registered(node.type):
             found.setdefault(".".join(classes.name_of(node.type)), (node.type, node.data))
     return found
+
+
+def has_other_keys(treedefs_: Iterable[Any]) -> bool:
+    """Whether trees have dicts with keys that are not strings, which have no place in the format of `jax.export`."""
+    found = (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef))
+    return any(node.type in _KEYED and not dict_keys.all_strings(node.data) for node in found)
 
 
 def _is_registered(nodetype: type) -> bool:

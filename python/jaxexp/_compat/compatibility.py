@@ -19,6 +19,7 @@ from jaxexp._artifact.chain import chain
 from jaxexp._artifact.inspect import shown_node
 from jaxexp._artifact.module_head import Bytecode
 from jaxexp._codec.dtypes import DTYPES
+from jaxexp._codec.nodes import OWN_NAMES
 from jaxexp._errors import ExportError
 from jaxexp._module import mlir
 from jaxexp._native import Artifact
@@ -56,7 +57,9 @@ class Compatibility:
     """What an artifact is and who can load it. `print` shows it for a terminal.
 
     Loading means decoding the signature and parsing the module. Whether the function also runs depends on the custom
-    calls, devices and pytree node types of the process that loads it.
+    calls, devices and registered pytree node types of the process that loads it. Nodes of types that nobody registered,
+    and dicts with keys that are not strings, are read by jaxexp, and by `jax.export` only in a process that imported
+    jaxexp. `readers` and `refusals` speak of `jax.export` without jaxexp.
 
     Attributes:
         fun_name: the name of the function.
@@ -78,11 +81,11 @@ class Compatibility:
         refusals: why the other releases cannot load it.
         unreadable_here: why jaxexp cannot load it in this process; None if it can.
         jax_export_version: the installed JAX.
-        jax_export_refuses: why the installed `jax.export` cannot load it; None if it can.
+        jax_export_refuses: why the installed `jax.export` cannot load it without jaxexp; None if it can.
         expired_flag_helps: whether the installed `jax.export` refuses it now, but loads it if the flag
             ``jax_export_deserialize_expired_versions`` is on.
         promised_until: the day until which new releases of `jax.export` promise to load it; None if its writer is not
-            known.
+            known, or if only jaxexp reads its pytree nodes.
     """
 
     fun_name: str
@@ -137,7 +140,9 @@ class Compatibility:
             else _listed(f"{target} ({count}{_since(target)})" for target, count in calls.items()),
             "jaxexp": f"cannot load it here: {self.unreadable_here}" if self.unreadable_here else "loads it here",
             "jax.export": self._installed(),
-            "loaded by": f"JAX {_listed(itertools.starmap(_span, self.readers))}",
+            "loaded by": f"JAX {_listed(itertools.starmap(_span, self.readers))}"
+            if self.readers
+            else "no release of JAX",
         }
         lines = [f"{self.fun_name}:", *itertools.starmap(_field, described.items())]
         lines += [_field("" if i else "refused by", f"JAX {refusal}") for i, refusal in enumerate(self.refusals)]
@@ -196,7 +201,7 @@ def compatibility_of(buffer: Any) -> Compatibility:
         jax_export_version=jax.__version__,
         jax_export_refuses=refused,
         expired_flag_helps=refused is not None and _why_not(installed, facts, expired=True) is None,
-        promised_until=_promised_until(artifact.jax_version or writers[0]),
+        promised_until=None if facts.own_nodes else _promised_until(artifact.jax_version or writers[0]),
     )
 
 
@@ -211,6 +216,7 @@ class _Facts:
     dtypes: frozenset[int]
     memory_spaces: frozenset[int]
     custom_nodes: frozenset[str]
+    own_nodes: frozenset[str]  # those of them that are stored in a way of jaxexp's own
     hlo_sharding_alone: bool
     named_shardings: bool
     listed: bool  # whether avals and shardings are listed in full, and not only by index
@@ -219,9 +225,18 @@ class _Facts:
 
     @classmethod
     def of(cls, artifact: Artifact) -> _Facts:
-        facts: dict[str, Any] = artifact.facts(shown_node)
+        own: set[str] = set()
+
+        def shown(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
+            known = shown_node(auxdata)
+            if known is not None:
+                own.add(known[0])
+            return known
+
+        facts: dict[str, Any] = artifact.facts(shown)
         for name in ("dtypes", "memory_spaces", "custom_nodes"):
             facts[name] = frozenset(facts[name])
+        facts["own_nodes"] = frozenset(own | facts["custom_nodes"] & OWN_NAMES)
         return cls(version=artifact.serialization_version, head=module_head.read(artifact.module()), **facts)
 
 
@@ -235,6 +250,9 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
         return f"serialization version {facts.version}, where it accepts {_listed(map(str, accepted), ' or ')}"
     if facts.custom_nodes and not release.custom_nodes:
         return "custom pytree nodes"
+    if facts.own_nodes:
+        reader = "it reads only if jaxexp is imported" if release.number >= _jax.OLDEST_JAX else "only jaxexp reads"
+        return f"pytree nodes that {reader}: {_some(sorted(facts.own_nodes))}"
     if unknown := sorted(kind for kind in facts.dtypes if not 0 <= kind < release.dtypes):
         return f"the dtype{'s' * (len(unknown) > 1)} {_listed(map(_dtype_name, unknown))}"
     if release.number < features.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
@@ -318,6 +336,13 @@ def _promised_until(writer: str) -> datetime.date | None:
     years, month = divmod(written.month - 1 + PROMISED_MONTHS, 12)
     year, month = written.year + years, month + 1
     return datetime.date(year, month, min(written.day, calendar.monthrange(year, month)[1]))
+
+
+def _some(names: list[str]) -> str:
+    return _listed(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+
+
+_NAMED = 4  # nodes in a reason
 
 
 def _dtype_name(kind: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
+from jaxexp._artifact.words import counted
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
@@ -43,9 +44,10 @@ class Executable:
     size: int
     used: bool
     why: str | None
+    _weights: int = dataclasses.field(default=0, compare=False)  # among the arguments, of which they are the first
 
     def __repr__(self) -> str:
-        arguments = conditions.shown(self.conditions.get("arguments", ""))
+        arguments = _shown_arguments(self.conditions.get("arguments", ""), self._weights)
         state = "used" if self.used else f"not used: {self.why}"
         return f"Executable({self.conditions.get('function')} of {arguments}: {state})"
 
@@ -114,18 +116,18 @@ class Executables:
 
     def listed(self, exported: ExportedData) -> tuple[Executable, ...]:
         """The records for a function, or for another one of its name, and what became of them."""
-        own = conditions.of_function(exported)
+        own, weights = conditions.of_function(exported), _weights_of(exported)
         named = [r for r in self._file.records if r.conditions.get("function") == own["function"]]
         records = {record.position: record for record in (*named, *self._functions.get(own["module"], ()))}
         with self._lock:
-            return tuple(self._state(record, own) for record in records.values())
+            return tuple(self._state(record, own, weights) for record in records.values())
 
-    def _state(self, record: Record, own: Mapping[str, str]) -> Executable:
+    def _state(self, record: Record, own: Mapping[str, str], weights: int) -> Executable:
         shown = types.MappingProxyType(dict(record.conditions))
         if record.position in self._used:
-            return Executable(shown, record.size, True, None)
+            return Executable(shown, record.size, True, None, weights)
         why = self._why.get(record.position) or self._mismatch(record, own) or NOT_CALLED
-        return Executable(shown, record.size, False, why)
+        return Executable(shown, record.size, False, why, weights)
 
     def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
         """In what the function or the machine is another one, whatever the arguments are."""
@@ -154,7 +156,8 @@ class Executables:
         in_avals: Sequence[Any],
         out_avals: Sequence[Any],
     ) -> tuple[Any, Record] | None:
-        own, arguments = conditions.of_function(exported), conditions.shown(call["arguments"], 200)
+        own = conditions.of_function(exported)
+        arguments = _shown_arguments(call["arguments"], _weights_of(exported), 200)
         for record in reversed(candidates):
             if conditions.difference(record.conditions, call) is not None:
                 continue
@@ -185,13 +188,27 @@ def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
         ExecutablesError: it is no file of executables, or it is damaged.
         OSError: it cannot be opened.
     """
-    exported.__dict__["_executables"] = Executables(path)
+    data.attributes_of(exported)["_executables"] = Executables(path)
 
 
 def of(exported: ExportedData) -> Executables | None:
     """The executables that were given when a function was loaded."""
-    found: Executables | None = exported.__dict__.get("_executables")
+    found: Executables | None = data.attributes_of(exported).get("_executables")
     return found
+
+
+def _weights_of(exported: ExportedData) -> int:
+    """How many of the first arguments of a loaded function are weights."""
+    found = data.weights_in_trailer(exported)
+    return 0 if found is None else len(found[1])
+
+
+def _shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
+    """The arguments among the conditions in one line. Weights are only counted: they are the same in all calls."""
+    lines = arguments.split("\n")
+    if not 0 < weights <= len(lines):
+        return conditions.shown(arguments, most)
+    return f"{counted(weights, 'weight')}; {conditions.shown(chr(10).join(lines[weights:]), most) or 'nothing'}"
 
 
 def _digest(exported: ExportedData) -> str:

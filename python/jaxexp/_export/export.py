@@ -153,12 +153,14 @@ class _How:
             batch_dims.check(self.batch_dim, lowering.fun_name, *facts)
         still_there = StillThere(weights) if weights else None
         exported = _exported(lowering, version, self.checks, self.batch_dim, still_there)
-        return exported if self.compatibility is None else _for_readers(exported, self.compatibility)
+        if self.compatibility is None:
+            return exported
+        return _for_readers(exported, self.compatibility, len(weights or ()))
 
 
-def _for_readers(exported: Exported, compatibility: str) -> Exported:
+def _for_readers(exported: Exported, compatibility: str, weights: int) -> Exported:
     """The function in the form for the chosen reader. It remembers the choice."""
-    _, (written,) = retarget.for_choice([exported], compatibility)
+    _, (written,) = retarget.for_choice([exported], compatibility, weights)
     return data.remember(written, compatibility=compatibility)
 
 

@@ -7,6 +7,7 @@ that they were given.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -43,8 +44,18 @@ class LaterVjp:
         return self
 
 
+class _Attributes:
+    """Where a function's attributes are, whatever `__dict__` is in its class."""
+
+    _eager_call: Callable[..., Any] | None = None  # a function that was called has its own
+
+
+#: The attributes that a function has by now. `__dict__` has the fields of its artifact, too, and decodes them for that.
+attributes_of: Callable[[Any], dict[str, Any]] = vars(_Attributes)["__dict__"].__get__
+
+
 @dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
-class ExportedData:
+class ExportedData(_Attributes):
     """The data of an `Exported`; its docstring has the fields."""
 
     # In the order of jax.export since JAX 0.11, in which the constructor takes them and patterns match them.
@@ -93,7 +104,7 @@ class ExportedData:
     ) -> None:
         if not _has_named_shardings:
             raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
-        self.__dict__.update(
+        attributes_of(self).update(
             fun_name=fun_name,
             in_tree=in_tree,
             in_avals=tuple(in_avals),
@@ -113,7 +124,7 @@ class ExportedData:
             _get_vjp=_get_vjp,
         )
 
-    # What is made on first use: neither the constructor nor the decoder sets it, and two of these are no fields.
+    # What is made on first use: the fields of a loaded function, and what neither the constructor nor the decoder sets.
     if TYPE_CHECKING:  # checkers would take a misspelt name for an attribute that __getattr__ makes
 
         @property
@@ -125,9 +136,15 @@ class ExportedData:
 
         def __getattr__(self, name: str) -> Any:
             make = _MADE_LATER.get(name)
-            if make is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            return kept(self, name, make)
+            if make is not None:
+                return kept(self, name, make)
+            if name in _FIELDS and name in (attributes := _with_fields(self)):
+                return attributes[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+        @property
+        def __dict__(self) -> dict[str, Any]:
+            return _with_fields(self)
 
     @property
     def _has_named_shardings(self) -> bool:
@@ -180,18 +197,26 @@ class ExportedData:
 
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     """The result of `make` for a function, made once and kept with the function under a name."""
-    attributes = exported.__dict__
+    attributes = attributes_of(exported)
     if name in attributes:
         value: T = attributes[name]
-    else:
-        value = attributes[name] = make(exported)
+    else:  # several threads may make it at once, and all return what one of them made
+        value = attributes.setdefault(name, make(exported))
     return value
+
+
+def _with_fields(exported: ExportedData) -> dict[str, Any]:
+    """The attributes of a function, the fields that its artifact has among them."""
+    attributes = attributes_of(exported)
+    if (artifact := attributes.get("_artifact")) is not None:
+        artifact.complete(attributes)
+    return attributes
 
 
 def bare(exported: E) -> E:
     """An equal function without what is kept with this one, for caches: it keeps nothing alive but its data."""
     copied = object.__new__(type(exported))
-    copied.__dict__.update((name, value) for name, value in exported.__dict__.items() if name in _DATA)
+    attributes_of(copied).update((name, value) for name, value in attributes_of(exported).items() if name in _DATA)
     return copied
 
 
@@ -232,7 +257,7 @@ def has_no_weights(exported: ExportedData) -> ExportError:
 
 def is_loaded(exported: ExportedData) -> bool:
     """Whether a function comes from an artifact, as it is."""
-    return "_artifact" in exported.__dict__
+    return "_artifact" in attributes_of(exported)
 
 
 def stored_chain(exported: E) -> Iterator[E]:
@@ -247,13 +272,13 @@ def stored_chain(exported: E) -> Iterator[E]:
 
 def stored_orders(exported: ExportedData) -> int:
     """How many VJPs there are in the artifact that a function was loaded from."""
-    artifact: Artifact | None = exported.__dict__.get("_artifact")
+    artifact: Artifact | None = attributes_of(exported).get("_artifact")
     return 0 if artifact is None else sum(1 for _ in chain(artifact)) - 1
 
 
 def weights_in_trailer(exported: ExportedData) -> Any | None:
     """What `_native.Artifact.weights` returns for the artifact of a loaded function; None if there is none."""
-    artifact: Artifact | None = exported.__dict__.get("_artifact")
+    artifact: Artifact | None = attributes_of(exported).get("_artifact")
     return None if artifact is None else artifact.weights()
 
 
@@ -275,7 +300,7 @@ def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]
 
 def origin(exported: ExportedData) -> tuple[str, int]:
     """For messages: the name of the function that this is a VJP of, and of which order; 0 for the function itself."""
-    found: tuple[str, int] = exported.__dict__.get("_origin") or (exported.fun_name, 0)
+    found: tuple[str, int] = attributes_of(exported).get("_origin") or (exported.fun_name, 0)
     return found
 
 
@@ -291,13 +316,13 @@ def name_of_order(name: str, order: int) -> str:
 
 def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
     """The metadata of the artifact that a function was loaded from."""
-    found: Mapping[str, Any] = exported.__dict__.get("_metadata") or {}
+    found: Mapping[str, Any] = attributes_of(exported).get("_metadata") or {}
     return found
 
 
 def compatibility_of(exported: ExportedData) -> str | None:
     """The `compatibility` that a function was exported with, for which `serialize` writes by default."""
-    found: str | None = exported.__dict__.get("_compatibility")
+    found: str | None = attributes_of(exported).get("_compatibility")
     return found
 
 
@@ -324,16 +349,16 @@ def with_weak_types_of(exported: E, other: ExportedData) -> E:
 
 def note_weak_types(exported: E, arguments: tuple[int, ...], results: tuple[int, ...]) -> E:
     """Sets what `weak_arguments` and `weak_results` return."""
-    exported.__dict__.update(_weak_arguments=arguments, _weak_results=results)
+    attributes_of(exported).update(_weak_arguments=arguments, _weak_results=results)
     return exported
 
 
 def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatibility: str | None = None) -> E:
     """Sets what `metadata_of` and `compatibility_of` return; None changes nothing."""
     if metadata is not None:
-        exported.__dict__["_metadata"] = metadata
+        attributes_of(exported)["_metadata"] = metadata
     if compatibility is not None:
-        exported.__dict__["_compatibility"] = compatibility
+        attributes_of(exported)["_compatibility"] = compatibility
     return exported
 
 
@@ -345,7 +370,7 @@ def module_size(exported: ExportedData) -> int:
 
 def _artifact_of(exported: ExportedData) -> Artifact | None:
     """The artifact that holds the module; None once the module was made as bytes."""
-    attributes = exported.__dict__
+    attributes = attributes_of(exported)
     return None if "mlir_module_serialized" in attributes else attributes["_artifact"]
 
 
@@ -399,15 +424,16 @@ def _vjp(exported: E) -> E:
     assert exported._get_vjp is not None
     name, order = origin(exported)
     vjp: E = exported._get_vjp(exported)
-    vjp.__dict__.setdefault("_origin", (name, order + 1))
-    if (executables := exported.__dict__.get("_executables")) is not None:  # a file has those of VJPs, too
-        vjp.__dict__["_executables"] = executables
+    attributes_of(vjp).setdefault("_origin", (name, order + 1))
+    if (executables := attributes_of(exported).get("_executables")) is not None:  # a file has those of VJPs, too
+        attributes_of(vjp)["_executables"] = executables
     return vjp
 
 
 # What describes a function; the rest of its attributes was made of it. The decoder and `remember` set the last ones.
+_FIELDS = {field.name for field in dataclasses.fields(ExportedData)}
 _DATA = {
-    *(field.name for field in dataclasses.fields(ExportedData)),
+    *_FIELDS,
     *("_artifact", "_hash", "_origin", "_metadata", "_compatibility", "_weak_arguments", "_weak_results"),
     *("_described_in_tree", "_described_out_tree"),
 }
@@ -415,7 +441,9 @@ _DATA = {
 _MADE_LATER: dict[str, Callable[[Any], Any]] = {
     "_vjp": _vjp,
     "_hash": _hash,
-    "mlir_module_serialized": lambda e: bytes(e.__dict__["_artifact"].module()),
+    # Of one that was loaded, without its other fields.
+    **{name: operator.attrgetter(f"_artifact.{name}") for name in ("fun_name", "nr_devices", "platforms")},
+    "mlir_module_serialized": lambda e: bytes(e._artifact.module()),
     "in_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._in_named_shardings, e.in_avals)),
     "out_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._out_named_shardings, e.out_avals)),
 }

@@ -1,14 +1,20 @@
-"""Ranges of a file behind an HTTP server, which may send anything: never more is taken than was asked for."""
+"""A file behind an HTTP server, which may send anything: how large it is, and ranges of it, never more than was asked
+for."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
+
+from .version import Version, facts_of
 
 # How many requests run at the same time.
 _AT_ONCE = 32
+# Seconds to wait for a connection, and for the next bytes. A large answer takes as long as it takes.
+_CONNECT, _SILENCE = 30, 60
 
 
 def is_http(filesystem: Any) -> bool:
@@ -17,27 +23,72 @@ def is_http(filesystem: Any) -> bool:
     return "http" in (protocol if isinstance(protocol, tuple) else (protocol,))
 
 
-def fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+def size_of(filesystem: Any, url: str, version: Version) -> int | None:
+    """How many bytes a file has; None where the server does not say.
+
+    Args:
+        filesystem: for HTTP.
+        url: the file.
+        version: learns what the server says of the state of the file.
+
+    Raises:
+        OSError: the server cannot be reached, or does not let the file be read.
+        TypeError: the file system has options that no request takes.
+    """
+    found: Any = _run(filesystem, _size_of(filesystem, url, version))
+    return None if found is None else int(found)
+
+
+def fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version: Version) -> list[bytes]:
     """Ranges of a file, given by their starts and ends; shorter where the file is.
 
     fsspec's own functions read whatever a server sends, compressed or not, before they look at it.
 
     Raises:
         OSError: a request fails, or the answer is something else than such a range.
+        DeserializationError: it is a range of another version of the file.
     """
+    return list(_run(filesystem, _fetch_all(filesystem, url, ranges, version)))
+
+
+def _run(filesystem: Any, work: Any) -> Any:
     from fsspec.asyn import sync
 
-    found: Any = sync(filesystem.loop, _fetch_all, filesystem, url, ranges)  # annotated as if it returned None
-    return list(found)
+    async def run() -> tuple[Any, TimeoutError | None]:
+        try:
+            return await work, None
+        except TimeoutError as error:  # in whose place fsspec would raise one without words
+            return None, error
+
+    found: Any = sync(filesystem.loop, run)  # annotated as if it returned None
+    result, error = found
+    if error is not None:
+        raise error
+    return result
 
 
-async def _fetch_all(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    session = await filesystem.set_session()
+async def _size_of(filesystem: Any, url: str, version: Version) -> int | None:
+    # A server may refuse HEAD, as one does for a URL that is signed for GET. So then a byte is asked for, by which a
+    # server says how many there are.
+    async with _answer(filesystem, "HEAD", url, {}) as answer:
+        if answer.status == 200 and _encoding(answer) == "identity" and answer.content_length is not None:
+            version.check({**_facts(answer), "size": str(answer.content_length)})
+            return int(answer.content_length)
+    async with _answer(filesystem, "GET", url, {"Range": "bytes=0-0"}) as answer:
+        _check_status(answer, url)
+        version.check(_facts(answer))
+        if answer.status == 206:
+            total = _content_range(answer)[1]
+            return None if total is None else int(total)
+        return None if _encoding(answer) != "identity" else answer.content_length
+
+
+async def _fetch_all(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version: Version) -> list[bytes]:
     free = asyncio.Semaphore(_AT_ONCE)
 
     async def one(start: int, end: int) -> bytes:
         async with free:
-            return await _fetch(session, filesystem, url, start, end)
+            return await _fetch(filesystem, url, start, end, version)
 
     requests = [asyncio.ensure_future(one(start, end)) for start, end in ranges]
     try:
@@ -47,12 +98,13 @@ async def _fetch_all(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]
             request.cancel()
 
 
-async def _fetch(session: Any, filesystem: Any, url: str, start: int, end: int) -> bytes:
-    options = dict(filesystem.kwargs)
-    headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
-    request = session.get(filesystem.encode_url(url), headers=headers, **{**options, "auto_decompress": False})
-    async with request as answer:
+async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Version) -> bytes:
+    async with _answer(filesystem, "GET", url, {"Range": f"bytes={start}-{end - 1}"}) as answer:
+        if answer.status == 416:  # the file has become shorter, or that is what the server says next
+            version.check(_facts(answer))
+        _check_status(answer, url)
         _check(answer, url, start, end)
+        version.check(_facts(answer))
         parts: list[bytes] = []
         left = end - start
         while part := await answer.content.read(left + 1):
@@ -63,20 +115,69 @@ async def _fetch(session: Any, filesystem: Any, url: str, start: int, end: int) 
         return b"".join(parts)
 
 
-def _check(answer: Any, url: str, start: int, end: int) -> None:
-    """Refuses an answer that is not a range, before its body is read."""
-    if answer.status == 404:
+@contextlib.asynccontextmanager
+async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str]) -> AsyncGenerator[Any]:
+    """The answer to a request, of which nothing but the headers was read.
+
+    Raises:
+        OSError: there is none. The error names the URL, and says why.
+    """
+    import aiohttp
+
+    session = await filesystem.set_session()
+    options: dict[str, Any] = {"allow_redirects": True, **filesystem.kwargs, "auto_decompress": False}
+    if "timeout" not in options and "timeout" not in filesystem.client_kwargs:
+        options["timeout"] = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
+    given: dict[str, str] = options.get("headers", {})
+    options["headers"] = {**given, **headers, "Accept-Encoding": "identity"}
+    try:
+        async with session.request(method, filesystem.encode_url(url), **options) as answer:
+            yield answer
+    except TimeoutError as error:
+        raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
+                           "to wait") from error  # fmt: skip
+    except aiohttp.ClientConnectorError as error:
+        raise OSError(f"{url}: there is no connection to the server: {error}") from error
+
+
+def _check_status(answer: Any, url: str) -> None:
+    if answer.status in (404, 410):
         raise FileNotFoundError(f"{url}: the server does not find it")
     if answer.status not in (200, 206):
         raise OSError(f"{url}: the server answers {answer.status} {answer.reason}")
-    if (encoding := answer.headers.get("Content-Encoding", "identity").strip().lower()) not in ("identity", ""):
+
+
+def _check(answer: Any, url: str, start: int, end: int) -> None:
+    """Refuses an answer that is not a range, before its body is read."""
+    if (encoding := _encoding(answer)) != "identity":
         raise OSError(f"{url}: the server sends {encoding} data, though it was asked for none that is compressed")
     length = answer.content_length
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"
-        raise OSError(f"{url}: the server {what} {length} bytes, though it was asked for {end - start}")
+        advice = f". {_NO_RANGES}" if answer.status == 200 else ""
+        raise OSError(f"{url}: the server {what} {length} bytes, though it was asked for {end - start}{advice}")
     if answer.status == 200 and start != 0:
-        raise OSError(f"{url}: the server ignores ranges, so no part of a file can be asked for")
-    said = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
-    if said and int(said[1]) != start:
-        raise OSError(f"{url}: the server sends a range from byte {said[1]}, though it was asked for one from {start}")
+        raise OSError(f"{url}: the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
+    if (first := _content_range(answer)[0]) is not None and int(first) != start:
+        raise OSError(f"{url}: the server sends a range from byte {first}, though it was asked for one from {start}")
+
+
+# python -m http.server is what people try first.
+_NO_RANGES = "Serve it with a server that knows ranges, such as nginx or RangeHTTPServer, or copy the file"
+
+
+def _encoding(answer: Any) -> str:
+    return str(answer.headers.get("Content-Encoding", "")).strip().lower() or "identity"
+
+
+def _content_range(answer: Any) -> tuple[str | None, str | None]:
+    """Where the range begins, and how many bytes the file has."""
+    said = re.match(r"bytes (?:(\d+)-\d+|\*)(?:/(\d+))?", answer.headers.get("Content-Range", ""))
+    return (said[1], said[2]) if said else (None, None)
+
+
+def _facts(answer: Any) -> dict[str, str]:
+    """What the headers of an answer say of the state of the file."""
+    total = _content_range(answer)[1] if answer.status in (206, 416) else None
+    told = {"size": total, "ETag": answer.headers.get("ETag"), "Last-Modified": answer.headers.get("Last-Modified")}
+    return facts_of(told)

@@ -13,6 +13,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
 
 from . import http
+from .version import Version, facts_of
 
 
 class BinaryFile(Protocol):
@@ -119,11 +120,7 @@ class _Ranges:
     def _complete(self, data: bytes, position: int, size: int) -> bytes:
         if len(data) == size:
             return data
-        error = DeserializationError(
-            "", f"{size} bytes at {position}", f"{len(data)}: the file has changed since it was opened"
-        )
-        error.file = self.name
-        raise error
+        raise Version(self.name).changed(f"{size} bytes at {position}", str(len(data)))
 
 
 class _FileObject(_Ranges):
@@ -135,6 +132,8 @@ class _FileObject(_Ranges):
 
     def read(self, position: int, size: int) -> bytes:
         with self._lock:
+            if self._file is None:
+                raise ValueError(f"{self.name} is closed")
             self._file.seek(position)
             parts = []
             while size > 0 and (part := self._file.read(size)):  # a raw file may give less than it has
@@ -159,13 +158,32 @@ class _Remote(_Ranges):
             raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
         self.name = url
         self.address: tuple[str, dict[str, Any]] | None = (url, options)
+        self._version = Version(url)
         self._fs: Any
         with self._failures():
-            self._fs, self._path = fsspec.core.url_to_fs(url, **options)
-            size = self._fs.size(self._path)
+            try:
+                self._fs, self._path = fsspec.core.url_to_fs(url, **options)
+                size = self._look()
+            except TypeError as error:
+                if not options:
+                    raise
+                raise ExportTypeError(
+                    f"{url} does not take the storage options {', '.join(options)}: {error}"
+                ) from error
         if size is None:
             raise OSError(f"{url}: the server does not say how large it is, so no part of it can be asked for")
         self.size = int(size)
+
+    def _look(self) -> int | None:
+        """Asks for the size of the file, and compares its version with what is known of it."""
+        if http.is_http(self._fs):
+            return http.size_of(self._fs, self._path, self._version)
+        self._fs.invalidate_cache(self._path)  # of listings, which may be old
+        info = self._fs.info(self._path)
+        if not _keeps_copies(self._fs):
+            self._version.check(facts_of(info))
+        size: int | None = info.get("size")
+        return size
 
     def read(self, position: int, size: int) -> bytes:
         data = self._fetch([(position, position + size)])[0] if size else b""
@@ -196,11 +214,15 @@ class _Remote(_Ranges):
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """What is there between starts and ends."""
+        if self._fs is None:
+            raise ValueError(f"{self.name} is closed")
         with self._failures():
             if http.is_http(self._fs):
-                return http.fetch(self._fs, self._path, ranges)
+                return http.fetch(self._fs, self._path, ranges, self._version)
             starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
             found: list[bytes] = self._fs.cat_ranges([self._path] * len(ranges), starts, ends, on_error="raise")
+            if not _keeps_copies(self._fs):
+                self._look()  # afterwards: what was read before is of the version that is there now
             return found
 
     @contextlib.contextmanager
@@ -208,7 +230,7 @@ class _Remote(_Ranges):
         """Makes one kind of error of all that the libraries for different URLs raise when they cannot read."""
         try:
             yield
-        except (OSError, ImportError, MemoryError):
+        except (OSError, ImportError, MemoryError, DeserializationError, ExportTypeError):
             raise
         except Exception as error:
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -216,6 +238,14 @@ class _Remote(_Ranges):
 
     def close(self) -> None:
         self._fs = None
+
+
+def _keeps_copies(filesystem: Any) -> bool:
+    """Whether a file system of fsspec keeps copies of other files, as simplecache does: what is read is the copy,
+    whatever becomes of the file."""
+    from fsspec.implementations.cached import CachingFileSystem
+
+    return isinstance(filesystem, CachingFileSystem)
 
 
 # Fetching this much that nobody asked for is quicker than another request; one request is not larger than this.

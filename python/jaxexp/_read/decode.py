@@ -11,9 +11,10 @@ from jaxexp import _native
 from jaxexp._artifact.chain import chain
 from jaxexp._artifact.metadata import from_json
 from jaxexp._codec import binding
-from jaxexp._errors import ExportTypeError
+from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._exported import Exported
-from jaxexp._function.data import LaterVjp
+from jaxexp._function.data import LaterVjp, attributes_of
+from jaxexp._io.other_files import instead_of_artifact
 
 
 def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
@@ -29,6 +30,10 @@ def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
     binding.bind()
     try:
         return _native.Artifact(buffer, modules)
+    except DeserializationError as error:
+        if not error.path and not modules:
+            error.found += instead_of_artifact(_beginning(buffer))
+        raise
     except TypeError as error:
         advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
         raise ExportTypeError(
@@ -37,16 +42,15 @@ def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
         ) from error
 
 
+def _beginning(buffer: Any) -> bytes:
+    view = memoryview(buffer)
+    return bytes(view[:16]) if view.ndim == 1 and view.itemsize == 1 else b""
+
+
 def decode(artifact: _native.Artifact) -> Exported:
-    """A function. Its metadata is decoded now, its module and its VJP on first use."""
-    attributes = artifact.decode()
-    vjp = artifact.vjp()
-    attributes["_artifact"] = artifact
-    if (texts := artifact.metadata()) is not None:
-        attributes["_metadata"] = from_json(texts)
-    attributes["_get_vjp"] = None if vjp is None else _LoadedVjp(vjp)
-    exported = Exported.__new__(Exported)
-    object.__setattr__(exported, "__dict__", attributes)
+    """A function. Its fields, its module and its VJP are read on first use; fields that might be refused, now."""
+    artifact.prepare()
+    exported: Exported = _functions.function(artifact)
     return exported
 
 
@@ -56,34 +60,37 @@ def verify_modules(exported: Exported) -> None:
     Raises:
         DeserializationError: one of them is damaged, or its file has changed.
     """
-    artifact = exported.__dict__.get("_artifact")
+    artifact = attributes_of(exported).get("_artifact")
     if artifact is not None:
         for link in chain(artifact):
             link.module()
 
 
 class _LoadedVjp(LaterVjp):
-    """The VJP inside an artifact; equal to another one of equal content."""
+    """The VJP inside the artifact of a function that has one; equal to another one of equal content."""
 
-    __slots__ = ("artifact",)
+    __slots__ = ("primal",)
 
-    def __init__(self, artifact: _native.Artifact) -> None:
-        self.artifact = artifact
+    def __init__(self, primal: _native.Artifact) -> None:
+        self.primal = primal
 
-    def __call__(self, primal: Exported) -> Exported:
-        return decode(self.artifact)
+    def __call__(self, primal: object = None) -> Exported:
+        artifact = self.primal.vjp()
+        assert artifact is not None
+        return decode(artifact)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _LoadedVjp):
             return NotImplemented
-        return self is other or decode(self.artifact) == decode(other.artifact)
+        return self is other or self() == other()
 
     def __hash__(self) -> int:
         return hash(_LoadedVjp)
 
 
-# `_native.ReadMany` does the same as `decode`, with what is here.
-_MAKES = types.SimpleNamespace(Exported=Exported, LoadedVjp=_LoadedVjp, metadata_from_json=from_json)
+_functions = _native.Functions(
+    types.SimpleNamespace(Exported=Exported, LoadedVjp=_LoadedVjp, metadata_from_json=from_json)
+)
 
 
 def reader_of_many(
@@ -97,4 +104,4 @@ def reader_of_many(
         admit: called with each artifact before anything is made of it; what it raises is the result.
     """
     binding.bind()
-    return _native.ReadMany(_MAKES, workers, stop, admit)
+    return _native.ReadMany(_functions, workers, stop, admit)

@@ -25,9 +25,10 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """Reads a function from the bytes that `Exported.serialize` returned, in jaxexp or in any `jax.export` since JAX
     0.4.22.
 
-    All metadata is verified, then the signature is decoded. The module and the VJPs are read from the buffer when they
-    are needed, and compared with their digests then. So a read-only buffer stays in use as long as the function. A
-    writable buffer, such as a bytearray, is copied first; you may change it afterwards.
+    All metadata is verified now. The fields are decoded when one of them is first looked at, except those that JAX or a
+    registered function might refuse. The module and the VJPs are read from the buffer when they are needed, and
+    compared with their digests then. So a read-only buffer stays in use as long as the function. A writable buffer,
+    such as a bytearray, is copied first; you may change it afterwards.
 
     Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
     call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the

@@ -81,8 +81,9 @@ def load_many(
     """Reads functions from many files or buffers at once, faster than `load` or `deserialize` for each.
 
     Several threads read the files and verify the metadata, without Python's global lock. Meanwhile the caller's thread
-    makes the functions. Artifacts with equal metadata, such as versions of one model with different weights, are
-    decoded once. They share what cannot change: abstract values, tree structures and shardings.
+    makes the functions, whose fields are decoded when one of them is first looked at. Artifacts with equal metadata,
+    such as versions of one model with different weights, are verified once, and decoded once. They share what cannot
+    change: abstract values, tree structures and shardings.
 
     Python's cyclic garbage collector pauses while this runs.
 

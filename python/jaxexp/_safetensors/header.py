@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from jaxexp._errors import WeightsError
+from jaxexp._io.other_files import instead_of_weights
 
 from .dtypes import BITS, size_of
 
@@ -62,6 +63,8 @@ def size_of_header(first_bytes: bytes, file_size: int) -> int:
         _refuse("", "a safetensors file, which begins with the length of its header", f"{file_size} bytes")
     length = int.from_bytes(first_bytes[:LENGTH_SIZE], "little")
     if length > MAX_HEADER_SIZE:
+        if other := instead_of_weights(first_bytes):
+            _refuse("", "a safetensors file", f"one of {file_size:,} bytes{other}")
         _refuse("", f"a header of at most {MAX_HEADER_SIZE:,} bytes", f"one of {length:,} bytes")
     if length > file_size - LENGTH_SIZE:
         _refuse("", f"a header of {length:,} bytes", f"{file_size - LENGTH_SIZE:,} bytes up to the end of the file")

@@ -19,7 +19,7 @@ class Kind(enum.Enum):
 ARTIFACT, ARCHIVE = Kind.ARTIFACT, Kind.ARCHIVE
 
 # The names of artifacts; a name of the second kind counts where a file is too short to tell.
-_SUFFIXES, _PERHAPS = (".jaxexp", ".jax_export"), ("", ".bin")
+SUFFIXES, _PERHAPS = (".jaxexp", ".jax_export"), ("", ".bin")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _HEAD = 64
 _TOO_SHORT = 12
@@ -54,7 +54,7 @@ def kind_in_folder(path: str) -> Kind | None:
     head, size = _beginning(path)
     kind = _kind(head, size)
     suffix = os.path.splitext(path)[1]
-    if kind is None and (suffix in _SUFFIXES or (size < _TOO_SHORT and suffix in _PERHAPS)):
+    if kind is None and (suffix in SUFFIXES or (size < _TOO_SHORT and suffix in _PERHAPS)):
         return ARTIFACT
     return kind
 

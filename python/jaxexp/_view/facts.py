@@ -12,7 +12,7 @@ from jaxexp._artifact.inspect import shown_node
 from jaxexp._artifact.words import bytes_in_words, counted, cut
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._artifact.inspection import Inspection, Weight
     from jaxexp._function.data import ExportedData
     from jaxexp._native import Artifact
 
@@ -57,6 +57,7 @@ class Leaf:
         sharding: how it is divided, in words; None if that is not specified.
         placement: the same as data, where it is a NamedSharding.
         notes: what else there is to say.
+        digest: of its value, which a weight has.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Leaf:
     sharding: str | None
     placement: Placement | None
     notes: tuple[str, ...]
+    digest: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
         for value, raw in zip(found.results[:MOST_VALUES], described["results"], strict=False)
     ]
     weights = [
-        dataclasses.replace(leaf, path=cut(weight.name))
+        dataclasses.replace(leaf, path=cut(weight.name), notes=(*leaf.notes, *_ties(weight)), digest=cut(weight.digest))
         for leaf, weight in zip(in_leaves, found.weights[:MOST_VALUES], strict=False)
     ]
     return Facts(
@@ -139,19 +141,21 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         weights: how many of its first arguments are weights.
     """
     from jaxexp._function import data
+    from jaxexp._function.paths import argument_paths, result_paths
 
+    paths = argument_paths(exported.in_tree, weights)
     used, weak = {*exported.module_kept_var_idx}, {*data.weak_arguments(exported)}
     arguments = [
         _leaf_of_aval(path, aval, sharding, ("" if i in used else "not used", "weakly typed" if i in weak else ""))
         for i, (path, aval, sharding) in enumerate(
-            zip(_paths(exported.in_tree, True), exported.in_avals, exported._in_named_shardings, strict=False)
+            zip(paths, exported.in_avals, exported._in_named_shardings, strict=False)
         )
         if i < weights + MOST_VALUES
     ]
     results = [
         _leaf_of_aval(path, aval, sharding, ())
         for path, aval, sharding in zip(
-            _paths(exported.out_tree, False)[:MOST_VALUES],
+            result_paths(exported.out_tree)[:MOST_VALUES],
             exported.out_avals,
             exported._out_named_shardings,
             strict=False,
@@ -196,6 +200,7 @@ def rows_of(found: Inspection) -> list[tuple[str, str]]:
         ("platforms", f"{', '.join(found.platforms[:50])}, for {counted(found.nr_devices, 'device')}"),
         ("written by", f"JAX {found.jax_version or found.writer}{by}"),
         ("size", bytes_in_words(found.total_bytes)),
+        ("weights", _weights(found)),
         ("module", f"{found.producer or 'no MLIR bytecode'}, dialects {', '.join(found.dialects[:50])}"),
         ("derivatives", f"VJPs up to order {found.vjp_order}" if found.vjp_order else "no VJP"),
         ("effects", ", ".join(effects) or "none"),
@@ -204,6 +209,22 @@ def rows_of(found: Inspection) -> list[tuple[str, str]]:
         ("metadata", ", ".join(metadata)),
         ("digest", found.module_digests[0] if found.module_digests else "none: damage may go unnoticed"),
     ]
+
+
+def _weights(found: Inspection) -> str:
+    if not found.weights:
+        return ""
+    names = list(dict.fromkeys(weight.file for weight in found.weights))
+    more = f" and {len(names) - _MOST_FILES:,} more" if len(names) > _MOST_FILES else ""
+    size = bytes_in_words(sum(weight.bytes for weight in found.weights))
+    return f"{counted(len(found.weights), 'array')}, {size}, in {', '.join(names[:_MOST_FILES])}{more}"
+
+
+_MOST_FILES = 4
+
+
+def _ties(weight: Weight) -> tuple[str, ...]:
+    return (cut(f"also {', '.join(weight.other_names)}"),) if weight.other_names else ()
 
 
 def _leaf(value: Any, raw: Any, donated: str, size: int | None) -> Leaf:
@@ -255,19 +276,3 @@ def _bytes(dtype: str, shape: tuple[str, ...]) -> int | None:
     if bits is None or not all(dim.isascii() and dim.isdecimal() for dim in shape):
         return None
     return (math.prod(map(int, shape)) * bits + 7) // 8
-
-
-def _paths(tree: Any, is_arguments: bool) -> list[str]:
-    """Where the leaves of a tree are, as in `Inspection`; by numbers if classes of its nodes do not say."""
-    import jax
-
-    try:
-        whole = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-        found = [path for path, _ in jax.tree_util.tree_flatten_with_path(whole)[0]]
-    except Exception:  # classes of the user, which get numbers in place of arrays
-        found = []
-    if len(found) != tree.num_leaves:
-        return [f"{'argument' if is_arguments else 'result'} {i}" for i in range(tree.num_leaves)]
-    if not is_arguments:
-        return [f"result{jax.tree_util.keystr(path)}" for path in found]
-    return [f"{('args', 'kwargs')[path[0].idx]}{jax.tree_util.keystr(path[1:])}" for path in found]

@@ -40,7 +40,7 @@ class Row:
 
 
 def _compared(leaf: Leaf) -> tuple[object, ...]:
-    return leaf.type, leaf.sharding, leaf.placement, leaf.notes
+    return leaf.type, leaf.sharding, leaf.placement, leaf.notes, leaf.digest
 
 
 @dataclasses.dataclass(slots=True)

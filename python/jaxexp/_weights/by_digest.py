@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from jaxexp import _native
 from jaxexp._errors import WeightsError
 from jaxexp._safetensors.dtypes import held_as, size_of
 from jaxexp._safetensors.header import Tensor
 from jaxexp._safetensors.reading import HoldsTensors
+from jaxexp._safetensors.writing import damaged
 
 from .stored import Table, WithDigests
 
@@ -47,9 +49,34 @@ class ByDigest(WithDigests):
         held = held_as(str(type_.dtype), type_.shape)
         if held is None or size_of(*held) != stored.size:
             raise self._error(name, f"as many bytes as {type_.dtype}{list(type_.shape)} has", f"{stored.size:,}")
-        return self._file, Tensor(name, *held, place[0], place[0] + place[1])
+        tensor = Tensor(name, *held, place[0], place[0] + place[1])
+        # What was mapped when the archive was opened stays what it was.
+        return (_Fetched(self._file, stored.digest) if self._file.identity is None else self._file), tensor
 
     def _error(self, name: str, expected: str, found: str) -> WeightsError:
         error = WeightsError(name, expected, found)
         error.file = self._label
         return error
+
+
+class _Fetched:
+    """A tensor in a file of which parts are fetched: somebody may have replaced the file meanwhile."""
+
+    identity = None
+
+    def __init__(self, file: HoldsTensors, digest: bytes) -> None:
+        self.name = file.name
+        self._file, self._digest = file, digest
+
+    def bytes_of(self, tensor: Tensor) -> memoryview:
+        """The bytes, after they were compared with their digest.
+
+        Raises:
+            WeightsError: they are other bytes.
+        """
+        found = self._file.bytes_of(tensor)
+        if (digest := _native.digest(found)) != self._digest:
+            error = damaged(self.name, tensor.name, self._digest, digest)
+            error.found += ": it is damaged, or the file has changed since it was opened; open it again"
+            raise error
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import difflib
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -54,13 +55,16 @@ def names_in(treedef: Any) -> list[str]:
     return names
 
 
-def check_names(needed: Collection[str], given: Collection[str], file: str | None = None) -> None:
+def check_names(
+    needed: Collection[str], given: Collection[str], file: str | None = None, is_mapping: bool = False
+) -> None:
     """Raises a WeightsError where a weight is not among the names that are given, which says what they are like.
 
     Args:
         needed: the names of weights.
         given: the names that there are.
         file: where they are, for the message.
+        is_mapping: whether the user can give others with them in one mapping.
     """
     missing = [name for name in needed if name not in given]
     if not missing:
@@ -72,9 +76,25 @@ def check_names(needed: Collection[str], given: Collection[str], file: str | Non
         found += f", of which {' and '.join(map(repr, near))} {'is' if len(near) == 1 else 'are'} not used"
     if others := missing[1:]:
         found += f". Also missing: {_listed(others)}"
+    if is_mapping and len(missing) < len(needed):
+        found += ". To change only some weights, pass {**loaded.weights, ...}"
     error = WeightsError(missing[0], "an array of this name", found)
     error.file = file
     raise error
+
+
+def warn_of_unused(names: Sequence[str]) -> None:
+    """Warns of arrays in a model that are none of the weights: they have no effect, and perhaps it is another model."""
+    if names:
+        warnings.warn(
+            f"not used of the given arrays: {_listed(names)}. They are no weights of the function: they belong to "
+            "another model, or are part of the program. A mapping of arrays by the names of the weights may have more",
+            UserWarning,
+            stacklevel=_CALLER,
+        )
+
+
+_CALLER = 4  # of with_weights: behind it, Weights.with_values and warn_of_unused
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:

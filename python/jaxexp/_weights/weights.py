@@ -17,7 +17,7 @@ from jaxexp._safetensors.reading import HoldsTensors, TensorFile
 from jaxexp._safetensors.writing import Source
 
 from . import placing
-from .names import check_names, is_array, named_leaves
+from .names import check_names, is_array, named_leaves, warn_of_unused
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied
@@ -172,7 +172,10 @@ class Weights(Mapping[str, Any]):
 
         Args:
             values: the path of a safetensors file or of its index, a mapping of arrays by their names, or a pytree in
-                which they are at the paths that are their names. What has another name is not used.
+                which they are at the paths that are their names. What has another name is not used. A pytree stands for
+                the whole model, so there is a `UserWarning` for arrays in it that are not used. For a file, and for a
+                mapping that has only arrays, there is none: large checkpoints are passed so. Numbers, functions and
+                other leaves that are no arrays are part of the program, and never used.
 
         Raises:
             WeightsError: a weight is missing, or has another shape or dtype. Or the values of tied weights, which are
@@ -186,7 +189,8 @@ class Weights(Mapping[str, Any]):
             files.check(self._types, self.other_names)
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
-        check_names(self._types, given)
+        arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
+        check_names(self._types, arrays, is_mapping=isinstance(values, Mapping))
         for name, type_ in self._types.items():
             array = given[name]
             if not is_array(array):
@@ -194,6 +198,8 @@ class Weights(Mapping[str, Any]):
             if tuple(array.shape) != tuple(type_.shape) or array.dtype != type_.dtype:
                 raise WeightsError(name, _shown(type_), _shown(array))
         check_tied(given, self.other_names)
+        if not (isinstance(values, Mapping) and all(map(is_array, values.values()))):
+            warn_of_unused([name for name in arrays if name not in self._types and name not in self.other_names])
         return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
 
     def sources(self) -> list[Source]:

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxexp import _jax, _native
@@ -14,6 +14,8 @@ from jaxexp._codec import nodes
 from jaxexp._codec.dtypes import DTYPES
 from jaxexp._errors import ExportError, ExportTypeError, UnsupportedSerializationError
 from jaxexp._function.data import ExportedData
+from jaxexp._function.paths import argument_paths, result_paths
+from jaxexp._public import public
 from jaxexp._releases import features, table
 from jaxexp._releases.features import Version
 from jaxexp._releases.table import Release
@@ -23,11 +25,12 @@ MAX = "max"
 _KINDS = {dtype: kind for kind, dtype in enumerate(DTYPES)}
 
 
+@public
 class TooOldReaderError(UnsupportedSerializationError):
-    """Something that the chosen release cannot read.
+    """A function that the release of ``compatibility=`` cannot read; the message names the feature.
 
     Attributes:
-        since: the first release that can, None where no release can.
+        since: the first release that can read it, as in ``(0, 6, 0)``; None where no release is known to.
     """
 
     def __init__(self, message: str, since: Version | None) -> None:
@@ -163,45 +166,66 @@ def _reader(release: Release) -> Reader:
     return Reader(release, min(versions, key=table.number))
 
 
-def check(exported: ExportedData, reader: Reader) -> None:
+def check(exported: ExportedData, reader: Reader, weights: int = 0) -> None:
     """Refuses a function whose signature the reader cannot read. This does not check the module.
+
+    Args:
+        exported: the function.
+        reader: the reader.
+        weights: how many of its first arguments are weights, for the message.
 
     Raises:
         TooOldReaderError: names the feature and the first release that knows it.
     """
-    for what, since in _features(exported):
+    for find, what, since in _features(exported, weights):
         if reader.version < since:
-            raise reader.refusal(exported.fun_name, what, since)
+            is_key = what.startswith("has dtype key<")
+            raise reader.refusal(exported.fun_name, f"{find()} {what}", since, _KEY_DATA if is_key else "")
 
 
-def _features(exported: ExportedData) -> Iterator[tuple[str, Version]]:
-    """What a signature uses that not every reader knows, and the first release that does."""
+_KEY_DATA = (
+    ", or export a function that takes jax.random.key_data(key), an array of uint32, and begins with "
+    "jax.random.wrap_key_data"
+)
+
+
+def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[], str], str, Version]]:
+    """What a signature uses that not every reader knows: where, what, and the first release that knows it."""
     for which, avals, shardings in (
         ("argument", exported.in_avals, exported._in_named_shardings),
         ("result", exported.out_avals, exported._out_named_shardings),
     ):
         for index, (aval, sharding) in enumerate(zip(avals, shardings, strict=True)):
-            where = f"{which} {index}"
+
+            def where(which: str = which, index: int = index) -> str:
+                if which == "argument":
+                    return argument_paths(exported.in_tree, weights)[index]
+                return result_paths(exported.out_tree)[index]
+
             for dim in aval.shape:
                 if not isinstance(dim, int) and re.search(r"\b(max|min)\(", str(dim)):
-                    yield f"{where} has a symbolic dimension {dim}", features.MAX_AND_MIN
-            yield f"{where} has dtype {aval.dtype}", features.dtype_since(_KINDS.get(aval.dtype))
+                    yield where, f"has a symbolic dimension {dim}", features.MAX_AND_MIN
+            yield where, f"has dtype {aval.dtype}", features.dtype_since(_KINDS.get(aval.dtype))
             if aval.memory_space is not _jax.MemorySpace.Device:
-                yield f"{where} is in memory space {aval.memory_space}", features.MEMORY_SPACES
+                yield where, f"is in memory space {aval.memory_space}", features.MEMORY_SPACES
             if sharding is None:
                 continue
             if sharding.memory_kind not in (None, "device") and aval.memory_space is _jax.MemorySpace.Device:
-                yield f"{where} is in memory of kind {sharding.memory_kind!r}", features.NAMED_SHARDINGS
+                yield where, f"is in memory of kind {sharding.memory_kind!r}", features.NAMED_SHARDINGS
             if sharding.spec.unreduced or sharding.spec.reduced:
-                yield f"{where} is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
+                yield where, f"is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
     for tree in (exported.in_tree, exported.out_tree):
         for node in _custom_nodes(tree):
-            yield f"its trees hold nodes of {node}", features.custom_nodes_since()
+            yield _in_trees, f"nodes of {node}", features.custom_nodes_since()
+    if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
+        yield _in_trees, "dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
     for name in nodes.unregistered((exported.in_tree, exported.out_tree)):
-        what = (
-            f"its trees hold nodes of {name}, which is not registered for serialization, so that only jaxexp reads it"
-        )
-        yield what, _jax.OLDEST_JAX
+        what = f"nodes of {name}, which is not registered for serialization, so that only jaxexp reads it"
+        yield _in_trees, what, _jax.OLDEST_JAX
+
+
+def _in_trees() -> str:
+    return "its trees hold"
 
 
 def _custom_nodes(tree: Any) -> Iterator[Any]:
@@ -209,8 +233,8 @@ def _custom_nodes(tree: Any) -> Iterator[Any]:
     node = tree.node_data()
     if node is None:
         return
-    type_, data = node
-    if type_ not in (type(None), tuple, list, dict) or (type_ is dict and not all(isinstance(k, str) for k in data)):
+    type_, _ = node
+    if type_ not in (type(None), tuple, list, dict):
         yield type_
     for child in tree.children():
         yield from _custom_nodes(child)

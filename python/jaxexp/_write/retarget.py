@@ -22,16 +22,21 @@ from . import reader as readers
 from .reader import MAX, Reader, TooOldReaderError
 
 
-def for_choice(chain: Sequence[E], compatibility: str) -> tuple[Reader, list[E]]:
+def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tuple[Reader, list[E]]:
     """A function and its VJPs in the form for the reader that the parameter `compatibility` names.
+
+    Args:
+        chain: the function and its VJPs.
+        compatibility: the parameter.
+        weights: how many of the first arguments are weights.
 
     Raises:
         ExportError: the choice names no reader, or the reader cannot read one of the functions.
     """
     if compatibility != MAX:
         reader = readers.reader_of(compatibility)
-        return reader, [for_reader(exported, reader) for exported in chain]
-    return oldest(lambda reader: [for_reader(exported, reader) for exported in chain])
+        return reader, [for_reader(exported, reader, weights) for exported in chain]
+    return oldest(lambda reader: [for_reader(exported, reader, weights) for exported in chain])
 
 
 def lowering_context(compatibility: str | None) -> Any:
@@ -58,13 +63,13 @@ def oldest(write: Any) -> tuple[Reader, Any]:
             since = error.since
 
 
-def for_reader(exported: E, reader: Reader) -> E:
+def for_reader(exported: E, reader: Reader, weights: int = 0) -> E:
     """The same function for a reader; the function itself if nothing has to change.
 
     Raises:
         TooOldReaderError: names what the reader cannot read.
     """
-    readers.check(exported, reader)
+    readers.check(exported, reader, weights)
     module = _Rewriting(exported, reader).module()
     convention = min(exported.calling_convention_version, reader.release.newest_convention)
     if module is None and convention == exported.calling_convention_version:

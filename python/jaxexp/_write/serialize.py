@@ -12,7 +12,7 @@ import jax
 from jaxexp import _native
 from jaxexp._artifact.metadata import to_json
 from jaxexp._codec import binding, nodes
-from jaxexp._errors import ExportError, ExportTypeError, SerializationError
+from jaxexp._errors import ExportError, ExportTypeError, SerializationError, SerializationTypeError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._io import files
@@ -73,13 +73,19 @@ def _encoder_arguments(
         compatibility = data.compatibility_of(exported)
     if compatibility is None:
         return chain, jax.__version__, _TODAY, notes
-    reader, chain = retarget.for_choice(chain, compatibility)
+    reader, chain = retarget.for_choice(chain, compatibility, 0 if weights is None else len(weights[1]))
     return chain, jax.__version__, reader.form, notes
 
 
 def _check_registrations(chain: Sequence[ExportedData]) -> None:
     """Refuses nodes that only jaxexp reads."""
-    missing = nodes.unregistered(tree for exported in chain for tree in (exported.in_tree, exported.out_tree))
+    trees = [tree for exported in chain for tree in (exported.in_tree, exported.out_tree)]
+    if nodes.has_other_keys(trees):
+        raise SerializationTypeError(
+            f"{data.described(chain[0])} cannot be serialized with strict=True: its trees contain dicts with keys that "
+            "are not strings. Use strings as keys, or leave out strict, where every reader has jaxexp"
+        )
+    missing = nodes.unregistered(trees)
     if not missing:
         return
     lines = [nodes.registration_line(name, nodetype, auxdata) for name, (nodetype, auxdata) in missing.items()]

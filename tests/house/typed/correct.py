@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, assert_type
 
@@ -77,6 +78,12 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
     assert_type(jaxexp.load(io.BytesIO(data), policy=jaxexp.Policy()), jaxexp.Exported)
     assert_type(jaxexp.inspect("fleet.zip::model"), jaxexp.Inspection)
     jaxexp.verify(path)
+    with ThreadPoolExecutor(2) as executor:
+        found = jaxexp.verify_many([path, "models/"], executor=executor, journal="journal", policy=jaxexp.Policy())
+        assert_type(found, dict[str, Exception])
+        assert_type(jaxexp.migrate_many([path], "new", "0.6.2", executor=lambda: executor), dict[str, Exception])
+        for name, who in jaxexp.compatibility_many([path], journal=path):
+            assert_type((name, who), tuple[str, jaxexp.Compatibility | Exception])
 
 
 def archives(exported: jaxexp.Exported, path: Path) -> None:
@@ -98,8 +105,12 @@ def archives(exported: jaxexp.Exported, path: Path) -> None:
 def errors(path: Path) -> str | None:
     try:
         jaxexp.load(path).serialize()
+    except (jaxexp.WeightsError, jaxexp.ExecutablesError) as error:
+        return error.path
     except (jaxexp.DeserializationError, jaxexp.PolicyError) as error:
         return error.file
+    except jaxexp.TooOldReaderError as error:
+        return str(error.since)
     except (jaxexp.SerializationError, jaxexp.UnsupportedError):
         return None
     except jaxexp.ExportError as error:

@@ -44,14 +44,15 @@ def readings(blob: bytes, folder: Path) -> dict[str, Callable[[], object]]:
         with jaxexp.Archive.create(archive) as writer:
             writer.add("f", blob)
         with jaxexp.Archive.open(archive) as opened:
-            opened.load_all()
+            list(map(vars, opened.load_all()))
 
+    # `vars` of a function decodes its fields.
     return {
-        "deserialize": lambda: jaxexp.deserialize(blob),
+        "deserialize": lambda: vars(jaxexp.deserialize(blob)),
         "inspect": lambda: jaxexp.inspect(blob),
         "verify": lambda: _native.verify_files([str(path)], 1),
         "compatibility": lambda: jaxexp.compatibility(blob),
-        "load_many": lambda: jaxexp.load_many([path], workers=1),
+        "load_many": lambda: list(map(vars, jaxexp.load_many([path], workers=1))),
         "archive": archived,
     }
 

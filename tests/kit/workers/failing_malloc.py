@@ -28,16 +28,20 @@ elif how == "load_many":
     paths = [str(file) for file in sorted(path.iterdir())]
 
     def read() -> None:
-        assert len(jaxexp.load_many(paths, workers=3)) == len(paths)
+        functions = jaxexp.load_many(paths, workers=3)
+        assert all(map(vars, functions))
+        assert len(functions) == len(paths)
 elif how == "load_all":
 
     def read() -> None:
-        assert len(jaxexp.Archive.open(str(path)).load_all(workers=3)) > 0
+        assert all(map(vars, jaxexp.Archive.open(str(path)).load_all(workers=3)))
 else:
     file = str(sorted(path.iterdir())[-1])
 
     def read() -> None:
-        assert len(jaxexp.load(file, verify=True).mlir_module_serialized) > 0
+        function = jaxexp.load(file, verify=True)
+        assert vars(function)
+        assert len(function.mlir_module_serialized) > 0
 
 
 for _ in range(3):

@@ -25,13 +25,17 @@ elif how == "load_many":
     jaxexp.load_many(paths[:2], workers=1)
 
     def read() -> None:
-        assert len(jaxexp.load_many(paths, workers=4)) == len(paths)
+        functions = jaxexp.load_many(paths, workers=4)
+        assert all(map(vars, functions))
+        assert len(functions) == len(paths)
 else:
     file = sorted(path.iterdir())[-1]
     jaxexp.load(sorted(path.iterdir())[0])
 
     def read() -> None:
-        assert len(jaxexp.load(file, verify=True).mlir_module_serialized)
+        function = jaxexp.load(file, verify=True)
+        assert vars(function)
+        assert len(function.mlir_module_serialized)
 
 
 size = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import complaints, completing, inputs, progress
+from jaxexp._artifact.words import counted
+from jaxexp._bulk.work import Unusable
+from jaxexp._cli import complaints, completing, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page, listed
+from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._releases.table import number
+from jaxexp._sources.described import described
+from jaxexp._sources.given import places
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
@@ -34,35 +38,63 @@ Example:
     "0 if it loads all artifacts, else 1.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
-def command(files: tuple[str, ...], reader: str | None, as_json: bool) -> int:
+@inputs.folder_options
+@spreading.options("How many processes work; by default only this one.")
+def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: inputs.Folders, spread: Spread) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
-    FILE is an artifact or an archive, which stands for all of its members. Of several artifacts, the most important is
-    shown in a row each. Nothing is run. JAX is imported, to parse the modules.
+    FILE is an artifact, or an archive or a folder, which stand for all that is in them. Of several artifacts, the most
+    important is shown in a row each. Nothing is run. JAX is imported, to parse the modules.
     """
+    from jaxexp._compat.facts import facts_of
+
     asked = None if reader is None else _release(reader)
-    sources = [source for text in files for source in inputs.artifacts(text, all_members=True)]
-    described: list[tuple[str, Compatibility]] = []
-    with progress.bar("reading", len(sources)) as advance:
-        for source in sources:
-            described.append((source.name, _read(source)))
-            advance(1)
-    refused = [name for name, found in described if asked is not None and not found.readable_by(asked)]
+    found, unreadable = _described(files, folders, spread)
+    refused = [name for name, one in found if asked is not None and not one.readable_by(asked)]
     if as_json:
-        facts = [{"file": name, **_facts(found)} for name, found in described]
+        facts = [{"file": name, **facts_of(one)} for name, one in found]
+        facts += [{"file": name, "error": complaints.said(error)} for name, error in unreadable]
         click.echo(json.dumps(facts, indent=2))
     else:
         page = Page()
         if asked is not None:
-            _show_for(page, asked, described)
-        elif len(described) == 1:
-            _show(page, *described[0])
+            _show_for(page, asked, found)
+        elif len(found) == 1:
+            _show(page, *found[0])
         else:
-            _show_all(page, described)
+            _show_all(page, found)
         page.write()
     if refused:
         complaints.complain(f"JAX {asked} does not load {_some(refused)}")
-    return complaints.FAILED if refused else 0
+    for _, error in unreadable[:_NAMED]:
+        complaints.complain(complaints.said(error))
+    if more := unreadable[_NAMED:]:
+        complaints.complain(f"{counted(len(more), 'artifact')} more cannot be read")
+    return complaints.FAILED if refused or unreadable else 0
+
+
+def _described(
+    files: tuple[str, ...], folders: inputs.Folders, spread: Spread
+) -> tuple[list[tuple[str, Compatibility]], list[tuple[str, Exception]]]:
+    """What is known of the artifacts, and the errors of those that cannot be read, both in the order of the files.
+
+    Raises:
+        Exception: there is only one artifact, and it cannot be read.
+    """
+    given = list(places(files, folders, "compat"))
+    if not given:
+        raise click.ClickException(f"there is no artifact here{folders.said()}")
+    steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in given)
+    found: list[tuple[int, str, Compatibility | Exception]] = []
+    with progress.bar("reading", steps) as advance, spread.executor(processes=True) as executor:
+        for place, name, one in described(given, executor=executor, journal=spread.journal):
+            found.append((place.order, name, one))
+            advance(1)
+    found.sort(key=lambda one: one[:2])
+    unreadable = [(name, one) for _, name, one in found if isinstance(one, Exception)]
+    if len(found) == len(unreadable) == 1:
+        raise unreadable[0][1]
+    return [(name, one) for _, name, one in found if not isinstance(one, Exception)], unreadable
 
 
 def _release(reader: str) -> str:
@@ -81,18 +113,6 @@ def _some(names: list[str]) -> str:
 
 
 _NAMED = 8  # artifacts in a message
-
-
-def _read(source: inputs.Source) -> Compatibility:
-    from jaxexp._compat.compatibility import compatibility_of
-
-    with source.named():
-        return compatibility_of(source.mapped())
-
-
-def _facts(found: Compatibility) -> dict[str, object]:
-    until = found.promised_until
-    return {**dataclasses.asdict(found), "promised_until": None if until is None else until.isoformat()}
 
 
 def _show_for(page: Page, reader: str, described: list[tuple[str, Compatibility]]) -> None:

@@ -184,8 +184,14 @@ def _show_weights(page: Page, found: Inspection) -> None:
         Column("file"),
         Column("digest"),
     ]
+    are_tied = any(weight.other_names for weight in found.weights)
+    if are_tied:
+        columns.append(Column("also"))
     rows = [
-        (w.name, type_of(value), f"{w.bytes:,}", f"{w.bytes / total:.1%}", w.file, w.digest)
+        (
+            *(w.name, type_of(value), f"{w.bytes:,}", f"{w.bytes / total:.1%}", w.file, w.digest),
+            *([", ".join(w.other_names)] if are_tied else []),
+        )
         for w, value in zip(found.weights, found.arguments, strict=False)
     ]
     page.table(columns, rows)

@@ -80,7 +80,8 @@ def _row(handle: Any, long: bool) -> tuple[str, ...]:
 
 def signature(summary: Summary) -> str:
     """As in "(float32[8,128], float32[128]) -> float32[8]"."""
-    arguments = _some(summary.arguments, summary.argument_count)
+    weights = f"{counted(summary.weight_count, 'weight')}; " if summary.weight_count else ""
+    arguments = weights + _some(summary.arguments, summary.argument_count)
     results = _some(summary.results, summary.result_count)
     return f"({arguments}) -> {results if summary.result_count == 1 else f'({results})'}"
 

@@ -9,17 +9,23 @@ from typing import Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import completing, outputs
-from jaxexp._cli.inputs import Source, artifact
-from jaxexp._cli.page import Page
+from jaxexp._bulk.work import Unusable
+from jaxexp._cli import completing, outputs, progress, spreading
+from jaxexp._cli.complaints import FAILED, complain, said
+from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, opened, split
+from jaxexp._cli.page import Page, listed
+from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._native import Artifact
+from jaxexp._sources.given import places
+from jaxexp._sources.migrated import migrated as migrated_many
 
 _EXAMPLE = """\b
 Example:
   jaxexp migrate old.bin new.jaxexp
   jaxexp migrate --to 0.6.2 model.jaxexp for_old_servers.jaxexp
-  jaxexp migrate --inputs samples.npz old.bin new.jaxexp"""
+  jaxexp migrate --inputs samples.npz old.bin new.jaxexp
+  jaxexp migrate fleet.zip new/ --workers 8 --journal migrate.journal"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="Rewrite an old artifact.")
@@ -38,17 +44,25 @@ Example:
     help="Call both functions with the arrays in this file and compare the results. numpy.savez(NPZ, *arrays) writes "
     "such a file, with one array for each argument.",
 )
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-def command(old: str, new: str, to: str | None, inputs: str | None, force: bool) -> None:
-    """Rewrite an artifact of any age, so that the installed JAX, or another release, can load it.
+@click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
+@spreading.options("Of several artifacts, how many processes work; by default only this one.")
+def command(old: str, new: str, to: str | None, inputs: str | None, force: bool, spread: Spread) -> int:
+    """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
-    Before OUT appears, the new artifact is read again and compared with the old one. The weights of a member of an
-    archive are written beside OUT. This imports JAX.
+    IN is an artifact. If it is a folder, an archive or a pattern of members, OUT is a folder for all of them: 'pack'
+    makes an archive of it. Before a file appears, the new artifact is read again and compared with the old one. The
+    weights of a member of an archive are written beside OUT. This imports JAX.
     """
-    if not force:
-        outputs.refuse_existing(new)
     if to is not None:
         _check_reader(to)
+    if _stands_for_several(old):
+        if inputs is not None:
+            raise click.UsageError(f"--inputs is for one artifact, and {old!r} stands for several")
+        return _migrate_several(old, new, to, force, spread)
+    if spread.is_asked_for:
+        raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {old!r} is one")
+    if not force:
+        outputs.refuse_existing(new)
     source = artifact(old)
     _check_place(source, new)
     blob = _migrated(source, to, inputs)
@@ -56,7 +70,49 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool)
     outputs.write(new, blob, force=force)
     page = Page()
     page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
+    if files := _weight_files(blob):
+        page.line(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
     page.write()
+    return 0
+
+
+def _stands_for_several(old: str) -> bool:
+    path, member = split(old)
+    if member is None:
+        return is_archive(path) or path.endswith("/") or os.path.isdir(path)
+    return any(c in member for c in "*?[") and member not in opened(path)
+
+
+def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Spread) -> int:
+    """Migrates all that IN stands for; what is wrong with some does not keep others."""
+    goes_on = spread.journal is not None and os.path.exists(spread.journal)
+    if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
+        raise click.ClickException(f"{new!r} exists: --force replaces files in it")
+    folders = Folders()
+    given = list(places([old], folders, "migrate"))
+    if not given:
+        raise click.ClickException(f"there is no artifact here{folders.said()}")
+    steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in given)
+    size, failed = 0, list[tuple[str, Exception]]()
+    with progress.bar("migrating", steps) as advance, spread.executor(processes=True) as executor:
+        for _, name, found in migrated_many(given, new, to, executor=executor, journal=spread.journal, policy=None):
+            advance(1)
+            if isinstance(found, Exception):
+                failed.append((name, found))
+            else:
+                size += found.size
+    page = Page()
+    page.line(f"{old} -> {new}: {counted(steps - len(failed), 'artifact')}, {size:,} bytes{folders.said()}")
+    page.write()
+    for _, error in sorted(failed, key=lambda one: one[0]):
+        complain(said(error))
+    return FAILED if failed else 0
+
+
+def _weight_files(blob: bytearray) -> list[str]:
+    """The names of the files with the weights of an artifact."""
+    files, _, _ = Artifact(blob).weights() or ((), (), ())
+    return [name for name, _, _ in files]
 
 
 def _check_reader(to: str) -> None:

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import completing, inputs, outputs, progress
+from jaxexp._cli import completing, inputs, outputs, progress, spreading
 from jaxexp._cli.page import Page
+from jaxexp._cli.spreading import Spread
+from jaxexp._sources.given import Place
+from jaxexp._sources.passes import stamp
+from jaxexp._sources.verified import verified
 
 if TYPE_CHECKING:
     from jaxexp._weights.stored import WithDigests
@@ -30,15 +34,25 @@ Example:
 @click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
 @inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
+@spreading.options(
+    "Verify the artifacts before the archive is written, in so many threads; with --dask, the threads of each worker."
+)
 def command(
-    archive: str, paths: tuple[str, ...], append: bool, force: bool, folders: inputs.Folders, metadata: tuple[str, ...]
+    archive: str,
+    paths: tuple[str, ...],
+    append: bool,
+    force: bool,
+    folders: inputs.Folders,
+    metadata: tuple[str, ...],
+    spread: Spread,
 ) -> None:
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
     The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
     that folder. Weights in files beside artifacts are packed, too, each tensor once. Of a FOLDER, files are skipped
     that are no artifacts, by their names and their beginnings; the last line says how many. Damaged artifacts are
-    refused. The archive appears, or changes, when everything is written. Metadata goes into the index of the archive;
+    refused. With --workers, --dask or --journal they are all verified first; then one process writes. The archive
+    appears, or changes, when everything is written. Metadata goes into the index of the archive;
     the artifacts stay as they are. JAX is not imported.
     """
     if not append and not force:
@@ -47,12 +61,13 @@ def command(
 
     notes = dict(map(_entry, metadata)) or None
     found = _named(paths, folders)
+    known = _Verified(found, spread) if spread.is_asked_for else None
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         if not force and (there := next((name for name in found if name in writer), None)) is not None:
             raise click.ClickException(f"{there!r} is in {archive!r} already: --force replaces it")
         for name, source in found.items():
-            data = inputs.checked(source).buffer
+            data = _whole(source, known)
             if force and name in writer:
                 writer.remove(name)
             writer.add_with_weights(name, data, _weights(source, data, folders), notes)
@@ -61,6 +76,54 @@ def command(
     page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "
               f"{os.path.getsize(archive):,} bytes{folders.said()}")  # fmt: skip
     page.write()
+
+
+def _whole(source: inputs.Source, known: _Verified | None) -> Any:
+    """The bytes of an artifact that is whole."""
+    if known is None or not known.holds(source):
+        return inputs.checked(source).buffer
+    with source.named():
+        return source.mapped()
+
+
+class _Verified:
+    """Artifacts that workers have verified."""
+
+    def __init__(self, found: dict[str, inputs.Source], spread: Spread) -> None:
+        """Has them verified.
+
+        Raises:
+            Exception: one of them is damaged, or cannot be read.
+        """
+        sources = list(found.values())
+        self._stamps = {source.name: _stamp(source) for source in sources}
+        with progress.bar("verifying", len(sources)) as advance, spread.executor(processes=False) as executor:
+            for one in verified(
+                [_place(source, order) for order, source in enumerate(sources)],
+                executor=executor,
+                workers=spread.workers,
+                journal=spread.journal,
+                policy=None,
+            ):
+                for error in one.errors.values():
+                    raise error
+                advance(one.count)
+
+    def holds(self, source: inputs.Source) -> bool:
+        """Whether an artifact is still the one that was verified."""
+        return bool(self._stamps[source.name] == _stamp(source))
+
+
+def _stamp(source: inputs.Source) -> Any:
+    return stamp(source.path) if source.is_file and source.path is not None else None
+
+
+def _place(source: inputs.Source, order: int) -> Place:
+    if source.handle is None:
+        return Place(source.name, order, "")
+    from jaxexp._archive.archive import only
+
+    return Place(source.name, order, "", only(source.handle))
 
 
 def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithDigests | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ import click
 from jaxexp._artifact.words import counted
 from jaxexp._cli import completing, inputs, outputs, progress
 from jaxexp._cli.page import Page
+from jaxexp._sources.targets import inside, make_folder
 
 _EXAMPLE = """\b
 Example:
@@ -32,7 +32,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
     it; artifacts with the same weights share them. Nothing is written outside of the directory. JAX is not imported.
     """
     with inputs.part(archive, pattern) as opened:
-        targets = {name: _inside(directory, name, suffix) for name in opened}
+        targets = {name: inside(directory, name, suffix) for name in opened}
         sources = {name: inputs.Source(f"{archive}{inputs.MEMBER}{name}", handle=opened[name]) for name in opened}
         refuse = _replaces if force else outputs.refuse_existing
         for target in targets.values():  # before anything is written
@@ -44,7 +44,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
         with progress.bar("unpacking", len(targets)) as advance:
             for name, target in targets.items():
                 data = inputs.checked(sources[name]).buffer
-                _make_folder(directory, target)
+                make_folder(directory, target)
                 total += weights.write(sources[name], directory)  # first: no program is without its weights
                 outputs.write(target, data, force=force)
                 total += memoryview(data).nbytes
@@ -83,30 +83,6 @@ class _Weights:
         if source.name not in self._planned:
             return 0
         for path, _ in self._planned[source.name]:
-            _make_folder(directory, path)
+            make_folder(directory, path)
         with source.named():
             return int(self._unpacking.write(self._planned[source.name], source.stored_weights()))
-
-
-def _inside(directory: str, name: str, suffix: str) -> str:
-    """The path of a member's file.
-
-    Raises:
-        click.ClickException: it would lie outside of the directory, on this or another system.
-    """
-    parts = PurePosixPath(name).parts
-    elsewhere = PurePosixPath(name).is_absolute() or ".." in parts or os.sep in suffix or "/" in suffix
-    if os.name == "nt":  # where names may be those of devices, or have a drive
-        elsewhere = elsewhere or bool(PureWindowsPath(name).drive) or "\\" in name
-    if elsewhere or not parts or "\0" in name:
-        raise click.ClickException(f"the member {name!r} would not lie inside {directory!r}")
-    return os.path.join(directory, *parts) + suffix
-
-
-def _make_folder(directory: str, target: str) -> None:
-    """Makes the folders that a file needs; links in the directory must not lead out of it."""
-    os.makedirs(directory, exist_ok=True)
-    root = os.path.realpath(directory)
-    if os.path.commonpath([os.path.realpath(target), root]) != root:
-        raise click.ClickException(f"{target!r} is a link out of {directory!r}, or behind one")
-    os.makedirs(os.path.dirname(target), exist_ok=True)

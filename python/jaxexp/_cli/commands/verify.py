@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp import _native
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, completing, inputs, progress
+from jaxexp._bulk.work import Unusable
+from jaxexp._cli import complaints, completing, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page
-from jaxexp._errors import DeserializationError
-from jaxexp._io.workers import worker_count
-from jaxexp._sources.verify import weights_beside
+from jaxexp._cli.spreading import Spread
+from jaxexp._errors import DeserializationError, FatalArtifactError, WeightsError
+from jaxexp._sources.given import Place, places
+from jaxexp._sources.verified import Verified, verified
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
@@ -60,10 +60,10 @@ class Verdict:
 @inputs.folder_options
 @click.option("-q", "--quiet", is_flag=True, help="Show only the artifacts that are not whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
-@click.option(
-    "-j", "--workers", type=click.IntRange(1), help="How many threads work; by default one for each processor."
+@spreading.options(
+    "How many threads work; by default one for each processor. With --dask, the threads of each worker, by default 1."
 )
-def command(paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, workers: int | None) -> int:
+def command(paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, spread: Spread) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
     FILE is an artifact, an archive (index, directory and all members), or a folder. Of a folder, files are skipped that
@@ -71,10 +71,10 @@ def command(paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_jso
     are read and compared with their digests, too. JAX is not imported. The exit status is 0 if everything is whole, and
     1 if something is damaged or cannot be read.
     """
-    found = list(_found(paths, folders))
+    found = list(places(paths, folders, "verify"))
     if not found:
         raise click.ClickException(f"there is no artifact here{folders.said()}")
-    verdicts = _verified(found, workers)
+    verdicts = _verified(found, spread)
     folders.used(file for verdict in verdicts for file in verdict.weights)
     bad = sum(1 for verdict in verdicts if verdict.error is not None)
     if as_json:
@@ -86,134 +86,56 @@ def command(paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_jso
     return complaints.FAILED if bad else 0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Members:
-    """The members of an archive, or of a slice of one."""
-
-    path: str
-    archive: Archive
-
-
-_Job = inputs.Source | _Members | Verdict
-
-
-def _found(paths: tuple[str, ...], folders: inputs.Folders) -> Iterator[_Job]:
-    """All artifacts to verify; a verdict in the place of those that are missing."""
-    for path in paths:
-        inside = [path]
-        try:
-            if os.path.isdir(path):
-                inside = [str(file) for file, _ in folders.files(path)]
-        except OSError as error:
-            yield Verdict(path, "unreadable", 0, None, complaints.said(error))
-            continue
-        for file in inside:
-            try:
-                yield _in_file(file)
-            except DeserializationError as error:  # in the index of an archive
-                yield _damaged(file, os.path.getsize(file) if os.path.isfile(file) else 0, error)
-            except Exception as error:
-                yield Verdict(file, "unreadable", 0, None, complaints.said(error))
-
-
-def _in_file(path: str) -> _Job:
-    file, member = inputs.split(path)
-    if member is None and not inputs.is_archive(file):
-        return inputs.Source(path, path)
-    return _Members(file, inputs.part(file, member))
-
-
-def _verified(found: list[_Job], workers: int | None) -> list[Verdict]:
+def _verified(found: list[Place | Unusable], spread: Spread) -> list[Verdict]:
     """A verdict for each artifact, in the same order."""
-    threads = worker_count(workers)
-    steps = sum(len(job.archive) if isinstance(job, _Members) else 1 for job in found)
-    verdicts: list[Verdict] = []
-    with progress.bar("verifying", steps) as advance:
-        for in_archives, jobs in itertools.groupby(found, key=lambda job: isinstance(job, _Members)):
-            if in_archives:
-                verdicts += _of_members(jobs, threads, advance)
-            else:
-                verdicts += _of_files(jobs, threads, advance)
-    return verdicts
-
-
-def _of_files(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
-    for batch in _batches(jobs):
-        paths = [job.path for job in batch if isinstance(job, inputs.Source) and job.path is not None]
-        said = iter(_native.verify_files(paths, threads))
-        for job in batch:
-            if isinstance(job, Verdict):
-                yield job
+    steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in found)
+    verdicts: dict[int, list[Verdict]] = {}
+    errors: dict[int, dict[str, Exception]] = {}
+    with progress.bar("verifying", steps) as advance, spread.executor(processes=False) as executor:
+        done = verified(found, executor=executor, workers=spread.workers, journal=spread.journal, policy=None)
+        for one in done:
+            advance(one.count)
+            order = one.place.order
+            if one.place.archive is None:
+                verdicts[order] = [_of_file(one)]
                 continue
-            size, digests, has_weights, wrong = next(said)
-            verdict = _verdict(job.name, size, digests, wrong)
-            yield _with_weights(job.path, verdict) if has_weights and wrong is None else verdict
-        advance(len(batch))
+            errors.setdefault(order, {}).update(one.errors)
+            if one.is_last:
+                verdicts[order] = list(_of_members(one.place.archive, errors.pop(order)))
+    return [verdict for order in sorted(verdicts) for verdict in verdicts[order]]
 
 
-def _batches(jobs: Iterable[Any]) -> Iterator[list[Any]]:
-    """Files that are verified in one step, without progress: a number of small ones, or a large one."""
-    batch: list[Any] = []
-    size = 0
-    for job in jobs:
-        batch.append(job)
-        with contextlib.suppress(OSError):
-            size += job.size() if isinstance(job, inputs.Source) else 0
-        if len(batch) >= _FILES or size >= _BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _of_file(found: Verified) -> Verdict:
+    """The verdict for a file, with the files of weights beside it; or for an archive that cannot be opened."""
+    name = found.place.name
+    (error,) = found.errors.values() if found.errors else (None,)
+    if error is not None:
+        return _wrong(name, found.size or (os.path.getsize(name) if os.path.isfile(name) else 0), error)
+    size = found.size + sum(size for _, size in found.weights)
+    return Verdict(name, "whole", size, found.has_digests, None, weights=tuple(name for name, _ in found.weights))
 
 
-_FILES, _BYTES = 256, 1 << 28
+def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verdict]:
+    """The verdicts for the members of an archive; digests cover every byte."""
+    if archive.name in errors:
+        yield _wrong(archive.name, 0, errors[archive.name])
+        return
+    left = archive.unfinished_bytes
+    for name, handle in archive.items():
+        shown = f"{archive.name}{inputs.MEMBER}{name}"
+        wrong, size = errors.get(shown), handle.size
+        verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _wrong(shown, size, wrong)
+        yield dataclasses.replace(verdict, archive=archive.name, unfinished_bytes=left)
 
 
-def _with_weights(path: str, verdict: Verdict) -> Verdict:
-    """The verdict about a whole artifact together with the files of weights beside it."""
-    try:
-        beside = weights_beside(path)
-    except DeserializationError as error:
-        return dataclasses.replace(verdict, state="damaged", error=str(error))
-    except OSError as error:
-        return dataclasses.replace(verdict, state="unreadable", error=complaints.said(error))
-    return dataclasses.replace(
-        verdict,
-        bytes=verdict.bytes + sum(size for _, size in beside),
-        weights=tuple(os.path.join(os.path.dirname(path), name) for name, _ in beside),
-    )
-
-
-def _verdict(name: str, size: int, digests: bool, wrong: Any) -> Verdict:
-    if wrong is None:
-        return Verdict(name, "whole", size, digests, None)
-    if isinstance(wrong, int):
-        return Verdict(name, "unreadable", 0, None, f"{name!r}: {os.strerror(wrong)}")
-    return _damaged(name, size, DeserializationError(*wrong))
-
-
-def _of_members(jobs: Iterable[Any], threads: int, advance: Callable[[int], None]) -> Iterator[Verdict]:
-    """The verdicts for archives. Threads verify one archive after the other; digests cover every byte."""
-    from jaxexp._archive.archive import verify_in_steps
-
-    for job in jobs:
-        left = job.archive.unfinished_bytes
-        errors: dict[str, DeserializationError] = {}
-        names: Iterable[str] = ()
-        try:
-            for count, damaged in verify_in_steps(job.archive, threads):
-                errors.update(damaged)
-                advance(count)
-            names = job.archive
-        except DeserializationError as error:
-            yield _damaged(job.path, 0, error)
-        except Exception as error:
-            yield Verdict(job.path, "unreadable", 0, None, complaints.said(error))
-        for name in names:
-            wrong, shown = errors.get(name), f"{job.path}{inputs.MEMBER}{name}"
-            size = job.archive[name].size
-            verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _damaged(shown, size, wrong)
-            yield dataclasses.replace(verdict, archive=job.path, unfinished_bytes=left)
+def _wrong(name: str, size: int, error: Exception) -> Verdict:
+    if isinstance(error, FatalArtifactError):
+        return Verdict(name, "unreadable", size, None, f"expected {error.expected}, found {error.found}")
+    if isinstance(error, WeightsError):
+        return Verdict(name, "damaged", size, None, str(error))
+    if isinstance(error, DeserializationError):
+        return _damaged(name, size, error)
+    return Verdict(name, "unreadable", 0, None, complaints.said(error))
 
 
 def _damaged(name: str, size: int, error: DeserializationError) -> Verdict:

@@ -1,0 +1,263 @@
+"""The engine of all passes: shares go out, results come back, dead workers cost their share only."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pickle
+import queue
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from jaxexp._errors import FatalArtifactError, WorkerError
+
+from . import worker
+from .crew import Crew
+from .journal import Journal
+from .work import Input, Part, Share, Unusable, cut
+
+if TYPE_CHECKING:
+    from .crew import Workers
+
+# A single unit is given up when so many workers died of it while they had nothing else to do.
+_DEATHS = 2
+# How many findings may wait for the caller that needed no worker.
+_READY = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """What is done to each unit.
+
+    Attributes:
+        title: the name of the pass.
+        home: the function that does it in a worker: its module below jaxexp, a colon, and its name. It takes a list of
+            places with numbers, and `options`; it returns a result of JSON types for each place.
+        options: its options; they are pickled.
+        about: the same options for the journal, of JSON types.
+        with_jax: whether it needs JAX.
+        share_bytes: how large a share is.
+        unit_bytes: what a unit counts beside its own bytes.
+        decoded: makes something of a result, for the caller. A result in a journal may be anything.
+        is_current: whether a result in a journal still holds.
+    """
+
+    title: str
+    home: str
+    options: Any
+    about: dict[str, Any]
+    with_jax: bool
+    share_bytes: int
+    unit_bytes: int
+    decoded: Callable[[Part, Any], Any]
+    is_current: Callable[[Part, Any], bool] = lambda part, found: True
+
+    def journal(self, path: Any) -> Journal:
+        """The journal of this pass; one that remembers nothing if there is no path."""
+        return Journal(path, {"pass": self.title, "options": self.about, "releases": worker.releases(self.with_jax)})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """The result for units of an input, or why there is none.
+
+    Attributes:
+        input: the input; one that is unusable has no part.
+        part: the units.
+        found: the decoded result.
+        error: why there is none.
+    """
+
+    input: Input | Unusable
+    part: Part | None = None
+    found: Any = None
+    error: Exception | None = None
+
+    @property
+    def units(self) -> int:
+        """How many units it is about; at least 1."""
+        return 1 if self.part is None else self.part.units
+
+
+def findings(
+    task: Task, inputs: Iterable[Input | Unusable], executor: Workers | None, journal: Journal
+) -> Iterator[Finding]:
+    """Does a task, and yields what is found as it is found.
+
+    Inputs are looked at as workers become free, and a limited number of shares is outstanding. If this generator is
+    closed, shares that no worker has begun are dropped.
+
+    Raises:
+        JournalError: the journal is damaged.
+        WorkerError: the workers cannot run jaxexp, or not the same releases as here.
+        TypeError: `executor` is no executor.
+    """
+    crew = Crew(executor)
+    running = _Running(task, inputs, crew, journal)
+    try:
+        yield from running.findings()
+    except BaseException:
+        running.drop()
+        crew.close(wait=False)
+        raise
+    crew.close(wait=True)
+
+
+class _Running:
+    def __init__(self, task: Task, inputs: Iterable[Input | Unusable], crew: Crew, journal: Journal) -> None:
+        self._task, self._crew, self._journal = task, crew, journal
+        self._inputs = inputs
+        self._options = pickle.dumps(task.options)
+        self._releases = worker.releases(task.with_jax)
+        self._name = uuid.uuid4().hex
+        self._attempts = 0
+        self._ready: collections.deque[Finding] = collections.deque()
+        self._pending: dict[Future[Any], Share] = {}
+        self._finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+        # Shares whose worker may have died of them: each is done alone, so that one can tell.
+        self._suspects: collections.deque[Share] = collections.deque()
+        self._is_alone = False
+        self._is_over = False
+
+    def findings(self) -> Iterator[Finding]:
+        shares = cut(self._left(), self._task.share_bytes, self._task.unit_bytes)
+        while True:
+            self._send(shares)
+            while self._ready:
+                yield self._ready.popleft()
+            if self._pending:
+                future = self._finished.get()
+                self._receive(self._pending.pop(future), future)
+            elif self._is_over and not self._suspects:
+                return
+
+    def drop(self) -> None:
+        """Gives up what no worker has begun."""
+        for future in self._pending:
+            future.cancel()
+
+    def _left(self) -> Iterator[Part | None]:
+        """What is to be done. What the journal knows becomes findings, with a pause when there are many."""
+        for one in self._inputs:
+            if len(self._ready) > _READY:
+                yield None
+            if isinstance(one, Unusable):
+                self._ready.append(Finding(one, error=one.error))
+                continue
+            at, units = 0, len(one.numbers)
+            for start, stop, result in self._journal.done(one.name, one.identity):
+                part = Part(one, start, stop)
+                try:
+                    if stop > units:
+                        raise IndexError(stop)
+                    found = self._task.decoded(part, result)
+                    if not self._task.is_current(part, found):
+                        continue
+                except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+                    raise self._journal.refused(one.name, error) from None
+                self._ready.append(Finding(one, part, found))
+                if len(self._ready) > _READY:
+                    yield None
+                if at < start:
+                    yield Part(one, at, start)
+                at = stop
+            if at < units:
+                yield Part(one, at, units)
+
+    def _send(self, shares: Iterator[Share | None]) -> None:
+        """Keeps the workers busy; a suspect is alone with them."""
+        if self._suspects or self._is_alone:
+            self._is_alone = False
+            if not self._pending and self._suspects:
+                self._is_alone = True
+                self._submit(self._suspects.popleft())
+            return
+        while not self._is_over and len(self._pending) < self._crew.window:
+            try:
+                share = next(shares)
+            except StopIteration:
+                self._is_over = True
+                return
+            if share is None:
+                return
+            self._submit(share)
+
+    def _submit(self, share: Share) -> None:
+        self._attempts += 1
+        attempt = f"{self._name}-{self._attempts}"
+        crossing = [part.crossing() for part in share.parts]
+        try:
+            future = self._crew.submit(worker.run, attempt, self._releases, self._task.home, self._options, crossing)
+        except Exception as error:
+            raise WorkerError(
+                f"{self._task.title}: the executor takes no more work ({_said(error)}). What is done is in the "
+                "journal, if there is one"
+            ) from error
+        self._pending[future] = share
+        future.add_done_callback(self._finished.put)
+
+    def _receive(self, share: Share, future: Future[Any]) -> None:
+        if future.cancelled():
+            self._bury(share, WorkerError("its worker was taken away"))
+            return
+        error = future.exception()
+        if error is None:
+            self._take(share, future.result())
+        elif isinstance(error, Exception):
+            self._bury(share, error)
+        else:  # Ctrl-C, which a worker got too
+            raise error
+
+    def _take(self, share: Share, outcome: Any) -> None:
+        kind, found = outcome
+        if kind == "raised":
+            raise found
+        if kind == "other":
+            raise WorkerError(
+                f"{self._task.title}: the workers need the same releases as this process, which has "
+                f"{_listed(self._releases)}; one of them has {_listed(found)}"
+            )
+        done = list(zip(share.parts, found, strict=True))
+        self._journal.add([(p.input.name, p.input.identity, p.start, p.stop, result) for p, result in done])
+        self._ready.extend(Finding(part.input, part, self._task.decoded(part, result)) for part, result in done)
+
+    def _bury(self, share: Share, error: Exception) -> None:
+        """A worker died, or cannot say what happened to it."""
+        if not self._is_alone:
+            self._suspects.append(share)
+            return
+        self._check_alive(error)
+        if share.units > 1:
+            self._suspects.extendleft(reversed(share.halves()))
+        elif share.deaths + 1 < _DEATHS:
+            self._suspects.appendleft(dataclasses.replace(share, deaths=share.deaths + 1))
+        else:
+            (part,) = share.parts
+            said = f"one of which {_DEATHS + 1} workers died ({_said(error)})"
+            died = FatalArtifactError("", "an artifact that a worker survives", said)
+            self._ready.append(Finding(part.input, part, error=died))
+
+    def _check_alive(self, error: Exception) -> None:
+        """Whether the work is to blame, and not the workers.
+
+        Raises:
+            WorkerError: workers die whatever they do.
+        """
+        try:
+            self._crew.submit(worker.alive).result()
+        except Exception as again:
+            raise WorkerError(
+                f"{self._task.title}: the workers cannot run jaxexp ({_said(again)}). They need jaxexp "
+                f"{self._releases['jaxexp']}; new processes also import the program that started them, which has to "
+                'begin its work below `if __name__ == "__main__":`'
+            ) from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _listed(releases: dict[str, str]) -> str:
+    return ", ".join(f"{name} {release}" for name, release in releases.items())

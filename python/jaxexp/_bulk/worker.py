@@ -1,0 +1,66 @@
+"""What runs in a worker: a share of a pass, after a look at the releases that the worker has."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import pickle
+import traceback
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from jaxexp._version import __version__
+
+Outcome = tuple[Literal["done", "other", "raised"], Any]
+
+
+@functools.cache
+def releases(with_jax: bool) -> dict[str, str]:
+    """What has to be the same everywhere. JAX is not imported for this."""
+    found = {"jaxexp": __version__}
+    if with_jax:
+        found["jax"] = importlib.metadata.version("jax")
+    return found
+
+
+def alive() -> bool:
+    """Whether a worker runs anything at all."""
+    return True
+
+
+def run(attempt: str, expected: dict[str, str], home: str, options: bytes, parts: Sequence[tuple[Any, Any]]) -> Outcome:
+    """Does a share. Arguments are of built-in types, so that a worker of any release can look at them.
+
+    Args:
+        attempt: different for each call: some engines take equal calls for one.
+        expected: the releases of whoever asks.
+        home: the module of the pass below jaxexp, and its function, which takes `parts` and `options`.
+        options: the pickled options of the pass.
+        parts: places and numbers.
+
+    Returns:
+        "done" with a result for each part; "other" with the releases here; or "raised" with an exception that the pass
+        does not expect.
+    """
+    if (found := releases("jax" in expected)) != expected:
+        return "other", found
+    module, _, name = home.partition(":")
+    try:
+        function = getattr(importlib.import_module(f"jaxexp.{module}"), name)
+        return "done", function(parts, pickle.loads(options))
+    except MemoryError:  # as if the worker had died: a smaller share may fit
+        raise
+    except Exception as error:
+        return "raised", _crossing(error)
+
+
+def _crossing(error: Exception) -> Exception:
+    """An exception that survives the way to another process, with where it comes from."""
+    where = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"In a worker:\n{where}")
+    return error

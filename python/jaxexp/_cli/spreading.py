@@ -1,0 +1,89 @@
+"""The options of commands that spread their work: over threads, processes, or the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from jaxexp._bulk.crew import Workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Who does the work, and what remembers it.
+
+    Attributes:
+        workers: how many threads or processes; None where nobody said.
+        address: of a Dask scheduler, or None.
+        journal: the file that remembers what is done, or None.
+    """
+
+    workers: int | None
+    address: str | None
+    journal: str | None
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether any of the options was given."""
+        return self != Spread(None, None, None)
+
+    @contextlib.contextmanager
+    def executor(self, *, processes: bool) -> Generator[Workers | None]:
+        """What does the work; None for this process.
+
+        Args:
+            processes: whether workers are processes, for work under Python's global lock. Otherwise they are threads
+                of the work itself.
+
+        Raises:
+            ImportError: Dask is not installed.
+            OSError: there is no such scheduler.
+        """
+        from jaxexp._bulk import crew
+
+        if self.address is not None:
+            with crew.dask(self.address) as workers:
+                yield workers
+        elif processes and self.workers is not None and self.workers > 1:
+            yield crew.processes(self.workers)
+        else:
+            yield None
+
+
+def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options `--workers`, `--dask` and `--journal`, which make one argument, `spread`.
+
+    Args:
+        workers: what `--workers` is.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("-j", "--workers", type=click.IntRange(1), help=workers)
+        @click.option(
+            "--dask",
+            "address",
+            metavar="ADDRESS",
+            help="Have the workers of a Dask cluster do it, such as tcp://scheduler:8786. They need the same "
+            "jaxexp and the same paths.",
+        )
+        @click.option(
+            "--journal",
+            type=click.Path(dir_okay=False),
+            help="Remember in this file what is done. The same command goes on from there if it was interrupted; what "
+            "has changed since is done again.",
+        )
+        @functools.wraps(command)
+        def with_spread(
+            *args: Any, workers: int | None, address: str | None, journal: str | None, **kwargs: Any
+        ) -> Any:
+            return command(*args, spread=Spread(workers, address, journal), **kwargs)
+
+        return with_spread
+
+    return decorate

@@ -1,0 +1,33 @@
+"""Files of other programs that people pass by mistake, known by their first bytes."""
+
+from __future__ import annotations
+
+_NUMPY, _ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
+
+
+def instead_of_weights(head: bytes) -> str:
+    """What a file is that should be one of tensors, from the comma on; empty if its first 8 bytes do not say."""
+    if head.startswith(_NUMPY):
+        return (
+            ", which looks like NumPy's: numpy.save and equinox.tree_serialise_leaves write such files. Read it with "
+            "numpy.load or equinox.tree_deserialise_leaves, and pass the arrays or the module"
+        )
+    if head[:4] in _ZIP:
+        return (
+            ", which looks like a ZIP file: an archive of jaxexp, or what numpy.savez or torch.save write. Read it "
+            "with what wrote it, and pass the arrays by their names"
+        )
+    if head[:2] in _PICKLE or head.startswith(_HDF5):
+        return ", which looks like a pickle or HDF5. Read it with what wrote it, and pass the arrays by their names"
+    if head[4:8] == b"jaxe":
+        return ", which looks like an artifact. Pass its file of weights, or the weights of what load returns"
+    return ""
+
+
+def instead_of_artifact(head: bytes) -> str:
+    """The same for a file that should be an artifact."""
+    if head[4:8] == bytes(4) and head[8:9] == b"{":
+        return ": this looks like a safetensors file, which has only weights. Load the artifact that it is beside"
+    if head.startswith(_NUMPY):
+        return ": this looks like NumPy's file of arrays, as equinox.tree_serialise_leaves writes it, without a program"
+    return ""

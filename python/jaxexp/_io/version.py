@@ -1,0 +1,61 @@
+"""Which version of a remote file was opened: what its server says of it, compared with each later answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxexp._errors import DeserializationError
+
+# What changes with a file, as servers and the file systems of fsspec call it; without case and hyphens.
+_NAMES = frozenset(
+    "size etag mtime lastmodified modified modify generation versionid checksum contentmd5 md5 md5hash contenthash "
+    "digest sha blobid ino".split()
+)
+
+
+class Version:
+    """The state of a file, as far as anything is known of it."""
+
+    def __init__(self, name: str) -> None:
+        """Args:
+        name: what messages call the file.
+        """
+        self._name = name
+        self._known: dict[str, str] = {}
+
+    def check(self, facts: Mapping[str, str]) -> None:
+        """Compares what is said of the file with what was said before. What was not said before is remembered.
+
+        Raises:
+            DeserializationError: something is different.
+        """
+        for what, value in facts.items():
+            if (known := self._known.setdefault(what, value)) != value:
+                raise self.changed(f"{what} {known}", f"{what} {value}")
+
+    def changed(self, expected: str, found: str) -> DeserializationError:
+        """The error for a file that is not the one that was opened."""
+        error = DeserializationError(
+            "", expected, f"{found}: the file has changed since it was opened, so open it again"
+        )
+        error.file = self._name
+        return error
+
+
+def facts_of(told: Mapping[str, Any]) -> dict[str, str]:
+    """What the headers of an answer, or the `info` of an fsspec file system, say of the state of a file.
+
+    A strong ETag is enough: dates change when the same bytes are put there again. A weak one may be that of two states.
+    """
+    facts = {key: str(value) for key, value in told.items() if _plain(key) in _NAMES and value not in (None, "")}
+    tag = next((key for key in facts if _plain(key) == "etag"), None)
+    if tag is not None and not facts[tag].startswith("W/"):
+        facts = {key: value for key, value in facts.items() if key in (tag, "size")}
+    if set(facts) <= {"size"} and told.get("created") is not None:  # elsewhere it may be that of links
+        facts["created"] = str(told["created"])
+    return facts
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("-", "").replace("_", "")

@@ -1,0 +1,42 @@
+"""Where files go that have the names of members: into a folder, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePosixPath, PureWindowsPath
+
+from jaxexp._errors import ExportError
+
+
+def stem(name: str) -> str:
+    """The name of a file without its suffix."""
+    return PurePosixPath(name).with_suffix("").as_posix()
+
+
+def inside(directory: str, name: str, suffix: str) -> str:
+    """The path of a member's file.
+
+    Raises:
+        ExportError: it would lie outside of the directory, on this or another system.
+    """
+    parts = PurePosixPath(name).parts
+    elsewhere = PurePosixPath(name).is_absolute() or ".." in parts or os.sep in suffix or "/" in suffix
+    if os.name == "nt":  # where names may be those of devices, or have a drive
+        elsewhere = elsewhere or bool(PureWindowsPath(name).drive) or "\\" in name
+    if elsewhere or not parts or "\0" in name:
+        raise ExportError(f"the member {name!r} would not lie inside {directory!r}")
+    return os.path.join(directory, *parts) + suffix
+
+
+def make_folder(directory: str, target: str) -> None:
+    """Makes the folders that a file needs; links in the directory must not lead out of it.
+
+    Raises:
+        ExportError: one does.
+        OSError: a folder cannot be made.
+    """
+    os.makedirs(directory, exist_ok=True)
+    root = os.path.realpath(directory)
+    if os.path.commonpath([os.path.realpath(target), root]) != root:
+        raise ExportError(f"{target!r} is a link out of {directory!r}, or behind one")
+    os.makedirs(os.path.dirname(target), exist_ok=True)

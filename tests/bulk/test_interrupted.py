@@ -1,0 +1,123 @@
+"""Passes that are interrupted, in whatever way: the next one goes on, and finds what an uninterrupted one finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import jaxexp
+from jaxexp import _native
+from kit import bulk
+from kit.archives import blob
+from kit.places import WORKERS
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return bulk.folder_of(tmp_path / "in", 60)
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.processes(reason="kills some")
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param(0, id="alone"),
+        pytest.param(2, id="with workers", marks=pytest.mark.slow(reason="starts dozens of processes")),
+    ],
+)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
+def test_killed_and_gone_on_with(how: signal.Signals, workers: int, folder, tmp_path, subprocess_env) -> None:
+    """Killed when it has found a random number of results, again and again, until a pass comes to its end."""
+    journal, result = tmp_path / "journal", tmp_path / "result"
+    moments = random.Random(f"{how} {workers}")
+    command = [sys.executable, WORKERS / "bulk_pass.py", folder, journal, result, str(workers)]
+    sizes = [0]
+    while not result.exists():
+        with subprocess.Popen(command, env=subprocess_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"begun\n"
+            enough = sizes[-1] + moments.randrange(1, 4_000)
+            while child.poll() is None and size_of(journal) < enough:
+                time.sleep(0.002)
+            child.send_signal(how)
+            child.communicate()
+        sizes.append(size_of(journal))
+        assert len(sizes) < 100, "it goes on"
+    assert len(sizes) > 2, "nothing was interrupted"
+    assert sizes == sorted(sizes)
+    assert json.loads(result.read_text()) == {n: str(e) for n, e in jaxexp.verify_many([folder]).items()}
+    # Each file was done once: what was in the journal was not done again.
+    lines = journal.read_bytes().splitlines()
+    done = [part[0] for line in lines[1:] for part in json.loads(line[33:])["done"] if part[0].endswith(".jaxexp")]
+    assert len(done) == len(set(done)) == 61
+
+
+def test_what_has_changed_is_done_again(folder, tmp_path, monkeypatch) -> None:
+    journal, read = tmp_path / "journal", []
+    verify_files = _native.verify_files
+    monkeypatch.setattr(
+        _native, "verify_files", lambda paths, threads: read.extend(paths) or verify_files(paths, threads)
+    )
+    assert list(jaxexp.verify_many([folder], journal=journal)) == [str(folder / "damaged.jaxexp")]
+    assert len(read) == 61
+    read.clear()
+    assert list(jaxexp.verify_many([folder], journal=journal)) == [str(folder / "damaged.jaxexp")]
+    assert read == []
+    # Mended, of the same size and with the same time; added; taken away; and damaged meanwhile.
+    damaged = folder / "damaged.jaxexp"
+    times = damaged.stat()
+    damaged.write_bytes(blob(version=70))
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (folder / "new.jaxexp").write_bytes(blob(version=71))
+    (folder / "000.jaxexp").unlink()
+    (folder / "001.jaxexp").write_bytes(blob(version=1)[:-1])
+    assert list(jaxexp.verify_many([folder], journal=journal)) == [str(folder / "001.jaxexp")]
+    assert sorted(Path(path).name for path in read) == ["001.jaxexp", "damaged.jaxexp", "new.jaxexp"]
+
+
+def test_what_could_not_be_read_is_tried_again(tmp_path) -> None:
+    path, journal = tmp_path / "late.jaxexp", tmp_path / "journal"
+    assert isinstance(jaxexp.verify_many([path], journal=journal)[str(path)], FileNotFoundError)
+    path.write_bytes(blob())
+    assert jaxexp.verify_many([path], journal=journal) == {}
+
+
+def test_migrated_files_that_are_not_there_any_more(tmp_path) -> None:
+    old, new, journal = tmp_path / "old.zip", tmp_path / "new", tmp_path / "journal"
+    with jaxexp.Archive.create(old) as archive:
+        for i in range(3):
+            archive.add(f"inner/{i}", blob(version=i))
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    assert jaxexp.load(new / "inner/1.jaxexp") == jaxexp.deserialize(blob(version=1))
+    times = {path: path.stat().st_mtime_ns for path in new.rglob("*.jaxexp")}
+    assert len(times) == 3
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    (new / "inner/1.jaxexp").write_bytes(b"overwritten")
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    assert jaxexp.load(new / "inner/1.jaxexp") == jaxexp.deserialize(blob(version=1))
+    with pytest.raises(jaxexp.DeserializationError, match=r"with options .*0\.6\.2.*, found options"):
+        jaxexp.migrate_many([old], new, "0.6.2", journal=journal)
+
+
+def test_two_artifacts_for_one_file(tmp_path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.jaxexp").write_bytes(blob())
+    ((name, error),) = jaxexp.migrate_many([tmp_path / "a", tmp_path / "b"], tmp_path / "new").items()
+    assert name == str(tmp_path / "b" / "x.jaxexp")
+    assert "to the same place as another: 'x'" in str(error)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.jaxexp"]

@@ -1,0 +1,66 @@
+"""A server of HTTP on this machine, whose file tests replace."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class _Served(http.server.BaseHTTPRequestHandler):
+    """Serves `server.data` by ranges, with `server.headers`, and keeps what was asked for in `server.requests`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.answer(b"")
+
+    def do_GET(self) -> None:
+        self.answer(self.server.data)  # type: ignore[attr-defined]
+
+    def answer(self, body: bytes) -> None:
+        server: Any = self.server
+        whole: bytes = server.data
+        if not self.path.endswith("/fleet.zip"):
+            self.send_error(404)
+            return
+        if (status := server.refusals.get(self.command)) is not None:
+            self.send_error(status)
+            return
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if asked and body:
+            first, last = int(asked[1]), min(int(asked[2]), len(whole) - 1)
+            body = whole[first : last + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(whole)}")
+            self.send_header("Content-Length", str(len(body)))
+        else:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(whole)))
+        self.send_header("Accept-Ranges", "bytes")
+        for name, value in server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        server.requests.append((self.command, len(body)))
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def serving(data: bytes) -> Iterator[Any]:
+    """A server with `data` at `url`. `refusals` has the status of the error that a method gets."""
+    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
+    server.data, server.headers, server.refusals, server.requests = data, {}, {}, []
+    server.url = f"http://127.0.0.1:{server.server_port}/fleet.zip"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

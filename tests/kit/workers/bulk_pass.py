@@ -1,0 +1,31 @@
+"""A pass that somebody interrupts: ``bulk_pass.py FOLDER JOURNAL RESULT WORKERS``. It says when it has begun."""
+
+import json
+import sys
+import time
+
+import jaxexp
+from jaxexp._archive import verified
+from jaxexp._bulk import crew, journal
+
+
+def slowly() -> None:
+    """From now on there is time to interrupt: what is found is written down one after the other."""
+    add = journal.Journal.add
+
+    def add_later(self: journal.Journal, found: list) -> None:
+        time.sleep(0.03)
+        add(self, found)
+
+    journal.Journal.add = add_later
+
+
+if __name__ == "__main__":
+    folder, path, result, workers = sys.argv[1:]
+    verified.SHARE_BYTES = 3 * verified.UNIT_BYTES
+    slowly()
+    print("begun", flush=True)
+    executor = crew.processes(int(workers)) if int(workers) else None
+    found = jaxexp.verify_many([folder], journal=path, executor=executor)
+    with open(result, "w") as file:
+        json.dump({name: str(error) for name, error in found.items()}, file)
