@@ -171,7 +171,12 @@ def test_verify_folders(folder, damaged, tmp_path, run, good) -> None:
     assert [line.split()[0] for line in out.splitlines()] == ["artifact", str(inner / "b.jaxexp")]
     assert good("verify", "-qR", models) == ""
     (tmp_path / "none").mkdir()
-    assert run("verify", tmp_path / "none") == (1, "", "jaxexp: there is no artifact here\n")
+    none = str(tmp_path / "none")
+    assert run("verify", none) == (1, "", f"jaxexp: there is no artifact in {none!r}\n")
+    (tmp_path / "none" / "notes.txt").write_text("none at all")
+    assert run("compat", none) == (1, "", f"jaxexp: there is no artifact in {none!r}; 1 other file skipped\n")
+    said = f"jaxexp: there is no artifact in {none!r} whose name matches '*.exe' or '*.bin'\n"
+    assert run("verify", "--include", "*.exe", "--include", "*.bin", none) == (1, "", said)
 
 
 def test_verify_reads_bytecode(tmp_path, run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,6 +95,12 @@ def opened(path: str) -> Archive:
     from jaxexp._archive.archive import Archive
 
     return Archive.open(path)
+
+
+def none_in(paths: Sequence[str], folders: Folders) -> click.ClickException:
+    """The error where folders and archives hold nothing."""
+    named = f" whose name matches {' or '.join(map(repr, folders.include))}" if folders.include else ""
+    return click.ClickException(f"there is no artifact in {', '.join(map(repr, paths))}{named}{folders.said()}")
 
 
 def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -83,7 +83,7 @@ def _described(
     """
     given = list(places(files, folders, "compat"))
     if not given:
-        raise click.ClickException(f"there is no artifact here{folders.said()}")
+        raise inputs.none_in(files, folders)
     steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in given)
     found: list[tuple[int, str, Compatibility | Exception]] = []
     with progress.bar("reading", steps) as advance, spread.executor(processes=True) as executor:

@@ -12,7 +12,7 @@ from jaxexp._artifact.words import counted
 from jaxexp._bulk.work import Unusable
 from jaxexp._cli import completing, outputs, progress, spreading
 from jaxexp._cli.complaints import FAILED, complain, said
-from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, opened, split
+from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, none_in, opened, split
 from jaxexp._cli.page import Page, listed
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -91,7 +91,7 @@ def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Sp
     folders = Folders()
     given = list(places([old], folders, "migrate"))
     if not given:
-        raise click.ClickException(f"there is no artifact here{folders.said()}")
+        raise none_in([old], folders)
     steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in given)
     size, failed = 0, list[tuple[str, Exception]]()
     with progress.bar("migrating", steps) as advance, spread.executor(processes=True) as executor:

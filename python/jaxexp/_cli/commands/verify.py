@@ -73,7 +73,7 @@ def command(paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_jso
     """
     found = list(places(paths, folders, "verify"))
     if not found:
-        raise click.ClickException(f"there is no artifact here{folders.said()}")
+        raise inputs.none_in(paths, folders)
     verdicts = _verified(found, spread)
     folders.used(file for verdict in verdicts for file in verdict.weights)
     bad = sum(1 for verdict in verdicts if verdict.error is not None)
