@@ -190,7 +190,8 @@ class Weights(Mapping[str, Any]):
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
         arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
-        check_names(self._types, arrays, is_mapping=isinstance(values, Mapping))
+        is_mapping = isinstance(values, Mapping) and all(map(is_array, values.values()))
+        check_names(self._types, arrays, is_mapping=is_mapping)
         for name, type_ in self._types.items():
             array = given[name]
             if not is_array(array):
@@ -198,8 +199,9 @@ class Weights(Mapping[str, Any]):
             if tuple(array.shape) != tuple(type_.shape) or array.dtype != type_.dtype:
                 raise WeightsError(name, _shown(type_), _shown(array))
         check_tied(given, self.other_names)
-        if not (isinstance(values, Mapping) and all(map(is_array, values.values()))):
-            warn_of_unused([name for name in arrays if name not in self._types and name not in self.other_names])
+        if not is_mapping:
+            others = (name for name in arrays if name not in self._types and name not in self.other_names)
+            warn_of_unused([name for name in others if not isinstance(given[name], np.generic)])
         return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
 
     def sources(self) -> list[Source]:
