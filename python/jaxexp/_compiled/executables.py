@@ -156,8 +156,10 @@ class Executables:
         out_avals: Sequence[Any],
     ) -> tuple[Any, Record] | None:
         own, arguments = conditions.of_function(exported), conditions.shown(call["arguments"], 200)
+        others = []
         for record in reversed(candidates):
-            if conditions.difference(record.conditions, call) is not None:
+            if (why := conditions.difference(record.conditions, call)) is not None:
+                others.append(why)
                 continue
             why = self._mismatch(record, own) or _lacking(record, placement.devices[0])
             if why is None:
@@ -172,6 +174,8 @@ class Executables:
                     return made, record
             self._note([record], why)
             logger.info("%s: code in %r for %s is not used: %s", exported.fun_name, self.name, arguments, why)
+        if len(others) == len(candidates):
+            logger.info("%s: no code in %r is for this call: %s", exported.fun_name, self.name, others[0])
         return None
 
     def _note(self, records: Sequence[Record], why: str) -> None:

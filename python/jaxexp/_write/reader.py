@@ -171,7 +171,10 @@ def check(exported: ExportedData, reader: Reader) -> None:
     """
     for what, since in _features(exported):
         if reader.version < since:
-            raise reader.refusal(exported.fun_name, what, since)
+            raise reader.refusal(exported.fun_name, what, since, _ADVICE_ON_KEYS if " has dtype key<" in what else "")
+
+
+_ADVICE_ON_KEYS = ", or have the key's data (uint32) there: jax.random.wrap_key_data inside makes the key of them"
 
 
 def _features(exported: ExportedData) -> Iterator[tuple[str, Version]]:
