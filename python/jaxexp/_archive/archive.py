@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp._artifact.words import bytes_in_words, counted
-from jaxexp._errors import DeserializationError
+from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
 
@@ -89,12 +89,13 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            ExportError: another process is changing the old archive, or made one before the block ends.
+            ExportError: another process is changing the old archive, or made one before the block ends. Or the path is
+                a URL.
             OSError: the file cannot be written.
         """
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.creating(path, share_modules)
+        return ArchiveWriter.creating(_on_this_machine(path), share_modules)
 
     @staticmethod
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
@@ -115,7 +116,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.appending(path, share_modules)
+        return ArchiveWriter.appending(_on_this_machine(path), share_modules)
 
     @staticmethod
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
@@ -135,7 +136,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from .compacting import compact
 
-        compact(path, share_modules)
+        compact(_on_this_machine(path), share_modules)
 
     @property
     def name(self) -> str:
@@ -309,6 +310,15 @@ def verify_in_steps(
 ) -> Iterator[tuple[int, list[tuple[str, DeserializationError]]]]:
     """`Archive.verify`, as it goes on: how many members were verified at once, and the errors of the damaged ones."""
     return verify.verify(archive._opened, archive._names, workers)
+
+
+def _on_this_machine(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A path that is no URL."""
+    if isinstance(path, str) and "://" in path:
+        raise ExportError(
+            f"{path} is a URL, from which archives are only read: write a file on this machine, and copy it there"
+        )
+    return path
 
 
 def _matches(name: str, pattern: str) -> bool:
