@@ -69,8 +69,8 @@ def quoted() -> list[str]:
     return re.findall(r"^### `(.*)`$", page, re.MULTILINE)
 
 
-# What puts messages together from parts, or several of them into one heading.
-JOINTS = re.compile("…|; |expected |, found |must have |`, `")
+# Words that put messages together from parts.
+JOINTS = re.compile("…|; |expected |, found |must have ")
 
 
 def parts(message: str) -> list[str]:
