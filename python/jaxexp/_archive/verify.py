@@ -30,14 +30,18 @@ def verify(
     if names is None:
         _check_directory(opened)
     numbers = list(range(len(index))) if names is None else index.find_all(list(names))
+    owners = index.owners(numbers)
     sharing: dict[int, list[int]] = {}  # all members with the same bytes, by the one that is verified
-    for number, owner in zip(numbers, index.owners(numbers), strict=True):
-        sharing.setdefault(owner, []).append(number)
+    if owners != numbers:
+        for number, owner in zip(numbers, owners, strict=True):
+            sharing.setdefault(owner, []).append(number)
+        owners = list(sharing)
     broken: set[int] = set()
-    for owners, damaged in _steps(opened, list(sharing), threads):
-        verified = sum(map(len, map(sharing.__getitem__, owners)))
-        yield verified, _errors(opened, ((i, what) for owner, *what in damaged for i in sharing[owner]))
-        broken.update(i for owner, *_ in damaged for i in sharing[owner])
+    for step, found in _steps(opened, owners, threads):
+        verified = sum(len(sharing[owner]) for owner in step) if sharing else len(step)
+        damaged = [(i, what) for owner, *what in found for i in sharing.get(owner, (owner,))]
+        yield verified, _errors(opened, damaged)
+        broken.update(i for i, _ in damaged)
     yield 0, list(damaged_members(opened, (i for i in numbers if i not in broken), whole=names is None))
 
 
