@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._safetensors import reading
@@ -244,7 +245,7 @@ class Weights(Mapping[str, Any]):
             with jax.ensure_compile_time_eval():  # kept for later: the first use may be in a function that is traced
                 return placing.placed(file, tensor, type_, sharding)
         array = self._array(name)
-        if isinstance(array, jax.core.Tracer):
+        if isinstance(array, Tracer):
             return array if sharding is None else jax.device_put(array, sharding)
         with jax.ensure_compile_time_eval():
             if not isinstance(array, jax.Array):
