@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_help_has_an_example(good, name: str) -> None:
     text = good(*name.split(), "--help")
     assert text.startswith(f"Usage: jaxexp {name}")
     examples = [line for line in text.partition("Example:\n")[2].splitlines() if line.strip()]
-    assert examples and all(line.startswith(f"    jaxexp {name}") for line in examples)
+    assert examples and all(line.startswith(f"    jaxexp {name}") and len(line) <= 80 for line in examples)
     assert name.split()[-1] in good(*name.split()[:-1], "--help")
 
 
@@ -63,6 +64,7 @@ def test_help_has_an_example(good, name: str) -> None:
 def test_without_the_extra(subprocess_env, absent: list[str], named: str) -> None:
     code = f"""
 import sys
+import zipfile
 sys.modules.update(dict.fromkeys({absent}))
 from jaxexp._cli.start import main
 sys.exit(main())
@@ -78,6 +80,7 @@ def imported(env: dict[str, str], *arguments: object) -> tuple[int, set[str]]:
     """The status of a command, and what it imported."""
     code = """
 import sys
+import zipfile
 from jaxexp._cli.start import main
 status = main(sys.argv[1:])
 print("\\n" + " ".join({name.partition(".")[0] for name in sys.modules}))
@@ -166,6 +169,35 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_what_errors_suggest(folder, fleet, tmp_path, run) -> None:
+    scores = folder / "scores.jaxexp"
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+        file.writestr("readme.txt", "text")
+    for arguments, said in (
+        (["inspec", scores], "No such command 'inspec'. Did you mean 'inspect'? 'jaxexp --help' has examples"),
+        (["nothing"], "No such command 'nothing'. 'jaxexp --help' has examples"),
+        (["inspect", "--checkk", scores], "Did you mean '--check'? 'jaxexp inspect --help' has examples"),
+        (["completion"], "Choose from: bash, zsh, fish. 'jaxexp completion --help' has examples"),
+        (["inspect", folder], f"{str(folder)!r} is a folder: 'jaxexp verify' takes folders"),
+        (["inspect", "--vjp", 1, scores], "--vjp says of which VJP --mlir or --jaxpr prints the program"),
+        (["inspect", "--jaxpr", scores], "jaxexp.load(...).jaxpr(...) takes a jax.ShapeDtypeStruct for each"),
+        (["inspect", fleet], f"is an archive: name a member as {fleet}::NAME"),
+        (["inspect", tmp_path / "other.zip"], "expected an archive"),
+    ):
+        status, out, err = run(*arguments)
+        assert status > 0 and out == ""
+        assert said in err
+
+
+def test_traceback_of_what_is_expected(damaged, run) -> None:
+    for name in ("missing", "cut"):
+        assert "Traceback" not in run("inspect", damaged / name)[2]
+        status, _, err = run("--traceback", "inspect", damaged / name)
+        assert status == 1
+        assert "Traceback (most recent call last)" in err
+        assert err.splitlines()[-1].startswith("jaxexp: ")
+
+
 def test_an_unexpected_error(monkeypatch, folder, run) -> None:
     def broken(text):
         raise RuntimeError("two\nlines\x1b[0m")
@@ -201,4 +233,4 @@ def test_a_reader_who_has_left(folder, subprocess_env, arguments: list[str]) -> 
         check=False,
     )
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (141, b"")  # not 1, which says that something is damaged

@@ -133,6 +133,17 @@ def test_bench(folder, good) -> None:
     assert "jax.export" in text
 
 
+def test_bench_goes_on_after_an_error(folder, damaged, run) -> None:
+    files = [damaged / "cut", damaged / "missing", folder / "hostile.jaxexp"]
+    status, out, err = run("bench", "--json", "--rounds", 1, *files)
+    assert status == 1
+    cut, missing, *timed = json.loads(out)
+    assert [row["what"] for row in timed] == ["signature", "all"]
+    assert cut["error"].startswith("cannot read the artifact: at trailer")
+    assert "No such file" in missing["error"]
+    assert [str(name) in line for name, line in zip(files, err.splitlines(), strict=False)] == [True, True]
+
+
 def test_bench_checks_that_both_load_the_same(folder, monkeypatch, run) -> None:
     blob = (folder / "hostile.jaxexp").read_bytes()
     assert bench._difference(blob) is None

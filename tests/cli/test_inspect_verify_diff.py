@@ -88,11 +88,12 @@ def test_inspect_mlir_cuts_large_constants(tmp_path, good) -> None:
     assert len(short) + 500 < len(long)
 
 
-def test_inspect_goes_on_after_an_error(folder, damaged, run) -> None:
+def test_inspect_goes_on_after_an_error(folder, fleet, damaged, run) -> None:
     status, out, err = run("inspect", damaged / "cut", folder / "scores.jaxexp", damaged / "missing")
     assert status == 1
     assert "float32[batch,4]" in out
     assert [("cut" in line, "missing" in line) for line in err.splitlines()] == [(True, False), (False, True)]
+    assert run("inspect", fleet, folder / "scores.jaxexp")[0] == 1
     status, out, err = run("inspect", "--json", damaged / "cut", folder / "scores.jaxexp")
     assert status == 1
     first, second = json.loads(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -208,6 +209,18 @@ def test_text_is_wrapped_at_spaces() -> None:
     text = " ".join(["word"] * 100_000)
     assert " ".join(page._wrapped(text, 72)) == text
     assert page._shortened("漢字漢字漢", 7) == "漢字..."
+
+
+def test_names_are_broken_last(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(page.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = page.Page()
+    name, types = "result[0]['enc']['kernel']", ("float32[64,1024] over P('x', None)", "bfloat16[64,1024] over P('x')")
+    shown.table([page.Column("signature", style="name"), page.Column("a"), page.Column("b")], [(name, *types)])
+    shown.write()
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(name in line for line in lines)
 
 
 def test_one_long_cell_does_not_lengthen_every_row(capsys) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib
 import itertools
+import re
 
 import jax
 import pytest
@@ -14,6 +15,7 @@ from jaxlib.mlir.dialects import stablehlo
 import jaxexp
 from jaxexp._releases import table
 from jaxexp._releases.table import RELEASES, number, release
+from kit.places import ROOT
 
 
 def test_what_it_says_of_the_installed_release() -> None:
@@ -26,6 +28,16 @@ def test_what_it_says_of_the_installed_release() -> None:
     assert installed.dtypes == len(set(kinds.values()))
     assert installed.custom_nodes == hasattr(jax_export, "register_pytree_node_serialization")
     assert installed.shardy == jax.config.jax_use_shardy_partitioner
+
+
+@pytest.mark.skipif(not (ROOT / "cpp" / "runtime").exists(), reason="this is no checkout, so there are no C++ sources")
+def test_the_table_of_the_cpp_runtime() -> None:
+    """It has the newest release for each version of StableHLO."""
+    source = (ROOT / "cpp" / "runtime" / "program" / "releases.h").read_text()
+    rows = re.findall(r'\{\{(\d+), (\d+), (\d+)\}, "jax-([\d.]+)"\}', source)
+    assert [(".".join(newest), name) for *newest, name in rows] == list(
+        {row.stablehlo: row.version for row in RELEASES}.items()
+    )
 
 
 def test_order() -> None:

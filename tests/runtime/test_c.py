@@ -77,6 +77,18 @@ def test_vjp(library: Library, runtime: Handle, tmp_path: Path) -> None:
     assert library.checked("vjp", pointer(vjp)) is None
 
 
+def test_vjp_of_a_function_with_integers(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """Results that are integers have cotangents too, of bool."""
+    specs = (SPEC, jax.ShapeDtypeStruct((), np.int32))
+    path = saved(tmp_path, lambda x, n: (x.sum() * n, jnp.full(2, n)), *specs, vjp_order=1)
+    function = library.load(runtime, path)
+    vjp = Handle(library, "function", library.checked("vjp", pointer(function)))
+    given = (X, np.int32(3), np.float32(2), np.zeros(2, bool))
+    of_x, of_n = library.call(vjp, *(library.array(np.asarray(array)) for array in given))
+    np.testing.assert_array_equal(library.read(of_x), [6, 6, 6])
+    assert not library.read(of_n).any()
+
+
 def test_errors(library: Library, runtime: Handle, tmp_path: Path) -> None:
     """Each has its reason and one sentence."""
     function = library.load(runtime, path := saved(tmp_path, lambda x: x + 1, SPEC))

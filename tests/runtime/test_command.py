@@ -77,6 +77,10 @@ def test_ways_to_give_arguments(artifact: Path, files: tuple[Path, Path], tmp_pa
     ):
         succeeds(artifact, *given, "--out", tmp_path / "y.npy")
         np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
+    np.savez(tmp_path / "rest.npz", B)
+    for rest in (b, tmp_path / "rest.npz"):  # positions skip what is given by its path
+        succeeds(artifact, "--argument", f"args[0]['x']={x}", rest, "--out", tmp_path / "y.npy")
+        np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
     succeeds(artifact, x, b, "--out", tmp_path / "y.npz")
     assert result(tmp_path / "y.npz").keys() == {"result['sum']"}
     assert succeeds(artifact, x, b) == "result['sum']: float32[2, 3]\n"
@@ -124,8 +128,12 @@ def test_arguments_that_do_not_fit(artifact: Path, files: tuple[Path, Path], tmp
     x, b = files
     assert "no file gives args[1], float32[3]" in fails(artifact, x)
     assert "takes 2 arguments" in fails(artifact, x, b, b)
-    assert "gives args[0]['x'] a second time" in fails(artifact, x, "--argument", f"args[0]['x']={x}")
-    assert "has no argument args[2]" in fails(artifact, x, "--argument", f"args[2]={x}")
+    by_path = ("--argument", f"args[0]['x']={x}")
+    assert "gives args[0]['x'] a second time" in fails(artifact, *by_path, *by_path, b)
+    said = fails(artifact, *by_path, b, b)
+    assert f"takes 2 arguments, of which --argument gives 1; {b} is one more" in said
+    said = fails(artifact, x, "--argument", f"args[2]={x}")
+    assert "has no argument args[2] ('--inspect' lists those that it has)" in said
     np.savez(tmp_path / "in.npz", X, B, X)
     assert "'arr_2' is one more" in fails(artifact, tmp_path / "in.npz")
     np.savez(tmp_path / "in.npz", arr_0=X, arr_1x=B)
@@ -148,15 +156,71 @@ def test_options(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> No
         artifact, *files, tmp_path / "ct.npy", "--vjp", 1, "--out", tmp_path / "y.npy"
     )
     assert "different numbers below 1, and not [1]" in fails(artifact, *files, "--device", 1)
-    for wrong in (["--nothing", 1], ["--repeat", "x"], ["--out", "y.txt"], ["--argument", "x"], ["--vjp"]):
-        assert "usage: jaxexp-run" in fails(artifact, *wrong, status=2)
+
+
+def test_command_lines_that_make_no_sense(artifact: Path) -> None:
+    """One line, which says where all options are."""
+    for wrong, message in (
+        (["--nothing", 1], "there is no option --nothing"),
+        (["--nothing"], "there is no option --nothing"),
+        (["--repeat", "x"], "--repeat takes a number, and not 'x'"),
+        (["--out", "y.txt"], "--out takes a file .npy or .npz, and not 'y.txt'"),
+        (["--argument", "x"], "--argument takes PATH=FILE, and not 'x'"),
+        (["--vjp"], "--vjp takes a value"),
+    ):
+        assert fails(artifact, *wrong, status=2) == f"jaxexp-run: {message}: 'jaxexp-run --help' says what there is\n"
+    assert "an artifact is missing" in fails(status=2)
+
+
+def test_help_and_version() -> None:
+    for option in ("--help", "-h"):
+        said = succeeds(option)
+        assert said.startswith("usage: jaxexp-run --plugin PLUGIN ARTIFACT")
+        assert re.search(r"^  --version ", said, re.MULTILINE)
+    assert succeeds("--version") == f"jaxexp-run {re.match('[0-9.]+', jaxexp.__version__)[0]}\n"
+
+
+def test_the_arguments_of_a_vjp(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """They have numbers; --inspect says what these mean."""
+    done = subprocess.run(
+        [runtime.RUN, "--inspect", artifact, "--vjp", "1"], capture_output=True, text=True, check=True
+    )
+    for line in (
+        "  args[0]: float32[2, 3], args[0]['x'] of the function\n",
+        "  args[1]: float32[3], args[1] of the function\n",
+        "  args[2]: float32[2, 3], the cotangent of result['sum']\n",
+        "  result[1]: float32[3], the cotangent of args[1]\n",
+        "VJPs: 0\n",
+    ):
+        assert line in done.stdout
+    x, _ = files
+    said = fails(artifact, "--vjp", 1, "--argument", f"args[0]['x']={x}")
+    assert "has no argument args[0]['x']; a VJP's are args[0], args[1], ...: those of the function, then" in said
+
+
+def test_which_file_it_is(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    missing, damaged, archive = tmp_path / "none.jaxexp", tmp_path / "damaged.jaxexp", tmp_path / "all.zip"
+    damaged.write_bytes(artifact.read_bytes()[:-10])
+    with jaxexp.Archive.create(archive) as opened:
+        opened.add("f", artifact.read_bytes())
+    for inspects in (["--inspect"], []):
+        assert re.fullmatch(f"jaxexp-run: {missing}: No such file.*\n", fails(missing, *files, *inspects))
+        assert fails(damaged, *files, *inspects).startswith(f"jaxexp-run: {damaged}: cannot read the artifact: at ")
+        said = fails(archive, *files, *inspects)
+        assert said.startswith(f"jaxexp-run: {archive} is an archive: name a member of it, as in {archive}::")
+        assert f"no member 'g' in the archive {archive}" in fails(f"{archive}::g", *files, *inspects)
 
 
 def test_archives(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     with jaxexp.Archive.create(tmp_path / "all.zip") as archive:
         archive.add("add/2", artifact.read_bytes())
-    succeeds(tmp_path / "all.zip", "--member", "add/2", *files, "--out", tmp_path / "y.npy")
-    np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
+    for member in ([tmp_path / "all.zip", "--member", "add/2"], [f"{tmp_path / 'all.zip'}::add/2"]):
+        succeeds(*member, *files, "--out", tmp_path / "y.npy")
+        np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
+    said = fails(f"{tmp_path / 'all.zip'}::add/2", "--member", "add/2", *files, status=2)
+    assert "names a member, and so does --member" in said
+    (tmp_path / "add::2").write_bytes(artifact.read_bytes())  # a file's name may have colons
+    succeeds(tmp_path / "add::2", *files)
     assert "there is no member 'add/3' in the archive" in fails(tmp_path / "all.zip", "--member", "add/3", *files)
 
 

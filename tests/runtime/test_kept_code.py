@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,9 @@ def test_another_process_uses_the_code(artifact: Path, exe: Path) -> None:
     found, said = call(artifact, "--executables", exe)
     assert said == ""
     np.testing.assert_array_equal(found, call(artifact)[0])
+    timed = runtime.run(artifact, artifact.parent / "x.npy", "--executables", exe, "--repeat", 1).stdout
+    assert re.match(rf"code from {re.escape(str(exe))} in [\d.]+ ms\n", timed)
+    assert re.match(r"compiled in ", runtime.run(artifact, artifact.parent / "x.npy", "--repeat", 1).stdout)
 
 
 def test_what_is_there_is_not_added_again(artifact: Path, exe: Path) -> None:

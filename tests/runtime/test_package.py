@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -75,6 +76,19 @@ def test_a_call_from_python_without_jax(installed: Path, plugin: Path, files: Pa
     np.testing.assert_allclose(
         np.array(said.translate(str.maketrans("[]", "  ")).split(), float).reshape(2, 2), expected, rtol=1e-4
     )
+
+
+def test_a_scalar_from_python(installed: Path, plugin: Path, tmp_path: Path) -> None:
+    """And an array in Fortran's order."""
+    x = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    exported = jaxexp.export(jax.jit(lambda x, scale: x * scale))(x, np.float32(0))
+    exported.save(tmp_path / "f.jaxexp", compatibility=runtime.READER)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "scale.npy", np.float32(3))
+    library = next(installed.glob("lib*/libjaxexp-c.*"))
+    inputs = (tmp_path / "x.npy", tmp_path / "scale.npy")
+    said = run(sys.executable, EXAMPLE / "predict.py", library, plugin, tmp_path / "f.jaxexp", *inputs)
+    assert said == f"{x * 3}\n"
 
 
 def test_the_header_of_the_c_api_is_as_published() -> None:

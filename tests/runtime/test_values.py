@@ -85,6 +85,7 @@ def test_golden_artifacts(version: str, name: str, tmp_path: Path) -> None:
         assert done.returncode == 1
         needed = ".".join(map(str, stablehlo(artifact)))
         assert f"is written for StableHLO {needed}, and the plugin reads it up to 1.13.3" in done.stderr
+        assert f'or export the function with compatibility="{runtime.READER}"' in done.stderr
         return
     found = runtime.results(artifact, arguments, dtypes(jaxexp.inspect(artifact)), devices=8)
     expected = [

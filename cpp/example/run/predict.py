@@ -69,7 +69,7 @@ class Function:
         results = (ctypes.c_void_p * c.jaxexp_result_count(self.handle))()
         inputs: list[int] = []
         try:
-            arrays = [np.ascontiguousarray(argument) for argument in arguments]
+            arrays = [np.asarray(argument, order="C") for argument in arguments]
             for array in arrays:
                 shape = (ctypes.c_int64 * array.ndim)(*array.shape)
                 view = (array.dtype.name.encode(), shape, array.ndim, array.ctypes.data)

@@ -2,6 +2,9 @@
 #include "runtime/command/arguments.h"
 
 #include <charconv>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <string_view>
 
 #include "runtime/api/option.h"
@@ -32,8 +35,9 @@ const char* const usage =
 
 Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
 
-  INPUT               arguments in their order: .npy files, or a .npz file (of np.savez) with all of them, whose
-                      members are named by paths, or arr_0, arr_1, ...
+  ARTIFACT            a file, or a member of an archive, as in fleet.zip::resnet/b8
+  INPUT               the arguments that no --argument gives, in their order: .npy files, or a .npz file (of np.savez)
+                      with all of them, whose members are named by paths, or arr_0, arr_1, ...
   --argument P=FILE   an argument by its path in the tree, as in "--argument args[0]['w']=w.npy"
   --out FILE          where the results go: .npy for one, .npz for any number (by their paths)
   --plugin PLUGIN     the shared library of a PJRT plugin
@@ -46,58 +50,85 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
   --repeat N          call the function N times more, and say how long that takes
   --inspect           say what the function takes and returns; needs no plugin
+  --version           say which version of jaxexp this is
+  --help              say this
 )";
 
 Arguments::Arguments(int count, char** texts) {
   std::vector<std::string> files;
+  const std::map<std::string_view, bool*> flags = {
+      {"--help", &help}, {"-h", &help}, {"--inspect", &inspect}, {"--version", &version}};
   for (int i = 1; i < count; ++i) {
     const std::string option = texts[i];
-    if (!option.starts_with("--")) {
+    if (const auto flag = flags.find(option); flag != flags.end())
+      *flag->second = true;
+    else if (!option.starts_with("--"))
       files.push_back(option);
-      continue;
-    }
-    if (option == "--help" || option == "--inspect") {
-      (option == "--help" ? help : inspect) = true;
-      continue;
-    }
-    if (i + 1 == count) throw UsageError(option + " takes a value");
-    const std::string value = texts[++i];
-    if (option == "--plugin")
-      plugin = value;
-    else if (option == "--out")
-      out = value;
-    else if (option == "--member")
-      member = value;
-    else if (option == "--executables")
-      executables = value;
-    else if (option == "--save-executable")
-      save_executable = value;
-    else if (option == "--weights")
-      weights = value;
-    else if (option == "--argument") {
-      // The path may have a '=' in a key; the file's name has none.
-      const std::size_t at = value.rfind('=');
-      if (at == value.npos || at == 0) throw UsageError("--argument takes PATH=FILE, and not '" + value + "'");
-      named_inputs.emplace_back(value.substr(0, at), value.substr(at + 1));
-    } else if (option == "--option") {
-      const auto [name, text] = split(option, value);
-      options[name] = runtime::option_value(text);
-    } else if (option == "--device")
-      devices.push_back(parsed<std::size_t>(option, value));
-    else if (option == "--repeat")
-      repeat = parsed<std::size_t>(option, value);
-    else if (option == "--vjp")
-      vjp_order = parsed<std::size_t>(option, value);
-    else
+    else if (!takes_value(option))
       throw UsageError("there is no option " + option);
+    else if (i + 1 == count)
+      throw UsageError(option + " takes a value");
+    else
+      set(option, texts[++i]);
   }
-  if (help) return;
+  if (help || version) return;
   if (files.empty()) throw UsageError("an artifact is missing");
   if (plugin.empty() && !inspect) throw UsageError("--plugin is missing");
   if (!out.empty() && !out.ends_with(".npy") && !out.ends_with(".npz"))
     throw UsageError("--out takes a file .npy or .npz, and not '" + out + "'");
   artifact = files.front();
   inputs.assign(files.begin() + 1, files.end());
+  split_member();
+}
+
+bool Arguments::takes_value(std::string_view option) { return setters().contains(option); }
+
+void Arguments::set(const std::string& option, const std::string& value) { setters().at(option)(*this, option, value); }
+
+const Arguments::Setters& Arguments::setters() {
+  using Text = const std::string&;
+  const auto text = [](std::string Arguments::* field) {
+    return [field](Arguments& all, Text, Text value) { all.*field = value; };
+  };
+  const auto number = [](std::size_t Arguments::* field) {
+    return [field](Arguments& all, Text option, Text value) { all.*field = parsed<std::size_t>(option, value); };
+  };
+  static const Setters setters = {
+      {"--plugin", text(&Arguments::plugin)},
+      {"--out", text(&Arguments::out)},
+      {"--member", text(&Arguments::member)},
+      {"--executables", text(&Arguments::executables)},
+      {"--save-executable", text(&Arguments::save_executable)},
+      {"--weights", text(&Arguments::weights)},
+      {"--repeat", number(&Arguments::repeat)},
+      {"--vjp", number(&Arguments::vjp_order)},
+      {"--device",
+       [](Arguments& all, Text option, Text value) { all.devices.push_back(parsed<std::size_t>(option, value)); }},
+      {"--option",
+       [](Arguments& all, Text option, Text value) {
+         const auto [name, given] = split(option, value);
+         all.options[name] = runtime::option_value(given);
+       }},
+      {"--argument",
+       [](Arguments& all, Text, Text value) {
+         // The path may have a '=' in a key; the file's name has none.
+         const std::size_t at = value.rfind('=');
+         if (at == value.npos || at == 0) throw UsageError("--argument takes PATH=FILE, and not '" + value + "'");
+         all.named_inputs.emplace_back(value.substr(0, at), value.substr(at + 1));
+       }},
+  };
+  return setters;
+}
+
+void Arguments::split_member() {
+  constexpr std::string_view colons = "::";
+  const std::size_t at = artifact.rfind(colons);
+  std::error_code ignored;
+  // A file that has the whole text as its name is a file.
+  if (at == artifact.npos || at == 0 || std::filesystem::exists(artifact, ignored)) return;
+  if (!member.empty()) throw UsageError("'" + artifact + "' names a member, and so does --member");
+  member = artifact.substr(at + colons.size());
+  artifact.resize(at);
 }
 
 }  // namespace jaxexp::command

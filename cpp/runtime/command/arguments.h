@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +31,16 @@ struct Arguments {
   Runtime::Options options;
   std::size_t repeat = 0;
   std::size_t vjp_order = 0;
-  bool inspect = false, help = false;
+  bool inspect = false, help = false, version = false;
+
+ private:
+  using Setters = std::map<std::string_view, std::function<void(Arguments&, const std::string&, const std::string&)>>;
+
+  static const Setters& setters();  // of the options that take a value
+  static bool takes_value(std::string_view option);
+  void set(const std::string& option, const std::string& value);
+  /// Takes "fleet.zip::resnet/b8" apart.
+  void split_member();
 };
 
 extern const char* const usage;

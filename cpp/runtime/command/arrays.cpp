@@ -27,15 +27,6 @@ struct Input {
   npy::Item item;
 };
 
-File open(const std::string& name) {
-  try {
-    return std::make_shared<const wire::FileBytes>(name, wire::FileBytes::Reading::at_once,
-                                                   std::numeric_limits<std::uint64_t>::max());
-  } catch (const std::system_error& error) {
-    throw std::system_error(error.code(), name);
-  }
-}
-
 /// Runs a reader of a file, whose errors get the file's name.
 template <class Read>
 auto reading(const std::string& name, const Read& read) {
@@ -63,35 +54,51 @@ Array array(const Input& input, const Value& value) {
 
 class Inputs {
  public:
-  explicit Inputs(const std::vector<Value>& values) : values_(values), found_(values.size()) {
+  Inputs(const std::vector<Value>& values, bool is_vjp) : values_(values), found_(values.size()), is_vjp_(is_vjp) {
     for (std::size_t i = 0; i < values.size(); ++i) index_[values[i].path] = i;
   }
 
   void add(std::size_t index, Input input, const std::string& where) {
-    if (index >= found_.size())
-      refuse("the function takes " + std::to_string(found_.size()) + " arguments; " + where + " is one more");
     if (found_[index]) refuse(where + " gives " + values_[index].path + " a second time");
     found_[index] = std::move(input);
   }
 
   std::size_t index(const std::string& path, const std::string& where) const {
     const auto found = index_.find(path);
-    if (found == index_.end()) refuse(where + ": the function has no argument " + path);
+    if (found == index_.end())
+      refuse(where + ": the function has no argument " + path +
+             (is_vjp_
+                  ? "; a VJP's are args[0], args[1], ...: those of the function, then the cotangents of its results" +
+                        std::string(" ('--inspect --vjp N' lists them)")
+                  : " ('--inspect' lists those that it has)"));
     return found->second;
   }
 
+  /// Positions count from now on the arguments that have not been given yet.
+  void number_the_rest() {
+    for (std::size_t i = 0; i < found_.size(); ++i)
+      if (!found_[i]) positions_.push_back(i);
+  }
+
+  std::size_t at_position(std::size_t position, const std::string& where) const {
+    if (position < positions_.size()) return positions_[position];
+    const std::size_t given = found_.size() - positions_.size();
+    refuse("the function takes " + std::to_string(found_.size()) + " arguments" +
+           (given > 0 ? ", of which --argument gives " + std::to_string(given) : "") + "; " + where + " is one more");
+  }
+
   void add_npz(const std::string& name) {
-    const File file = open(name);
+    const auto file = std::make_shared<const wire::FileBytes>(open(name));
     const auto items = reading(name, [&] { return npy::read_npz(file->bytes()); });
     for (const auto& [member, item] : items) {
       const std::string where = name + ", '" + member.substr(0, 80) + "'";
       const bool is_positional = member.starts_with(prefix) && !index_.contains(member);
-      add(is_positional ? position(member, where) : index(member, where), {file, item}, where);
+      add(is_positional ? at_position(position(member, where), where) : index(member, where), {file, item}, where);
     }
   }
 
   void add_npy(std::size_t index, const std::string& name) {
-    const File file = open(name);
+    const auto file = std::make_shared<const wire::FileBytes>(open(name));
     add(index, {file, reading(name, [&] { return npy::read_npy(file->bytes()); })}, name);
   }
 
@@ -118,6 +125,8 @@ class Inputs {
   const std::vector<Value>& values_;
   std::map<std::string, std::size_t> index_;
   std::vector<std::optional<Input>> found_;
+  bool is_vjp_;
+  std::vector<std::size_t> positions_;  // the arguments that inputs without a path are
 };
 
 std::string npy_file(const Array& array) {
@@ -131,17 +140,26 @@ std::string npy_file(const Array& array) {
 
 }  // namespace
 
+wire::FileBytes open(const std::string& name) {
+  try {
+    return {name, wire::FileBytes::Reading::at_once, std::numeric_limits<std::uint64_t>::max()};
+  } catch (const std::system_error& error) {
+    throw std::system_error(error.code(), name);
+  }
+}
+
 std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values) {
-  Inputs inputs(values);
+  Inputs inputs(values, arguments.vjp_order > 0);
+  for (const auto& [path, name] : arguments.named_inputs)
+    inputs.add_npy(inputs.index(path, "--argument " + path + "=" + name), name);
+  inputs.number_the_rest();
   std::size_t position = 0;
   for (const std::string& name : arguments.inputs) {
     if (name.ends_with(".npz"))
       inputs.add_npz(name);
     else
-      inputs.add_npy(position++, name);
+      inputs.add_npy(inputs.at_position(position++, name), name);
   }
-  for (const auto& [path, name] : arguments.named_inputs)
-    inputs.add_npy(inputs.index(path, "--argument " + path + "=" + name), name);
   return inputs.arrays();
 }
 

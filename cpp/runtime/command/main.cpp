@@ -1,12 +1,16 @@
 // jaxexp-run: runs a serialized function from the command line.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <fstream>
+#include <functional>
 #include <iostream>
-#include <limits>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "jaxexp/archive.h"
@@ -37,18 +41,43 @@ Function vjp_of(Function function, std::size_t order) {
   return function;
 }
 
-Artifact member_of(std::span<const std::uint8_t> bytes, const std::string& name) {
+Artifact member_of(std::span<const std::uint8_t> bytes, const jaxexp::command::Arguments& arguments) {
   const jaxexp::Archive archive(bytes);
-  if (!archive.contains(name)) refuse("there is no member '" + name + "' in the archive");
-  return archive.artifact(name);
+  if (!archive.contains(arguments.member))
+    refuse("there is no member '" + arguments.member + "' in the archive " + arguments.artifact);
+  return archive.artifact(arguments.member);
 }
 
-void print(const char* title, const std::vector<jaxexp::Value>& values) {
+bool is_zip(const std::string& file) {
+  constexpr std::string_view head = "PK\3\4";
+  std::array<char, head.size()> found{};
+  std::ifstream(file, std::ios::binary).read(found.data(), found.size());
+  return std::ranges::equal(found, head);
+}
+
+/// Reads the artifact by this function. Errors say which file it is, and whether it is an archive.
+template <class Read>
+auto reading(const jaxexp::command::Arguments& arguments, const Read& read) {
+  try {
+    return read();
+  } catch (const jaxexp::WeightsError&) {  // which names a file of its own
+    throw;
+  } catch (const jaxexp::DeserializationError& error) {
+    const std::string& file = arguments.artifact;
+    if (arguments.member.empty() && is_zip(file))
+      refuse(file + " is an archive: name a member of it, as in " + file + "::resnet/b8 ('jaxexp ls' lists them)");
+    throw std::runtime_error(file + (arguments.member.empty() ? "" : "::" + arguments.member) + ": " + error.what());
+  }
+}
+
+/// What arguments or results are, line by line. A line ends with what `meaning` says of the value, by its number.
+void print(const char* title, const std::vector<jaxexp::Value>& values,
+           const std::function<std::string(std::size_t)>& meaning) {
   std::cout << title << ":\n";
-  for (const jaxexp::Value& value : values) {
-    std::cout << "  " << value.path << ": " << value.str();
-    if (value.sharding) std::cout << " over " << value.sharding->str();
-    std::cout << '\n';
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::cout << "  " << values[i].path << ": " << values[i].str();
+    if (values[i].sharding) std::cout << " over " << values[i].sharding->str();
+    std::cout << meaning(i) << '\n';
   }
 }
 
@@ -78,12 +107,20 @@ void print_weights(const Artifact& artifact) {
   std::cout << '\n';
 }
 
-void inspect(const Artifact& artifact) {
+/// What a value of a VJP is to the function that it belongs to.
+std::string meaning_in_vjp(const Artifact& function, std::size_t argument) {
+  const auto arguments = function.arguments();
+  if (argument < arguments.size()) return ", " + arguments[argument].path + " of the function";
+  return ", the cotangent of " + function.results().at(argument - arguments.size()).path;
+}
+
+void inspect(const Artifact& artifact, const std::optional<Artifact>& primal) {
   std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\nplatforms:";
   for (const std::string_view platform : artifact.platforms()) std::cout << ' ' << platform;
   std::cout << '\n';
-  print("arguments", artifact.arguments());
-  print("results", artifact.results());
+  print("arguments", artifact.arguments(), [&](std::size_t i) { return primal ? meaning_in_vjp(*primal, i) : ""; });
+  print("results", artifact.results(),
+        [&](std::size_t i) { return primal ? ", the cotangent of " + primal->arguments().at(i).path : ""; });
   print_weights(artifact);
   print_custom_calls(artifact);
   int order = 0;
@@ -113,10 +150,15 @@ void repeat(const jaxexp::Function& function, const std::vector<Array>& argument
 }
 
 void inspect_file(const jaxexp::command::Arguments& arguments) {
-  const jaxexp::wire::FileBytes file(arguments.artifact, jaxexp::wire::FileBytes::Reading::at_once,
-                                     std::numeric_limits<std::uint64_t>::max());
-  Artifact artifact = arguments.member.empty() ? Artifact(file.bytes()) : member_of(file.bytes(), arguments.member);
-  inspect(vjp_of(std::move(artifact), arguments.vjp_order));
+  const jaxexp::wire::FileBytes file = jaxexp::command::open(arguments.artifact);
+  reading(arguments, [&] {
+    const Artifact artifact = arguments.member.empty() ? Artifact(file.bytes()) : member_of(file.bytes(), arguments);
+    const std::size_t order = arguments.vjp_order;
+    if (order == 0)
+      inspect(artifact, std::nullopt);
+    else
+      inspect(vjp_of(artifact, order), vjp_of(artifact, order - 1));
+  });
 }
 
 void run(const jaxexp::command::Arguments& arguments) {
@@ -124,16 +166,21 @@ void run(const jaxexp::command::Arguments& arguments) {
   const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights};
   std::optional<jaxexp::wire::MappedFile> archive;  // may have more weights than memory has room for
   if (!arguments.member.empty()) archive = jaxexp::wire::MappedFile::named(arguments.artifact);
-  const jaxexp::Function function =
-      vjp_of(archive ? runtime.load(member_of(archive->bytes(), arguments.member), options)
-                     : runtime.load(std::filesystem::path(arguments.artifact), options),
-             arguments.vjp_order);
+  const jaxexp::Function function = reading(arguments, [&] {
+    return vjp_of(archive ? runtime.load(member_of(archive->bytes(), arguments), options)
+                          : runtime.load(std::filesystem::path(arguments.artifact), options),
+                  arguments.vjp_order);
+  });
   if (!arguments.save_executable.empty()) return function.save_executable(arguments.save_executable);
   const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, function.arguments());
   if (arguments.repeat > 0) {
     const auto start = Clock::now();
     function.compile();
-    std::printf("compiled in %.1f ms\n", milliseconds_since(start));
+    const double took = milliseconds_since(start);
+    if (!arguments.executables.empty() && function.why_compiled().empty())
+      std::printf("code from %s in %.1f ms\n", arguments.executables.c_str(), took);
+    else
+      std::printf("compiled in %.1f ms\n", took);
   }
   double first = 0;
   const std::vector<Array> results = timed_call(function, inputs, first);
@@ -160,12 +207,14 @@ int main(int count, char** texts) {
     const jaxexp::command::Arguments arguments(count, texts);
     if (arguments.help)
       std::cout << jaxexp::command::usage;
+    else if (arguments.version)
+      std::cout << "jaxexp-run " JAXEXP_VERSION "\n";
     else if (arguments.inspect)
       inspect_file(arguments);
     else
       run(arguments);
   } catch (const jaxexp::command::UsageError& error) {
-    std::cerr << "jaxexp-run: " << error.what() << "\n" << jaxexp::command::usage;
+    std::cerr << "jaxexp-run: " << error.what() << ": 'jaxexp-run --help' says what there is\n";
     return misused;
   } catch (const std::exception& error) {
     std::cerr << "jaxexp-run: " << error.what() << '\n';

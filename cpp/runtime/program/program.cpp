@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "jaxexp/deserialization_error.h"
+#include "runtime/program/releases.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
@@ -62,6 +64,13 @@ std::optional<std::int32_t> platform_index(const Artifact& artifact, const Clien
   return static_cast<std::int32_t>(found - platforms.begin());
 }
 
+/// What writes for a plugin that knows this version of StableHLO.
+std::string compatibility(const Version& known) {
+  const auto newer = std::ranges::upper_bound(releases, known, {}, &StablehloRelease::newest);
+  if (newer == releases.begin()) return "compatibility=\"...\" for an older release of JAX";
+  return "compatibility=\"" + std::string(std::prev(newer)->name) + '"';
+}
+
 void check_stablehlo(std::string_view producer, const Client& client) {
   const auto wanted = stablehlo_version(producer);
   const auto newest = client.api().attribute("stablehlo_current_version");
@@ -69,7 +78,7 @@ void check_stablehlo(std::string_view producer, const Client& client) {
   const Version known{newest[0], newest[1], newest[2]};
   if (*wanted > known)
     refuse("the module is written for StableHLO " + str(*wanted) + ", and the plugin reads it up to " + str(known) +
-           ": take a newer plugin, or export the function with compatibility=\"...\" for an older release of JAX");
+           ": take a newer plugin, or export the function with " + compatibility(known));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ import click
 from jaxexp._version import __version__
 
 from . import completing
-from .complaints import FAILED, INTERRUPTED, complain, said_of_any, status_of
+from .complaints import INTERRUPTED, UNREAD, complain, said_of_any, status_of
 
 _COMMANDS = (
     "inspect", "view", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "archive", "bench", "completion"
@@ -54,6 +54,11 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and args[0] not in _COMMANDS:
+            import difflib
+
+            for near in difflib.get_close_matches(args[0], _COMMANDS, 1):
+                raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near!r}?", ctx)
         found = super().resolve_command(ctx, args)
         ctx.find_root().obj["command"] = found[0]
         return found
@@ -94,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except (BrokenPipeError, _UnreadError):  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return UNREAD
     except Exception as error:
         if state["traceback"]:
             raise

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 
 import click
 
 from .page import colours, one_line
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+UNREAD = 141  # what shells say of a program that SIGPIPE ends
 
 
 def complain(text: str) -> None:
@@ -27,6 +29,9 @@ def said(error: BaseException) -> str:
     """The message of an expected error; an unexpected one is raised again."""
     from jaxexp._errors import ExportError
 
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().obj["traceback"]:
+        traceback.print_exception(error)
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError):
@@ -42,7 +47,8 @@ def said_of_any(error: Exception) -> str:
     """The message of any error."""
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "jaxexp"
-        return f"{error.format_message().rstrip('.')}. '{command} --help' has examples"
+        message = error.format_message()
+        return f"{message}{'' if message.endswith(('.', '?', '?)')) else '.'} '{command} --help' has examples"
     try:
         return said(error)
     except Exception:

@@ -86,20 +86,25 @@ _BASH = """\
 %(complete_func)s() {
     local current="${COMP_WORDS[COMP_CWORD]}" line="${COMP_LINE:0:COMP_POINT}" word type value before
     COMPREPLY=()
-    if [[ $current == [\\'\\"]* ]]; then
-        compopt -o default
-        return 0
-    fi
-    word="${line##*[[:space:]]}"
+    local quote=""
     before=""
-    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+    word="${line##*[[:space:]]}"
+    if [[ $current == [\\'\\"]* ]]; then
+        quote="${current:0:1}"
+    elif [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
         before="${word%%"${word##*:}"}"
     fi
     while IFS=, read -r type value; do
         case $type in
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
-            plain) printf -v value '%%q' "${value#"$before"}"; COMPREPLY+=("$value") ;;
+            plain)
+                case $quote in
+                    "") printf -v value '%%q' "${value#"$before"}" ;;
+                    \\') [[ $value == *\\'* ]] && continue ;;
+                    *) value="$(printf %%s "$value" | sed 's/[\\\\"$`]/\\\\&/g')" ;;
+                esac
+                COMPREPLY+=("$value") ;;
         esac
     done < <(env COMP_WORDS="$line" %(complete_var)s=bash_complete "$1")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,14 @@ def artifacts(text: str, *, all_members: bool = False) -> Iterator[Source]:
     path, member = split(text)
     if member is None:
         if not is_archive(path):
+            if os.path.isdir(path):
+                raise click.ClickException(
+                    f"{path!r} is a folder: 'jaxexp verify' takes folders; here, name files, as in {path}/*.jaxexp"
+                )
             yield Source(text, path)
             return
         if not all_members:
+            opened(path)  # or it is a ZIP file of something else
             raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME, or * for all")
     yield from members(path, member)
 
@@ -106,7 +112,7 @@ def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="GLOB",
         help="From folders, take the files with such names, whatever they are but weights. Without this, take "
-        "artifacts and archives.",
+        "artifacts, and archives where the command takes any.",
     )
     @functools.wraps(command)
     def with_folders(*args: Any, recursive: bool, include: tuple[str, ...], **kwargs: Any) -> Any:

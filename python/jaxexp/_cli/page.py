@@ -30,7 +30,7 @@ _TALLEST = 8  # and lines of a text, that may be long, on a terminal
 
 def one_line(text: str) -> str:
     """Text of several lines as one that can be shown."""
-    return shown(" ".join(text.split("\n")))
+    return shown(" ".join(line.strip("\t") for line in text.split("\n")))
 
 
 def colours(stream: IO[str]) -> bool:
@@ -171,10 +171,16 @@ class Page:
         while sum(widths) > room:
             # What may be cut is cut before anything is broken.
             loose = [i for i, column in enumerate(columns) if column.cut and widths[i] > _SHORT]
+            # A name that leaves room for others is broken last: it has no spaces, and people copy it.
+            loose = loose or [
+                i
+                for i in range(len(widths))
+                if widths[i] > max(least[i], _SHORT) and not (columns[i].style == "name" and widths[i] <= room // 2)
+            ]
             loose = loose or [i for i in range(len(widths)) if widths[i] > least[i]]
             at = max(loose, key=lambda i: widths[i])
             second = max((widths[i] for i in loose if i != at), default=0)
-            floor = _SHORT if columns[at].cut and widths[at] > _SHORT else least[at]
+            floor = max(_SHORT, least[at]) if widths[at] > _SHORT else least[at]
             widths[at] = max(floor, min(widths[at] - 1, second), widths[at] - (sum(widths) - room))
         return widths
 

@@ -23,7 +23,7 @@ Example:
 _EXAMPLE_OF_RM = """\b
 Example:
   jaxexp archive rm fleet.zip resnet/b8
-  jaxexp archive rm fleet.zip 'resnet/*' 'vit/*' && jaxexp archive compact fleet.zip"""
+  jaxexp archive rm fleet.zip 'resnet/*' && jaxexp archive compact fleet.zip"""
 
 _EXAMPLE_OF_COMPACT = """\b
 Example:

@@ -14,6 +14,7 @@ import click
 from jaxexp._artifact.words import counted
 from jaxexp._cli import complaints, completing, inputs, progress
 from jaxexp._cli.page import Column, Page
+from jaxexp._errors import DeserializationError
 
 _EXAMPLE = """\b
 Example:
@@ -40,9 +41,9 @@ def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
     status = 0
     cases = _cases(files)
     with progress.bar("timing", len(cases) * 2 * rounds) as advance:
-        for name, blob in cases.items():
-            wrong = _difference(blob)
-            if wrong is not None:
+        for name, blob in cases:
+            wrong = blob if isinstance(blob, str) else _difference(blob)
+            if wrong is not None or isinstance(blob, str):
                 status = complaints.FAILED
                 rows.append({"file": name, "what": "", "error": wrong})
                 advance(2 * rounds)
@@ -66,10 +67,20 @@ def _need_flatbuffers() -> None:
         raise click.ClickException("jax.export loads nothing without flatbuffers: pip install 'jaxexp[jax-export]'")
 
 
-def _cases(files: tuple[str, ...]) -> Mapping[str, bytes]:
-    if files:
-        return {source.name: bytes(source.mapped()) for text in files for source in inputs.artifacts(text)}
-    return _exported_here()
+def _cases(files: tuple[str, ...]) -> list[tuple[str, bytes | str]]:
+    """Artifacts by their names, all in memory before the first one is timed; or why one cannot be read."""
+    if not files:
+        return list(_exported_here().items())
+    cases: dict[str, bytes | str] = {}
+    for text in files:
+        try:
+            for source in inputs.artifacts(text):
+                cases[source.name] = bytes(source.mapped())
+        except click.UsageError:
+            raise
+        except Exception as error:
+            cases[text] = complaints.said(error)
+    return list(cases.items())
 
 
 def _exported_here() -> Mapping[str, bytes]:
@@ -101,7 +112,10 @@ def _difference(blob: bytes) -> str | None:
 
     from jaxexp._read.decode import read
 
-    ours: Any = read(blob)
+    try:
+        ours: Any = read(blob)
+    except DeserializationError as error:
+        return str(error)
     try:
         theirs: Any = jax_export.deserialize(bytearray(blob))
     except Exception as error:  # whatever it raises, of which it has no class of its own

@@ -25,7 +25,7 @@ _MARKS = {"loaded": "good", "refused": "bad"}
 _EXAMPLE = """\b
 Example:
   jaxexp compat model.jaxexp
-  jaxexp compat --reader 0.6.2 fleet.zip models/*.jaxexp || echo 'migrate some of these first'
+  jaxexp compat --reader 0.6.2 fleet.zip *.jaxexp || echo 'migrate first'
   jaxexp compat --reader 12w 'fleet.zip::resnet/*'"""
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\b
 Example:
   jaxexp diff old.jaxexp new.jaxexp
-  jaxexp diff --only signature fleet.zip::model/1 fleet.zip::model/2 || echo 'callers have to change'"""
+  jaxexp diff --only signature old.jaxexp new.jaxexp || echo 'callers change'"""
 
 SECTIONS = ("signature", "operations", "sizes", "weights", "origin", "members")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ def command(
     """
     if [mlir, jaxpr, as_json].count(True) > 1:
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")
+    if order and not (mlir or jaxpr):
+        raise click.UsageError("--vjp says of which VJP --mlir or --jaxpr prints the program: add one of them")
     status, page, found = 0, Page(everything=everything), []
     for text in files:
         try:
@@ -63,7 +66,7 @@ def command(
         except Exception as error:
             # One of several that cannot be read does not hide the others.
             message = complaints.said(error)
-            status = max(status, complaints.status_of(error))
+            status = complaints.status_of(error) if len(files) == 1 else complaints.FAILED
             if as_json:
                 found.append({"file": text, "error": message})
             page.write()
@@ -105,7 +108,7 @@ def _facts(found: Inspection) -> list[tuple[str, str]]:
         ("module", f"{counts}{found.producer or 'no MLIR bytecode'}, dialects {listed(found.dialects)}"),
         *custom_calls(found),
         ("derivatives", f"VJPs up to order {found.vjp_order}" if found.vjp_order else "no VJP"),
-        ("effects", listed((*(f"{e} (ordered)" for e in found.ordered_effects), *found.unordered_effects))),
+        ("effects", _effects(found)),
         ("not checked", ", ".join(found.disabled_checks)),
         ("constraints", ", ".join(found.constraints)),
         ("metadata", ", ".join(f"{key} = {json.dumps(value)}" for key, value in (found.metadata or {}).items())),
@@ -129,6 +132,12 @@ def _sizes(found: Inspection) -> str:
     names = ("module", *(f"VJP {order}" for order in range(1, found.vjp_order + 1)))
     parts = ", ".join(f"{name} {size:,}" for name, size in zip(names, found.module_bytes, strict=True))
     return f"{found.total_bytes:,} bytes: {parts}, the rest {found.total_bytes - sum(found.module_bytes):,}"
+
+
+def _effects(found: Inspection) -> str:
+    effects = [*(f"{effect} (ordered)" for effect in found.ordered_effects), *found.unordered_effects]
+    # JAX writes an effect that has no text of its own as its class.
+    return listed(re.sub(r"^<class '(.*)'>", r"\1", effect) for effect in effects)
 
 
 def _weights(found: Inspection) -> str:
@@ -216,6 +225,7 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
 
 def _jaxpr(source: inputs.Source, order: int) -> str:
     """The program of a function, read back from its module."""
+    from jaxexp import _jax
     from jaxexp._read.load import deserialize
 
     with source.named():
@@ -224,6 +234,11 @@ def _jaxpr(source: inputs.Source, order: int) -> str:
             if not exported.has_vjp():
                 raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
             exported = exported.vjp()
+        if _jax.any_symbolic(exported.in_avals):
+            raise click.ClickException(
+                f"{source.name!r} has symbolic shapes, and a jaxpr constant ones: --mlir prints the module as it is; "
+                "in Python jaxexp.load(...).jaxpr(...) takes a jax.ShapeDtypeStruct for each argument"
+            )
         return str(exported.jaxpr())
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\b
 Example:
   jaxexp pack fleet.zip models/
-  jaxexp pack fleet.zip resnet/b8=/tmp/resnet.bin --append -m 'commit="0e3c650"'"""
+  jaxexp pack fleet.zip resnet/b8=new.bin --append -m 'commit="0e3c650"'"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="Pack artifacts into an archive.")
