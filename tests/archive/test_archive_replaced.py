@@ -158,14 +158,14 @@ def test_s3(states: list[bytes]) -> None:
         host, port = server.get_host_and_port()
         options = {"endpoint_url": f"http://{host}:{port}", "key": "key", "secret": "secret"}
         fs = fsspec.filesystem("s3", **options)
-        fs.mkdir("models")
-        fs.pipe_file("models/fleet.zip", states[0])
-        fs.ls("models")  # which is kept, and says later what was true now
-        archive = Archive.open("s3://models/fleet.zip", **options)
+        fs.mkdir("replaced")
+        fs.pipe_file("replaced/fleet.zip", states[0])
+        fs.ls("replaced")  # which is kept, and says later what was true now
+        archive = Archive.open("s3://replaced/fleet.zip", **options)
         model = archive["model/v1"].load()
-        fs.pipe_file("models/fleet.zip", states[0])
+        fs.pipe_file("replaced/fleet.zip", states[0])
         assert model.weights["head"] is not None, "the same bytes have the same ETag"
-        fs.pipe_file("models/fleet.zip", states[1])
+        fs.pipe_file("replaced/fleet.zip", states[1])
         for use in (lambda: model.call(X), archive["model/v2"].load):
             with pytest.raises(DeserializationError, match=r"ETag .*has changed since it was opened"):
                 use()

@@ -203,6 +203,20 @@ def test_what_differs_is_named(
     assert executable.why in caplog.text
 
 
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_a_gradient_by_one_argument_says_why_it_compiles(
+    tmp_path: Path, exe: Path, wanted: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = saved(tmp_path, lambda x, y: x * y, X, X, vjp_order=1)
+    jaxexp.load(path).precompile(into=exe, vjp_order=1)
+    model = jaxexp.load(path, executables=exe)
+    with caplog.at_level(logging.INFO, "jaxexp.executables"):
+        found = jax.grad(lambda x, y: model.call(x, y).sum(), wanted)(X, X)
+    np.testing.assert_array_equal(found, X)
+    assert f"is for this call: results: compiled for all, here it is {wanted}" in caplog.text
+    assert not model.vjp().executables[0].used
+
+
 def test_another_function_of_the_name_is_listed_and_not_used(tmp_path: Path, exe: Path) -> None:
     jaxexp.load(saved(tmp_path, lambda x: x + 1, X)).precompile(into=exe)
     model = jaxexp.load(saved(tmp_path, lambda x: x + 2, X), executables=exe)

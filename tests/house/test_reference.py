@@ -26,7 +26,7 @@ OF_JAX = {
     "No module named 'absl'",
     "Please install 'flatbuffers' in order to use Exported serialization",
     "deserialize unsupported version 12",
-    "Cannot deserialize a PyTreeDef containing an unregistered type `jaxexp.node`",
+    "Cannot deserialize a PyTreeDef containing an unregistered type",
 }
 
 

@@ -68,6 +68,33 @@ def test_an_ordinary_function_passes() -> None:
     np.testing.assert_array_equal(loaded.call(np.eye(3, dtype=f32)), expected)
 
 
+def test_native_code_of_jax_can_be_forbidden() -> None:
+    blob = jaxexp.export(jax.jit(lambda x: jnp.linalg.cholesky(x @ x.T + jnp.eye(3))))(arr(3, 3)).serialize(vjp_order=1)
+    strict = jaxexp.Policy(stable_custom_calls=False)
+    with pytest.raises(jaxexp.PolicyError, match="has the custom call 'lapack_") as error:
+        jaxexp.deserialize(blob, policy=strict)
+    assert error.value.field == "custom_calls"
+    named = dataclasses.replace(strict, custom_calls=("lapack_*",))
+    assert jaxexp.deserialize(blob, policy=named).fun_name == "<lambda>"
+    assert jaxexp.deserialize(blob, policy=jaxexp.Policy(stable_custom_calls=None)).fun_name == "<lambda>"
+
+
+def test_what_only_the_compiler_sees_is_no_native_code() -> None:
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 3", constraints=["b >= 2"]), f32)
+    exported = jaxexp.export(jax.jit(lambda x: jnp.sort(x, 0)))(x)
+    assert b"shape_assertion" in exported.mlir_module_serialized
+    jaxexp.deserialize(exported.serialize(), policy=jaxexp.Policy(stable_custom_calls=False))
+    with pytest.raises(TypeError, match="expected True, False, or None"):
+        jaxexp.Policy(stable_custom_calls=())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "meant"), [("cpus", "'cpu'"), ("CUDA", "'cuda'"), ("gpu", "'cuda' or 'rocm'")])
+def test_misspelt_platforms(given: str, meant: str) -> None:
+    with pytest.raises(jaxexp.ExportError, match=f"no platform '{given}'; did you mean {meant}"):
+        jaxexp.Policy(platforms=("cpu", given))
+    assert jaxexp.Policy(platforms=("metal", "cpu")).platforms == ("metal", "cpu"), "plugins have names of their own"
+
+
 WHILE = """
   %out = stablehlo.while(%x = %arg0) : tensor<2xf32>
   cond {{

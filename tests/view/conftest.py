@@ -63,6 +63,10 @@ def folder(tmp_path_factory) -> Path:
     jaxexp.export(jax.jit(lambda x: x @ weights["large"] @ weights["small"]), weights=weights)(spec((2, 64))).save(
         folder / "bound.jaxexp"
     )
+    batch = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 64"), "float32")
+    jaxexp.export(jax.jit(lambda x: x @ weights["large"]), weights={"large": weights["large"]})(batch).save(
+        folder / "batched.jaxexp"
+    )
     with_hostile_names().save(folder / "hostile.jaxexp", metadata={HOSTILE_NAME: HOSTILE_NAME})
 
     def long(x):

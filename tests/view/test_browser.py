@@ -75,6 +75,13 @@ def test_draws_shardings_on_the_mesh(opened) -> None:
     assert "float32[8,4]" in page.locator("#canvas .edges text").all_text_contents()
 
 
+def test_arguments_have_their_names_inside_of_the_wrapper(opened) -> None:
+    page = opened("batched.jaxexp")
+    page.locator("#all").click()
+    assert {"weights['large']", "args[0]"} <= {*titles(page)}
+    assert not any(title.startswith("argument ") for title in titles(page) if title != "argument 0")
+
+
 def test_folds_by_scopes_and_has_a_tab_for_each_vjp(opened) -> None:
     page = opened("scoped.jaxexp")
     tabs = page.get_by_role("tab")

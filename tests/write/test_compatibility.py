@@ -230,6 +230,26 @@ def test_features_that_a_reader_does_not_know(feature: str) -> None:
     assert read.out_tree == exported.out_tree
 
 
+def test_an_error_about_a_key_says_what_to_take() -> None:
+    with pytest.raises(jaxexp.SerializationError, match=r"0\.6\.0 or newer, or export .*wrap_key_data"):
+        jaxexp.export(jax.jit(jax.random.normal), compatibility="jax-0.5.3")(jax.random.key(1))
+    data = jax.random.key_data(jax.random.key(1))
+    exported = jaxexp.export(
+        jax.jit(lambda data: jax.random.normal(jax.random.wrap_key_data(data))), compatibility="jax-0.5.3"
+    )(data)
+    assert jaxexp.compatibility(exported.serialize()).readable_by("0.5.3")
+
+
+def test_a_function_that_calls_one_with_shardy_says_where_to_convert() -> None:
+    loaded = jaxexp.deserialize(jaxexp.export(jax.jit(jax.random.normal))(jax.random.key(0)).serialize())
+    function = jax.jit(lambda data: loaded.call(jax.random.wrap_key_data(data)))
+    data = jax.random.key_data(jax.random.key(1))
+    with pytest.raises(jaxexp.ExportError, match="export without compatibility=, and pass it to save or serialize"):
+        jaxexp.export(function, compatibility="jax-0.5.0")(data)
+    written = jaxexp.export(function)(data).serialize(compatibility="jax-0.5.0")
+    assert jaxexp.compatibility(written).readable_by("0.5.0")
+
+
 @pytest.mark.parametrize("what", ["memory space", "unreduced"])
 def test_shardings_that_a_reader_does_not_know(what: str) -> None:
     case, release, message = {

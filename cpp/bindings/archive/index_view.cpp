@@ -5,9 +5,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
-#include <map>
+#include <algorithm>
+#include <compare>
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bindings/archive/member.h"
 #include "bindings/base/digest.h"
@@ -162,16 +165,30 @@ nb::list IndexView::zip_extents(const nb::list& numbers) const {
 }
 
 nb::list IndexView::owners(const nb::list& numbers) const {
-  std::map<std::uint64_t, std::uint32_t> owners;  // by position
-  for (nb::handle given : numbers) {
-    const auto number = nb::cast<std::uint32_t>(given);
-    const schema::Place& place = *index_.member(number).place();
-    const auto [known, is_new] = owners.try_emplace(place.position(), number);
-    if (!is_new && !place.shared()) known->second = number;
+  struct Place {
+    std::uint64_t position;
+    bool shared;
+    std::size_t at;  // in `numbers`
+    auto operator<=>(const Place&) const = default;
+  };
+  std::vector<std::uint32_t> given;
+  std::vector<Place> places;
+  given.reserve(numbers.size());
+  places.reserve(numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    given.push_back(nb::cast<std::uint32_t>(numbers[i]));
+    const schema::Place& place = *index_.member(given.back()).place();
+    places.push_back({place.position(), place.shared(), i});
+  }
+  std::ranges::sort(places);
+  std::vector<std::uint32_t> owners(given.size());
+  const Place* owner = nullptr;  // the first of those at one position
+  for (const Place& place : places) {
+    if (!owner || owner->position != place.position) owner = &place;
+    owners[place.at] = given[owner->at];
   }
   nb::list found;
-  for (nb::handle given : numbers)
-    found.append(owners.at(index_.member(nb::cast<std::uint32_t>(given)).place()->position()));
+  for (const std::uint32_t number : owners) found.append(number);
   return found;
 }
 

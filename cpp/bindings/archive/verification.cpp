@@ -21,25 +21,83 @@ using namespace nb::literals;
 /// A member as it is verified: from its header in the ZIP file on.
 struct Verification::Part {
   std::uint32_t number;
-  std::span<const std::uint8_t> bytes;
+  wire::Range range;
+  std::span<const std::uint8_t> bytes = {};
   std::vector<std::uint64_t> aligned = {};  // the same, where they are not
   std::optional<wire::Error> error = {};
 };
 
 struct Verification::Module {
   wire::ModuleDigests::key_type place;
+  wire::Range range = {place.first, place.second};
   std::span<const std::uint8_t> bytes = {};
   wire::Digest digest = {};
 };
 
-Verification::Verification(nb::object index) : index_(std::move(index)) {
-  static_cast<void>(nb::cast<const IndexView&>(index_));  // raises TypeError for another object
+namespace {
+
+/// What is read from a file between two signs of life.
+constexpr std::uint64_t step_size = std::uint64_t{1} << 25;
+/// How many members in memory are a job.
+constexpr std::size_t members_in_job = 16;
+
+wire::Range range_of(const wire::schema::Place& place) {
+  return {place.position() - place.header(), std::uint64_t{place.header()} + place.size()};
 }
 
+/// Cuts what is read from a file into jobs of a size that stays in a core's cache, or of one item where it is larger.
+template <class Item>
+std::vector<std::span<Item>> jobs_of(std::span<Item> items) {
+  std::vector<std::span<Item>> jobs;
+  for (std::size_t begin = 0, end = 0; begin < items.size(); begin = end) {
+    std::uint64_t size = 0;
+    do size += items[end++].range.size;
+    while (end < items.size() && size + items[end].range.size <= Scratch::job_size);
+    jobs.push_back(items.subspan(begin, end - begin));
+  }
+  return jobs;
+}
+
+/// In threads, reads items and does `use` with each, and with what a thread keeps.
+template <class Item, class Use>
+void for_all(const wire::FileBytes& file, std::vector<Item>& items, ScratchPool& pool, std::size_t workers,
+             const Use& use) {
+  const auto jobs = jobs_of(std::span(items));
+  pool.prepare(std::min(workers, jobs.size()));
+  wire::Crew::run(workers, jobs.size(), [&](std::size_t job) {
+    std::vector<wire::Range> ranges;
+    std::size_t size = 0;
+    for (const Item& item : jobs[job]) {
+      ranges.push_back(item.range);
+      size += static_cast<std::size_t>(item.range.size);
+    }
+    const ScratchPool::Turn turn(pool, size);
+    const auto bytes = wire::read_ranges(file, ranges, turn->memory());
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      jobs[job][i].bytes = bytes[i];
+      use(jobs[job][i], turn->known());
+    }
+  });
+}
+
+/// For Python.
+template <class Part>
+nb::list damaged(const std::vector<Part>& parts) {
+  nb::list found;
+  for (const Part& part : parts)
+    if (const auto& error = part.error)
+      found.append(nb::make_tuple(part.number, error->path, error->expected, error->found));
+  return found;
+}
+
+}  // namespace
+
+Verification::Verification(nb::object index)
+    : owner_(std::move(index)), index_(nb::cast<const IndexView&>(owner_).index()) {}
+
 /// Those that are apart from a member, and new.
-std::vector<Verification::Module> Verification::modules_of(std::uint32_t number) const {
+std::vector<Verification::Module> Verification::modules_of(const wire::schema::Member& member) const {
   std::vector<Module> found;
-  const auto& member = index().index().member(number);
   if (!member.place()->apart()) return found;
   for (const auto* module : *member.modules())
     if (const auto place = std::pair(module->position(), module->size()); !modules_.contains(place))
@@ -48,12 +106,12 @@ std::vector<Verification::Module> Verification::modules_of(std::uint32_t number)
 }
 
 nb::tuple Verification::extent(std::uint32_t number) const {
-  const auto& place = *index().index().member(number).place();
+  const auto& member = index_.member(number);
   nb::list modules;
-  for (const Module& module : modules_of(number))
+  for (const Module& module : modules_of(member))
     modules.append(nb::make_tuple(module.place.first, module.place.second));
-  return nb::make_tuple(place.position() - place.header(), std::uint64_t{place.header()} + place.size(),
-                        nb::tuple(modules));
+  const auto [position, size] = range_of(*member.place());
+  return nb::make_tuple(position, size, nb::tuple(modules));
 }
 
 nb::list Verification::step(const nb::list& numbers, const nb::list& parts, std::size_t workers) {
@@ -62,90 +120,74 @@ nb::list Verification::step(const nb::list& numbers, const nb::list& parts, std:
     return buffers.emplace_back(std::make_unique<const Buffer>(part))->bytes();
   };
   std::vector<Part> members;
-  std::vector<Module> modules;
+  std::map<wire::ModuleDigests::key_type, Module> found;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto number = nb::cast<std::uint32_t>(numbers[i]);
-    members.push_back({number, bytes_of(parts[i][0])});
+    members.push_back({number, {}, bytes_of(parts[i][0])});
     const nb::object given = parts[i][1];
     std::size_t k = 0;
-    for (Module& module : modules_of(number)) {
+    for (Module& module : modules_of(index_.member(number))) {
       module.bytes = bytes_of(given[k++]);
-      modules.push_back(module);
+      found.try_emplace(module.place, module);
     }
   }
-  std::ranges::sort(modules, {}, &Module::place);
-  // Clang 14 cannot compile what std::ranges::unique of GCC's library returns.
-  const auto same = [](const Module& one, const Module& other) { return one.place == other.place; };
-  modules.erase(std::unique(modules.begin(), modules.end(), same), modules.end());
-  return verify(members, modules, workers);
-}
-
-nb::tuple Verification::step_of_file(const wire::FileBytes& file, const nb::list& numbers, std::size_t first,
-                                     std::size_t workers) {
-  constexpr std::uint64_t most_bytes = std::uint64_t{8} << 20;  // and the last member's
-  std::vector<Part> members;
-  std::map<wire::ModuleDigests::key_type, Module> found;
-  std::vector<wire::Range> ranges;
-  for (std::uint64_t size = 0; first < numbers.size() && size < most_bytes; ++first) {
-    const auto number = nb::cast<std::uint32_t>(numbers[first]);
-    const auto& place = *index().index().member(number).place();
-    members.push_back({number, {}});
-    ranges.push_back({place.position() - place.header(), std::uint64_t{place.header()} + place.size()});
-    size += ranges.back().size;
-    for (Module& module : modules_of(number))
-      if (found.try_emplace(module.place, module).second) size += module.place.second;
-  }
   std::vector<Module> modules;
-  for (const auto& [place, module] : found) {
-    modules.push_back(module);
-    ranges.push_back({place.first, place.second});
-  }
-  {
-    nb::gil_scoped_release release;
-    const auto bytes = wire::read_ranges(file, ranges, memory_);
-    for (std::size_t i = 0; i < members.size(); ++i) members[i].bytes = bytes[i];
-    for (std::size_t i = 0; i < modules.size(); ++i) modules[i].bytes = bytes[members.size() + i];
-  }
-  return nb::make_tuple(first, verify(members, modules, workers));
-}
-
-nb::list Verification::verify(std::vector<Part>& members, std::vector<Module>& modules, std::size_t workers) {
-  digest(modules, workers);
-  return verify(members, workers);
-}
-
-void Verification::digest(std::vector<Module>& modules, std::size_t workers) {
-  if (modules.empty()) return;
+  for (const auto& [place, module] : found) modules.push_back(module);
   {
     nb::gil_scoped_release release;
     wire::Crew::run(workers, modules.size(),
                     [&](std::size_t i) { modules[i].digest = wire::digest(modules[i].bytes); });
+    remember(modules);
+    wire::Known known;
+    const std::size_t jobs = (members.size() + members_in_job - 1) / members_in_job;
+    wire::Crew::run(workers, jobs, [&](std::size_t job) {
+      const std::size_t begin = job * members_in_job, count = std::min(members_in_job, members.size() - begin);
+      for (Part& part : std::span(members).subspan(begin, count)) verify(part, known);
+    });
   }
+  return damaged(members);
+}
+
+nb::tuple Verification::step_of_file(const wire::FileBytes& file, const nb::list& numbers, std::size_t first,
+                                     std::size_t workers) {
+  std::vector<Module> modules;
+  std::vector<Part> members = parts_of(numbers, first, modules);
+  {
+    nb::gil_scoped_release release;
+    for_all(file, modules, scratch_, workers,
+            [](Module& module, wire::Known&) { module.digest = wire::digest(module.bytes); });
+    remember(modules);
+    for_all(file, members, scratch_, workers, [&](Part& part, wire::Known& known) { verify(part, known); });
+  }
+  return nb::make_tuple(first + members.size(), damaged(members));
+}
+
+std::vector<Verification::Part> Verification::parts_of(const nb::list& numbers, std::size_t first,
+                                                       std::vector<Module>& modules) const {
+  std::vector<Part> members;
+  std::map<wire::ModuleDigests::key_type, Module> found;
+  for (std::uint64_t size = 0; first < numbers.size() && size < step_size; ++first) {
+    const auto number = nb::cast<std::uint32_t>(numbers[first]);
+    const auto& member = index_.member(number);
+    members.push_back({number, range_of(*member.place())});
+    size += members.back().range.size;
+    for (const Module& module : modules_of(member))
+      if (found.try_emplace(module.place, module).second) size += module.range.size;
+  }
+  for (const auto& [place, module] : found) modules.push_back(module);
+  return members;
+}
+
+void Verification::remember(const std::vector<Module>& modules) {
   for (const Module& module : modules) modules_.emplace(module.place, module.digest);
 }
 
-nb::list Verification::verify(std::vector<Part>& parts, std::size_t workers) const {
-  const wire::ArchiveIndex& index = this->index().index();
-  {
-    wire::Known known;
-    nb::gil_scoped_release release;
-    constexpr std::size_t step = 16;
-    const std::size_t jobs = (parts.size() + step - 1) / step;
-    wire::Crew::run(workers, jobs, [&](std::size_t job) {
-      for (Part& part : std::span(parts).subspan(job * step, std::min(step, parts.size() - job * step))) {
-        try {
-          wire::verify_member(index, part.number, part.bytes, modules_, known, part.aligned);
-        } catch (wire::Error& error) {
-          part.error = std::move(error);
-        }
-      }
-    });
+void Verification::verify(Part& part, wire::Known& known) const {
+  try {
+    wire::verify_member(index_, part.number, part.bytes, modules_, known, part.aligned);
+  } catch (wire::Error& error) {
+    part.error = std::move(error);
   }
-  nb::list damaged;
-  for (const Part& part : parts)
-    if (const auto& error = part.error)
-      damaged.append(nb::make_tuple(part.number, error->path, error->expected, error->found));
-  return damaged;
 }
 
 void define_verification(nb::module_& m) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/archive/index_view.h"
+#include "bindings/archive/scratch.h"
 #include "bindings/base/buffer.h"
 #include "wire/archive/verify_member.h"
 
@@ -35,15 +36,16 @@ class Verification {
   struct Part;
   struct Module;
 
-  const IndexView& index() const { return nb::cast<const IndexView&>(index_); }
-  std::vector<Module> modules_of(std::uint32_t number) const;
-  nb::list verify(std::vector<Part>& members, std::vector<Module>& modules, std::size_t workers);
-  void digest(std::vector<Module>& modules, std::size_t workers);
-  nb::list verify(std::vector<Part>& parts, std::size_t workers) const;
+  std::vector<Module> modules_of(const wire::schema::Member& member) const;
+  /// The numbers of members from `numbers[first]` on, and their modules, in the order of their places.
+  std::vector<Part> parts_of(const nb::list& numbers, std::size_t first, std::vector<Module>& modules) const;
+  void remember(const std::vector<Module>& modules);
+  void verify(Part& part, wire::Known& known) const;
 
-  const nb::object index_;
+  const nb::object owner_;
+  const wire::ArchiveIndex& index_;
   wire::ModuleDigests modules_;
-  std::vector<std::uint64_t> memory_;  // of the step at hand
+  ScratchPool scratch_;
 };
 
 void define_verification(nb::module_& m);

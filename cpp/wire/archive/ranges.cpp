@@ -36,7 +36,7 @@ std::vector<FileBytes::Bytes> read_ranges(const FileBytes& file, std::span<const
     run.at = words * word;
     words += static_cast<std::size_t>((run.begin % word + (run.end - run.begin) + word - 1) / word);
   }
-  memory.resize(words);
+  if (memory.size() < words) memory.resize(words);  // zeros are written once, not for each call
   auto* const start = reinterpret_cast<std::uint8_t*>(memory.data());
   const auto place_of = [&](const Run& run, std::uint64_t position) {
     return start + run.at + static_cast<std::size_t>(run.begin % word + (position - run.begin));

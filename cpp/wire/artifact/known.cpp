@@ -60,6 +60,11 @@ const Known::Metadata* Known::open(Opened::Bytes buffer, std::span<const Opened:
   return insert(key, *opened);
 }
 
+std::size_t Known::size() const {
+  const std::shared_lock lock(mutex_);
+  return metadata_.size();
+}
+
 /// Also null where other metadata have the same digest, because equal digests are no proof.
 const Known::Metadata* Known::find(const Key& key, const Trailer& trailer) const {
   const std::shared_lock lock(mutex_);

@@ -30,6 +30,9 @@ class Known {
   /// are kept for other artifacts; null where they are not kept. Throws Error.
   const Metadata* open(Opened::Bytes buffer, std::span<const Opened::Bytes> modules, std::optional<Opened>& opened);
 
+  /// How many metadata are kept.
+  std::size_t size() const;
+
  private:
   /// Images are smaller than artifacts, so each kind has its own limits.
   using Key = std::pair<bool, Digest>;

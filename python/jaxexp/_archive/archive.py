@@ -90,12 +90,13 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            ExportError: another process is changing the old archive, or made one before the block ends.
+            ExportError: another process is changing the old archive, or made one before the block ends. Or the path is
+                a URL.
             OSError: the file cannot be written.
         """
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.creating(path, share_modules)
+        return ArchiveWriter.creating(_on_this_machine(path), share_modules)
 
     @staticmethod
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
@@ -116,7 +117,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.appending(path, share_modules)
+        return ArchiveWriter.appending(_on_this_machine(path), share_modules)
 
     @staticmethod
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
@@ -136,7 +137,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from .compacting import compact
 
-        compact(path, share_modules)
+        compact(_on_this_machine(path), share_modules)
 
     @property
     def name(self) -> str:
@@ -365,6 +366,15 @@ def _refuse_unknown_sizes(handle: Handle, function: Exported) -> None:
             f"dimensions {cut(', '.join(dims))}. Pass a dict with the tuple of its arguments, "
             f"precompile({{{handle.name!r}: args}}, into=...), and None for members without symbolic dimensions"
         )
+
+
+def _on_this_machine(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A path that is no URL."""
+    if isinstance(path, str) and "://" in path:
+        raise ExportError(
+            f"{path} is a URL, from which archives are only read: write a file on this machine, and copy it there"
+        )
+    return path
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -54,6 +54,12 @@ def specialized_avals(
     """
     check_one_scope(exported.fun_name, args_specs, kwargs_specs)
     given, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
+    wrong = next((spec for spec in given if not hasattr(spec, "shape")), None)
+    if wrong is not None and in_tree != exported.in_tree:
+        raise ExportError(
+            f"specializing {exported.fun_name}: give each argument of the function by something with its new shape, as "
+            f"in specialize(jax.ShapeDtypeStruct((8, 3), 'float32')), not by {wrong!r}"
+        )
     specs = trees.fit(exported, in_tree).arranged(given)
     return tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
 

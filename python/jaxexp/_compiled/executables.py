@@ -158,8 +158,10 @@ class Executables:
     ) -> tuple[Any, Record] | None:
         own = conditions.of_function(exported)
         arguments = _shown_arguments(call["arguments"], _weights_of(exported), 200)
+        others = []
         for record in reversed(candidates):
-            if conditions.difference(record.conditions, call) is not None:
+            if (why := conditions.difference(record.conditions, call)) is not None:
+                others.append(why)
                 continue
             why = self._mismatch(record, own) or _lacking(record, placement.devices[0])
             if why is None:
@@ -174,6 +176,8 @@ class Executables:
                     return made, record
             self._note([record], why)
             logger.info("%s: code in %r for %s is not used: %s", exported.fun_name, self.name, arguments, why)
+        if others and len(others) == len(candidates):
+            logger.info("%s: no code in %r is for this call: %s", exported.fun_name, self.name, others[0])
         return None
 
     def _note(self, records: Sequence[Record], why: str) -> None:

@@ -175,9 +175,14 @@ _OF_COMPILER = r"""
 """
 
 
+def is_of_compiler(target: str) -> bool:
+    """Whether a custom call is for the compiler, which calls no native code in its place."""
+    return re.fullmatch(_OF_COMPILER, target, re.VERBOSE) is not None
+
+
 def is_known(target: str, platform: str) -> bool:
     """Whether a custom call is registered for a platform, or needs no registration there."""
-    if re.fullmatch(_OF_COMPILER, target, re.VERBOSE) or target in _jax.registered_custom_calls(platform):
+    if is_of_compiler(target) or target in _jax.registered_custom_calls(platform):
         return True
     # What XLA or a plugin itself brings along for these is in no registry that can be asked.
     return platform != "cpu" and target in STABLE_CUSTOM_CALLS

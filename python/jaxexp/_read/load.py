@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, WeightsError
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._io import files
@@ -105,6 +105,22 @@ def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike
             f"{f'loading {name!r}: ' if name else ''}a policy says what a program may contain, and executables are "
             "native code, of which nobody can say that. Leave out one of the two"
         )
+
+
+def refuse_weights_beside_url(exported: Exported, url: str) -> None:
+    """Raises an error if there are weights: only the program is here, whose first argument nobody expects.
+
+    Raises:
+        WeightsError: names the files of weights.
+    """
+    if (weights := data.weights_in_trailer(exported)) is not None:
+        names = ", ".join(repr(name) for name, *_ in weights[0])
+        error = WeightsError(
+            "", "a program without weights, or one in an archive, as archives are read by URL with their weights",
+            f"one with weights beside it in {names}: copy all of them into a folder",
+        )  # fmt: skip
+        error.file = url
+        raise error
 
 
 def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:

@@ -88,7 +88,8 @@ def load_many(
     Python's cyclic garbage collector pauses while this runs.
 
     Args:
-        artifacts: paths (str or os.PathLike) and buffers, in any mix. Small files are read as a whole; of large
+        artifacts: paths (str or os.PathLike) and buffers, in any mix; not members of archives, for which there is
+            `Archive.load_all`, and no URLs. Small files are read as a whole; of large
             ones, modules are read when they are first used, as `load` explains.
         workers: how many threads may work, this one included; by default one for each CPU that the process may use.
         on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
@@ -217,11 +218,16 @@ def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], m
         error = results[i]
         if isinstance(error, (DeserializationError, PolicyError)):
             error.file = name(i)
+        elif isinstance(error, FileNotFoundError) and ("::" in name(i) or "://" in name(i)):
+            results[i] = error = FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name(i))
         elif not isinstance(error, OSError):
             error.add_note(f"This is about {name(i)}.")
         if manner.raises:
             raise error
     return results
+
+
+_OTHER_PLACES = "load_many reads files and buffers; Archive.load_all loads members of an archive, and load from a URL"
 
 
 def _refused(results: list[Any], failed: set[int], policy: Policy, only_first: bool) -> list[int]:

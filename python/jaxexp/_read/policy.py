@@ -33,6 +33,9 @@ class Policy:
     Attributes:
         custom_calls: targets of custom calls that are allowed in addition to those that JAX promises to keep stable.
             ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``.
+        stable_custom_calls: whether custom calls that JAX promises to keep stable are allowed without being named: also
+            native code such as LAPACK's (``"lapack_*"``), and Pallas kernels (``"tpu_custom_call"``,
+            ``"mosaic_gpu_v2"``). With False, only those that the compiler itself understands, such as ``"Sharding"``.
         callbacks: whether the module may call back to Python.
         effects: what a module may do in addition to computing its results. Each name is one of: the type of a JAX
             effect, with or without its module; the target of a custom call that declares side effects (stable targets
@@ -64,11 +67,12 @@ class Policy:
 
     Raises:
         ExportError: there is no such field; or the value of a field is not a collection of names, not a bool or not a
-            number. If the type is wrong, it is also a TypeError.
+            number; or a platform is misspelt. If the type is wrong, it is also a TypeError.
     """
 
     custom_calls: Collection[str] | None = ()
     callbacks: bool | None = False
+    stable_custom_calls: bool | None = True
     effects: Collection[str] | None = ()
     operations: Collection[str] | None = ()
     platforms: Collection[str] | None = None
@@ -161,7 +165,7 @@ def _checked(name: str, value: Any) -> Any:
         ExportError: it is a number below zero.
     """
     said = f"Policy({name}={value!r})"
-    if name in ("callbacks", "unregistered_nodes"):
+    if name in ("callbacks", "stable_custom_calls", "unregistered_nodes"):
         if not isinstance(value, bool):
             raise ExportTypeError(f"{said}: expected True, False, or None, found {type(value)}")
         return value
@@ -177,4 +181,17 @@ def _checked(name: str, value: Any) -> Any:
         raise ExportTypeError(f"{said}: expected a tuple of names, or None, found {type(value)}")
     if (wrong := next((item for item in value if not isinstance(item, str)), None)) is not None:
         raise ExportTypeError(f"{said}: expected a tuple of names, or None, found {wrong!r} in it, of {type(wrong)}")
+    if name == "platforms":
+        for platform in value:
+            _check_platform(said, platform)
     return tuple(value)
+
+
+def _check_platform(said: str, platform: str) -> None:
+    """Refuses what is meant for a platform of JAX, and is none. Plugins may bring others along."""
+    known = ("cpu", "cuda", "rocm", "tpu")
+    if platform in known:
+        return
+    lower = platform.lower()
+    if meant := ["cuda", "rocm"] if lower == "gpu" else difflib.get_close_matches(lower, known, 1, 0.7):
+        raise ExportError(f"{said}: there is no platform {platform!r}; did you mean {' or '.join(map(repr, meant))}?")

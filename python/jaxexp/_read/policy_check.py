@@ -15,7 +15,7 @@ from jaxexp._errors import DeserializationError, ExportError, PolicyError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._module import mlir, runnable
-from jaxexp._module.custom_calls import STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._module.custom_calls import STABLE_CUSTOM_CALLS, is_callback, is_of_compiler
 
 _MODULE = "mlir_module_serialized"
 
@@ -29,6 +29,8 @@ class Fields(Protocol):
     def max_devices(self) -> int | None: ...
     @property
     def callbacks(self) -> bool | None: ...
+    @property
+    def stable_custom_calls(self) -> bool | None: ...
     @property
     def unregistered_nodes(self) -> bool | None: ...
 
@@ -207,7 +209,7 @@ class _ModuleCheck:
             if self.policy.callbacks is False:
                 found = f"calls back to Python (custom call {target!r} {self._inside()})"
                 raise PolicyError("callbacks", found, self.where, "To allow it, pass Policy(callbacks=True)")
-        elif target not in STABLE_CUSTOM_CALLS and not self.limits.allows("custom_calls", target):
+        elif not self._is_always_allowed(target) and not self.limits.allows("custom_calls", target):
             self._refuse_name("custom_calls", f"has the custom call {target!r} {self._inside()}", target)
         if "called_computations" in attributes:
             for called in _jax.ir.ArrayAttr(attributes["called_computations"]):
@@ -217,6 +219,11 @@ class _ModuleCheck:
         has_effect = "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value
         if has_effect and not self.limits.allows("effects", target):
             self._refuse_name("effects", f"has the custom call {target!r} with side effects {self._inside()}", target)
+
+    def _is_always_allowed(self, target: str) -> bool:
+        if target not in STABLE_CUSTOM_CALLS:
+            return False
+        return self.limits.policy.stable_custom_calls is not False or is_of_compiler(target)
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:

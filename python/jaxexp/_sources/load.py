@@ -51,7 +51,8 @@ def load(
             does, they compile as always, and `Exported.executables` says why.
 
     Raises:
-        DeserializationError: as in `deserialize`; it names the file.
+        DeserializationError: as in `deserialize`; it names the file. Or the artifact is behind a URL, and its weights
+            are in files beside it.
         PolicyError: as in `deserialize`; it names the file.
         ExportError: both `policy` and `executables` are given: no policy can say what native code does.
         KeyError: the archive has no such member.
@@ -73,4 +74,7 @@ def load(
             assert found.path is not None
             return reading.load_file(found.path, policy, verify, executables)
         buffer = found.read(None if policy is None else policy.check_size)
-        return reading.load_bytes(buffer, policy, verify, executables)
+        exported = reading.load_bytes(buffer, policy, verify, executables)
+        if found.path is not None:
+            reading.refuse_weights_beside_url(exported, found.path)
+        return exported

@@ -64,7 +64,7 @@ def check_names(
         needed: the names of weights.
         given: the names that there are.
         file: where they are, for the message.
-        is_mapping: whether the user can give others with them in one mapping.
+        is_mapping: whether they are in a mapping of arrays by their names, to which the user can add others.
     """
     missing = [name for name in needed if name not in given]
     if not missing:

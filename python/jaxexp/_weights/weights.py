@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._safetensors import reading
@@ -190,7 +191,8 @@ class Weights(Mapping[str, Any]):
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
         arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
-        check_names(self._types, arrays, is_mapping=isinstance(values, Mapping))
+        is_mapping = isinstance(values, Mapping) and all(map(is_array, values.values()))
+        check_names(self._types, arrays, is_mapping=is_mapping)
         for name, type_ in self._types.items():
             array = given[name]
             if not is_array(array):
@@ -198,8 +200,9 @@ class Weights(Mapping[str, Any]):
             if tuple(array.shape) != tuple(type_.shape) or array.dtype != type_.dtype:
                 raise WeightsError(name, _shown(type_), _shown(array))
         check_tied(given, self.other_names)
-        if not (isinstance(values, Mapping) and all(map(is_array, values.values()))):
-            warn_of_unused([name for name in arrays if name not in self._types and name not in self.other_names])
+        if not is_mapping:
+            others = (name for name in arrays if name not in self._types and name not in self.other_names)
+            warn_of_unused([name for name in others if not isinstance(given[name], np.generic)])
         return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
 
     def sources(self) -> list[Source]:
@@ -242,7 +245,7 @@ class Weights(Mapping[str, Any]):
             with jax.ensure_compile_time_eval():  # kept for later: the first use may be in a function that is traced
                 return placing.placed(file, tensor, type_, sharding)
         array = self._array(name)
-        if isinstance(array, jax.core.Tracer):
+        if isinstance(array, Tracer):
             return array if sharding is None else jax.device_put(array, sharding)
         with jax.ensure_compile_time_eval():
             if not isinstance(array, jax.Array):

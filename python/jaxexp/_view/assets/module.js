@@ -24,10 +24,12 @@ class Module {
   callers() {
     if (!this.found) {
       this.found = new Map();
+      this.calls = new Map();
       const waiting = [this.root];
       while (waiting.length) {
         for (const op of waiting.shift().ops) {
           const called = op.called;
+          if (called) this.calls.set(called, (this.calls.get(called) ?? 0) + 1);
           if (called && called !== this.root && !this.found.has(called)) {
             this.found.set(called, op);
             waiting.push(called);
@@ -36,6 +38,12 @@ class Module {
       }
     }
     return this.found;
+  }
+
+  // The only call of a function; undefined where there are several, or none.
+  onlyCall(func) {
+    const call = this.callers().get(func);
+    return this.calls.get(func) === 1 ? call : undefined;
   }
 }
 
@@ -229,9 +237,16 @@ function inputs(block, nodes, key) {
   });
 }
 
+// An argument of a function that is called once is what the call passes.
 function argumentName(block, i) {
-  const named = block.of === block.of.module.root && !block.parent ? block.of.module.labels[i] : undefined;
-  return named ?? `argument ${i}`;
+  const {module} = block.of;
+  let value = {block, arg: i};
+  while (value && !value.op && !value.block.parent && value.block.of !== module.root) {
+    const call = module.onlyCall(value.block.of);
+    value = call && call.of.values[call.raw[OPERANDS][value.arg]];
+  }
+  const isOfRoot = value && !value.op && !value.block.parent;
+  return (isOfRoot ? module.labels[value.arg] : undefined) ?? `argument ${i}`;
 }
 
 function outputs(block, key) {

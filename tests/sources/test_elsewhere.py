@@ -1,0 +1,50 @@
+"""What is not read, or not written, where it is: the error says what to do instead."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+
+import fsspec
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from kit.weighted import bound
+
+
+def test_a_program_behind_a_url_whose_weights_are_beside_it(tmp_path: Path) -> None:
+    model, _ = bound()
+    model.save(tmp_path / "model.jaxexp")
+    url = f"memory://{secrets.token_hex(8)}/model.jaxexp"
+    with fsspec.open(url, "wb") as file:
+        file.write((tmp_path / "model.jaxexp").read_bytes())
+    with pytest.raises(jaxexp.DeserializationError, match=r"weights beside it in 'model.safetensors': copy") as error:
+        jaxexp.load(url)
+    assert error.value.file == url
+    assert jaxexp.inspect(url).weights, "which nobody needs to look at it"
+
+
+@pytest.mark.parametrize("place", ["fleet.zip::model/v1", "memory://fleet/model.jaxexp"])
+def test_many_are_loaded_from_files(place: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"Archive.load_all loads members") as error:
+        jaxexp.load_many([place])
+    assert error.value.filename == place
+    (found,) = jaxexp.load_many([place], on_error="return")
+    assert "load from a URL" in str(found)
+
+
+def test_archives_are_not_written_to_urls() -> None:
+    url = "http://127.0.0.1:1/fleet.zip"
+    for write in (jaxexp.Archive.create, jaxexp.Archive.append, jaxexp.Archive.compact):
+        with pytest.raises(jaxexp.ExportError, match=f"^{re.escape(url)} is a URL, from which archives are only read"):
+            write(url)
+
+
+def test_specialize_takes_shapes() -> None:
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 3"), np.float32)
+    exported = jaxexp.export(jax.jit(lambda x: x + 1))(x)
+    with pytest.raises(jaxexp.ExportError, match=r"as in specialize\(jax.ShapeDtypeStruct.* not by 4"):
+        exported.specialize(b=4)
