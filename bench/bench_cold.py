@@ -36,6 +36,8 @@ start = time.perf_counter()
 if how == "live":
     from bench.models import MODELS
     found = jax.jit(MODELS[where][0])(*args)
+elif how == "nothing":
+    found = jax.device_put(args)
 elif how == "executables":
     import jaxexp
     found = jaxexp.load(where, executables=where + ".exe").call(*args)
@@ -52,8 +54,8 @@ if results:
 
 
 class _Process:
-    """Runs a program in a new process: `how` is "live", "executables" for jaxexp with compiled code in a file,
-    or a library with the API of jax.export.
+    """Runs a program in a new process: `how` is "live", "nothing" for the arguments only, "executables" for jaxexp with
+    compiled code in a file, or a library with the API of jax.export.
     """
 
     def __init__(self, how: str, where: str, arguments: Path, **environment: str) -> None:
@@ -165,6 +167,7 @@ def _trial(
             "live": reading(_Process("live", program.function.__name__, arguments)),
             "warm cache": reading(warm),
             "executables": reading(precompiled),
+            "no function": reading(_Process("nothing", "", arguments)),
             **_native_contenders(program, is_whole=part == 0),
         },
     )
@@ -193,6 +196,7 @@ _BESIDE = {
     "live": "the same with the function's own code, under `jax.jit`",
     "warm cache": "the subject with JAX's persistent compilation cache, which has the compiled function",
     "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
+    "no function": "JAX puts the arguments on the device: what every library waits for",
 }
 
 _BESIDE_WHOLE = {
