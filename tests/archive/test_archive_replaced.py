@@ -175,11 +175,22 @@ def test_s3(states: list[bytes]) -> None:
         fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
-def test_a_copy_that_fsspec_keeps_stays_what_it_was(states: list[bytes], weights: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["simplecache", "filecache"])
+def test_a_copy_that_fsspec_keeps_stays_what_it_was(
+    protocol: str, states: list[bytes], weights: list[Any], tmp_path: Path
+) -> None:
     with serving(states[0]) as server:
         server.headers = {"ETag": '"1"'}
-        archive = Archive.open(f"simplecache::{server.url}", simplecache={"cache_storage": str(tmp_path)})
+        archive = Archive.open(f"{protocol}::{server.url}", **{protocol: {"cache_storage": str(tmp_path)}})
         server.data, server.headers = states[1], {"ETag": '"2"'}
+        close(archive["model/v1"].load().call(X), apply(weights[0], X))
+
+
+def test_a_tag_that_some_answers_weaken_is_the_same(states: list[bytes], weights: list[Any]) -> None:
+    with serving(states[0]) as server:
+        server.headers = {"ETag": '"1"'}
+        archive = Archive.open(server.url)
+        server.headers = {"ETag": 'W/"1"'}
         close(archive["model/v1"].load().call(X), apply(weights[0], X))
 
 

@@ -407,3 +407,9 @@ def test_the_documentation_names_all_fields() -> None:
         assert f"`{field.name}`" in page
         row = next(line for line in page.splitlines() if line.startswith("|") and f"`{field.name}`" in line)
         assert str(field.default) in row
+
+
+def test_sets_have_one_order() -> None:
+    names = {f"name{i}" for i in range(50)}
+    assert jaxexp.Policy(custom_calls=names).custom_calls == tuple(sorted(names))
+    assert jaxexp.Policy(custom_calls=frozenset(names)) == jaxexp.Policy(custom_calls=names)

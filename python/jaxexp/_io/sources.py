@@ -178,11 +178,14 @@ class _Remote(_Ranges):
         """Asks for the size of the file, and compares its version with what is known of it."""
         if http.is_http(self._fs):
             return http.size_of(self._fs, self._path, self._version)
+        size: int | None
+        if _keeps_copies(self._fs):  # what is read is the copy; over HTTP, some of these know no more than its size
+            size = self._fs.size(self._path)
+            return size
         self._fs.invalidate_cache(self._path)  # of listings, which may be old
         info = self._fs.info(self._path)
-        if not _keeps_copies(self._fs):
-            self._version.check(facts_of(info))
-        size: int | None = info.get("size")
+        self._version.check(facts_of(info))
+        size = info.get("size")
         return size
 
     def read(self, position: int, size: int) -> bytes:

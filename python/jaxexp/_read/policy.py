@@ -184,7 +184,8 @@ def _checked(name: str, value: Any) -> Any:
     if name == "platforms":
         for platform in value:
             _check_platform(said, platform)
-    return tuple(value)
+    # Equal policies look the same in every process.
+    return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
 def _check_platform(said: str, platform: str) -> None:
