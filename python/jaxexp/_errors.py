@@ -63,10 +63,15 @@ class DeserializationError(ExportError):
         self.found = found
         self.file: str | None = None
 
+    _failed = "cannot read the artifact"
+
+    def _where(self) -> str:
+        return f"at {self.path}: "
+
     def __str__(self) -> str:
         file = "" if self.file is None else f" {self.file!r}"
-        where = f"at {self.path}: " if self.path else ""
-        return f"cannot read the artifact{file}: {where}expected {self.expected}, found {self.found}"
+        where = self._where() if self.path else ""
+        return f"{self._failed}{file}: {where}expected {self.expected}, found {self.found}"
 
 
 class ModuleError(DeserializationError, RuntimeError):
@@ -84,11 +89,11 @@ class WeightsError(DeserializationError):
         file: the file of weights.
     """
 
-    def __str__(self) -> str:
-        file = "" if self.file is None else f" {self.file!r}"
+    _failed = "cannot read the weights"
+
+    def _where(self) -> str:
         name = repr(self.path)  # which may be as long as the header of a file
-        where = f"tensor {name if len(name) <= 300 else f'{name[:300]}...'}: " if self.path else ""
-        return f"cannot read the weights{file}: {where}expected {self.expected}, found {self.found}"
+        return f"tensor {name if len(name) <= 300 else f'{name[:300]}...'}: "
 
 
 @public
@@ -102,10 +107,7 @@ class ExecutablesError(DeserializationError):
         file: the file.
     """
 
-    def __str__(self) -> str:
-        file = "" if self.file is None else f" {self.file!r}"
-        where = f"at {self.path}: " if self.path else ""
-        return f"cannot read the executables{file}: {where}expected {self.expected}, found {self.found}"
+    _failed = "cannot read the executables"
 
 
 class JournalError(DeserializationError):
@@ -118,9 +120,7 @@ class JournalError(DeserializationError):
         file: the journal.
     """
 
-    def __str__(self) -> str:
-        where = f"at {self.path}: " if self.path else ""
-        return f"cannot go on with the journal {self.file!r}: {where}expected {self.expected}, found {self.found}"
+    _failed = "cannot go on with the journal"
 
 
 class FatalArtifactError(DeserializationError):

@@ -52,22 +52,18 @@ def _small_shares(monkeypatch) -> None:
     monkeypatch.setattr(of_archives, "SHARE_BYTES", 3 * of_archives.UNIT_BYTES)
 
 
-def said(errors: dict[str, Exception]) -> dict[str, str]:
-    return {name: str(error) for name, error in errors.items()}
-
-
 def test_two_workers(client, folder, tmp_path) -> None:
     journal = tmp_path / "journal"
     for _ in range(2):
         found = jaxexp.verify_many([folder], executor=client.get_executor(), journal=journal)
-        assert said(found) == said(jaxexp.verify_many([folder]))
+        assert bulk.said(found) == bulk.said(jaxexp.verify_many([folder]))
     archive = jaxexp.Archive.open(folder / "fleet.zip")
     assert archive.verify(executor=client.get_executor()) == {}
 
 
 def test_a_worker_that_is_killed(client, folder) -> None:
     """In the middle of the pass."""
-    expected, killed = said(jaxexp.verify_many([folder])), threading.Event()
+    expected, killed = bulk.said(jaxexp.verify_many([folder])), threading.Event()
     executor = client.get_executor()
     submit, taken = executor.submit, 0
 
@@ -84,7 +80,7 @@ def test_a_worker_that_is_killed(client, folder) -> None:
         killed.set()
 
     executor.submit = submit_and_kill
-    assert said(jaxexp.verify_many([folder], executor=executor)) == expected
+    assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
     assert killed.wait(60)
     assert taken >= 20
 
@@ -96,7 +92,7 @@ def test_what_kills_each_worker_is_named(client, folder) -> None:
         def setup(self, worker) -> None:
             bulk.dies_of_poison()
 
-    expected = said(jaxexp.verify_many([folder]))
+    expected = bulk.said(jaxexp.verify_many([folder]))
     poison = folder / f"{bulk.POISON}.jaxexp"
     poison.write_bytes((folder / "000.jaxexp").read_bytes())
     client.register_plugin(Poisoned(), name="poisoned")
@@ -106,7 +102,7 @@ def test_what_kills_each_worker_is_named(client, folder) -> None:
         client.unregister_worker_plugin("poisoned")
         poison.unlink()
     assert "KilledWorker" in str(found.pop(str(poison)))
-    assert said(found) == expected
+    assert bulk.said(found) == expected
 
 
 def test_on_the_command_line(client, folder, capsys) -> None:

@@ -32,10 +32,6 @@ def _small_shares(monkeypatch) -> None:
     monkeypatch.setattr(of_archives, "SHARE_BYTES", 5 * of_archives.UNIT_BYTES)
 
 
-def said(errors: dict[str, Exception]) -> dict[str, str]:
-    return {name: str(error) for name, error in errors.items()}
-
-
 class Counting(Executor):
     """Does the work of three workers in a thread, the newest first, and counts what it holds."""
 
@@ -63,7 +59,7 @@ class Counting(Executor):
 
 @pytest.fixture(scope="module")
 def expected(folder) -> dict[str, str]:
-    return said(jaxexp.verify_many([folder]))
+    return bulk.said(jaxexp.verify_many([folder]))
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes", "a function"])
@@ -71,10 +67,10 @@ def expected(folder) -> dict[str, str]:
 def test_the_same_on_every_executor(kind: str, folder, expected) -> None:
     assert list(expected) == [str(folder / "damaged.jaxexp")]
     if kind == "a function":
-        assert said(jaxexp.verify_many([folder], executor=lambda: bulk.pool(), workers=2)) == expected
+        assert bulk.said(jaxexp.verify_many([folder], executor=lambda: bulk.pool(), workers=2)) == expected
         return
     with ThreadPoolExecutor(3) if kind == "threads" else bulk.pool() as executor:
-        assert said(jaxexp.verify_many([folder], executor=executor)) == expected
+        assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
         archive = Archive.open(folder / "fleet.zip")
         for part in (archive, archive.glob("inner/*")):
             assert part.verify(executor=executor) == {}
@@ -105,10 +101,10 @@ def test_damage_in_an_archive(tmp_path) -> None:
         file.write(b"\xff\0\xff")
     with ThreadPoolExecutor(2) as executor:
         found = Archive.open(path).verify(executor=executor)
-        assert said(found) == said(Archive.open(path).verify())
+        assert bulk.said(found) == bulk.said(Archive.open(path).verify())
         assert {"inner/0", "inner/5"} <= set(found)
-        assert said(jaxexp.verify_many([path], executor=executor)) == {
-            f"{path}::{n}": t for n, t in said(found).items()
+        assert bulk.said(jaxexp.verify_many([path], executor=executor)) == {
+            f"{path}::{n}": t for n, t in bulk.said(found).items()
         }
 
 
@@ -122,7 +118,7 @@ def test_a_worker_that_dies_costs_its_share_only(folder, expected, tmp_path) -> 
     alive.touch()
     try:
         with bulk.pool(bulk.dies_of_poison, str(alive)) as executor:
-            assert said(jaxexp.verify_many([folder], executor=executor)) == expected
+            assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
         assert not alive.exists(), "no worker died"
     finally:
         poison.unlink()
@@ -138,9 +134,9 @@ def test_what_kills_each_worker_is_named(folder, expected, tmp_path) -> None:
         error = found.pop(str(poison))
         assert isinstance(error, FatalArtifactError)
         assert "found one of which 3 workers died" in str(error)
-        assert said(found) == expected
+        assert bulk.said(found) == expected
         # Nothing was decided about it: another day, a worker may survive it.
-        assert said(jaxexp.verify_many([folder], journal=journal)) == expected
+        assert bulk.said(jaxexp.verify_many([folder], journal=journal)) == expected
     finally:
         poison.unlink()
 

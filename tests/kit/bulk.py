@@ -30,6 +30,11 @@ def folder_of(path: Path, count: int) -> Path:
     return path
 
 
+def said(errors: dict[str, Exception]) -> dict[str, str]:
+    """What a pass found, so that it can be compared."""
+    return {name: str(error) for name, error in errors.items()}
+
+
 def pool(*initializer: object, workers: int = 2) -> ProcessPoolExecutor:
     """New processes, which a function prepares for what is tested: it is given with its arguments."""
     begin, *arguments = initializer or (None,)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kit import native, runtime
+from kit import native
+from kit import runtime as built
 from kit.places import ROOT
+from kit.run_c import Handle, Library
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +18,7 @@ def installed() -> Path:
     if not (ROOT / "cpp" / "runtime").exists():
         pytest.skip("this is no checkout, so there are no C++ sources")
     try:
-        return runtime.build()
+        return built.build()
     except native.UnavailableError as missing:
         pytest.skip(str(missing))
 
@@ -24,6 +26,16 @@ def installed() -> Path:
 @pytest.fixture(scope="session")
 def plugin(installed: Path) -> Path:
     try:
-        return runtime.plugin()
+        return built.plugin()
     except native.UnavailableError as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def library(installed: Path) -> Library:
+    return Library(next(installed.glob("lib*/libjaxexp-c.*")))
+
+
+@pytest.fixture(scope="module")
+def runtime(library: Library, plugin: Path) -> Handle:
+    return library.runtime(plugin, cpu_device_count=4)

@@ -30,16 +30,6 @@ SPEC = jax.ShapeDtypeStruct((3,), np.float32)
 X = np.array([1, 2, 3], np.float32)
 
 
-@pytest.fixture(scope="module")
-def library(installed: Path) -> Library:
-    return Library(next(installed.glob("lib*/libjaxexp-c.*")))
-
-
-@pytest.fixture(scope="module")
-def runtime(library: Library, plugin: Path) -> Handle:
-    return library.runtime(plugin, cpu_device_count=4)
-
-
 def saved(folder: Path, function: Any, *specs: Any, vjp_order: int = 0, **options: Any) -> Path:
     path = folder / "f.jaxexp"
     exported = jaxexp.export(jax.jit(function, **options))(*specs)

@@ -36,16 +36,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def library(installed: Path) -> Library:
-    return Library(next(installed.glob("lib*/libjaxexp-c.*")))
-
-
-@pytest.fixture(scope="module")
-def runtime(library: Library, plugin: Path) -> Handle:
-    return library.runtime(plugin, cpu_device_count=4)
-
-
 def saved(exported: Any, path: Path, **options: Any) -> Path:
     exported.save(path, compatibility=built.READER, **options)
     return path

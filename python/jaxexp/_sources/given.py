@@ -7,7 +7,7 @@ import dataclasses
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxexp import _native
@@ -22,7 +22,9 @@ from .source import MEMBER, is_archive, is_url, split
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
     from jaxexp._archive.handle import Handle
+    from jaxexp._archive.opened import Opened
 
+    Names: TypeAlias = tuple[str, ...] | None
     GivenToMany: TypeAlias = str | os.PathLike[str] | Archive | Handle
 
 # The last bytes of an artifact have the digests of its content.
@@ -145,7 +147,27 @@ def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unus
     return Place(path, 0, inside, archive)
 
 
-def file_input(place: Place) -> Input:
+def inputs(
+    given: Iterable[Place | Unusable], of_archive: Callable[[Place, Opened, Names], Iterable[Input]]
+) -> Iterator[Input | Unusable]:
+    """What a pass works on: files, and what `of_archive` makes of an archive, given what is open and the names of the
+    members that are meant.
+    """
+    from jaxexp._archive.archive import parts_of
+
+    for place in given:
+        if isinstance(place, Unusable):
+            yield place
+        elif place.archive is None:
+            yield _file_input(place)
+        else:
+            try:
+                yield from of_archive(place, *parts_of(place.archive))
+            except (DeserializationError, OSError) as error:
+                yield Unusable(place.name, error, place)
+
+
+def _file_input(place: Place) -> Input:
     """A file as an input: one unit."""
     path = place.name if is_url(place.name) else os.path.abspath(place.name)
     if place.size is not None:

@@ -10,7 +10,8 @@ from jaxexp._bulk.errors import unpacked
 from jaxexp._bulk.work import Input, Part, Unusable
 from jaxexp._errors import DeserializationError
 
-from .given import Place, file_input
+from .given import Place
+from .given import inputs as inputs_of
 from .source import MEMBER
 
 # An artifact takes some milliseconds, whatever its size; so many of them are a share.
@@ -19,26 +20,18 @@ SHARE_BYTES, UNIT_BYTES = 1 << 24, 1 << 18
 Result = tuple[Place, str, Any]
 
 
-def inputs(given: Iterable[Place | Unusable], prefix: Callable[[Place], str] = lambda place: "") -> Iterator[Any]:
+def inputs(
+    given: Iterable[Place | Unusable], prefix: Callable[[Place], str] = lambda place: ""
+) -> Iterator[Input | Unusable]:
     """Files, and the members of archives.
 
     Args:
         given: the places.
         prefix: what stands before the names of an archive's members, for workers.
     """
-    from jaxexp._archive.archive import parts_of
     from jaxexp._archive.parts import members
 
-    for place in given:
-        if isinstance(place, Unusable):
-            yield place
-        elif place.archive is None:
-            yield file_input(place)
-        else:
-            try:
-                yield members(*parts_of(place.archive), place, prefix(place))
-            except (DeserializationError, OSError) as error:
-                yield Unusable(place.name, error, place)
+    return inputs_of(given, lambda place, opened, names: [members(opened, names, place, prefix(place))])
 
 
 def decoder(decoded: Callable[[Any], Any]) -> Callable[[Part, Any], list[Any]]:

@@ -14,16 +14,17 @@ from jaxexp._errors import DeserializationError
 from jaxexp._public import public
 
 from .folders import Folders
-from .given import Place, file_input, places, several
+from .given import Place, inputs, places, several
 from .passes import stamp
 from .source import MEMBER
 
 if TYPE_CHECKING:
+    from jaxexp._archive.opened import Opened
     from jaxexp._archive.verified import InParts
     from jaxexp._bulk.crew import Workers
     from jaxexp._read.policy import Policy
 
-    from .given import GivenToMany
+    from .given import GivenToMany, Names
 
 
 @public
@@ -110,7 +111,7 @@ def verified(
     Raises:
         Exception: as `verify_many`.
     """
-    from jaxexp._archive.verified import SHARE_BYTES, UNIT_BYTES, threads_of
+    from jaxexp._archive.verified import SHARE_BYTES, UNIT_BYTES, InParts, threads_of
 
     task = Task(
         "verify",
@@ -123,25 +124,13 @@ def verified(
         decoded=_decoded,
         is_current=_is_current,
     )
+
+    def in_parts(place: Place, opened: Opened, names: Names) -> Iterator[Input]:
+        return InParts(opened, names, place).inputs()
+
     with task.journal(journal) as remembered:
-        for finding in findings(task, _inputs(given), executor, remembered):
+        for finding in findings(task, inputs(given, in_parts), executor, remembered):
             yield from _seen(finding)
-
-
-def _inputs(given: Iterable[Place | Unusable]) -> Iterator[Input | Unusable]:
-    from jaxexp._archive.archive import parts_of
-    from jaxexp._archive.verified import InParts
-
-    for place in given:
-        if isinstance(place, Unusable):
-            yield place
-        elif place.archive is None:
-            yield file_input(place)
-        else:
-            try:
-                yield from InParts(*parts_of(place.archive), place).inputs()
-            except (DeserializationError, OSError) as error:
-                yield Unusable(place.name, error, place)
 
 
 def _decoded(part: Part, result: Any) -> Any:
