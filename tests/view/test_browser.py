@@ -80,6 +80,20 @@ def test_arguments_have_their_names_inside_of_the_wrapper(opened) -> None:
     page.locator("#all").click()
     assert {"weights['large']", "args[0]"} <= {*titles(page)}
     assert not any(title.startswith("argument ") for title in titles(page) if title != "argument 0")
+    assert "float32[batch,64]" in page.locator("#canvas .edges text").all_text_contents()
+
+
+def test_weights_are_counted_as_weights(opened) -> None:
+    page = opened("bound.jaxexp")
+    large, small = "weights['large']", "weights['small']"
+    for names, title in (
+        ([large, small], "2 weights"),
+        ([large, "args[0]"], "1 weight, 1 argument"),
+        (["args[0]", "args[1]"], "2 arguments"),
+    ):
+        assert page.evaluate("names => counted(names)", names) == title
+    page.locator("#none").click()
+    assert any("weight" in title for title in titles(page))
 
 
 def test_folds_by_scopes_and_has_a_tab_for_each_vjp(opened) -> None:
