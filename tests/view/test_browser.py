@@ -96,6 +96,18 @@ def test_weights_are_counted_as_weights(opened) -> None:
     assert any("weight" in title for title in titles(page))
 
 
+def test_values_of_a_branch_stand_in_columns(opened) -> None:
+    page = opened("scoped.jaxexp", "other.jaxexp")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    lefts = page.evaluate(
+        """[...document.querySelectorAll("#signature .tree, #signature .inside")].map((branch) =>
+             [...branch.children].filter((one) => one.classList.contains("leaf")).map((leaf) =>
+               [...leaf.children].map((cell) => Math.round(cell.getBoundingClientRect().left))))"""
+    )
+    assert any(len(leaves) > 1 for leaves in lefts)
+    assert all(leaf == leaves[0] and len(leaf) == 4 for leaves in lefts for leaf in leaves)
+
+
 def test_folds_by_scopes_and_has_a_tab_for_each_vjp(opened) -> None:
     page = opened("scoped.jaxexp")
     tabs = page.get_by_role("tab")
