@@ -80,6 +80,32 @@ def test_arguments_have_their_names_inside_of_the_wrapper(opened) -> None:
     page.locator("#all").click()
     assert {"weights['large']", "args[0]"} <= {*titles(page)}
     assert not any(title.startswith("argument ") for title in titles(page) if title != "argument 0")
+    assert "float32[batch,64]" in page.locator("#canvas .edges text").all_text_contents()
+
+
+def test_weights_are_counted_as_weights(opened) -> None:
+    page = opened("bound.jaxexp")
+    large, small = "weights['large']", "weights['small']"
+    for names, title in (
+        ([large, small], "2 weights"),
+        ([large, "args[0]"], "1 weight, 1 argument"),
+        (["args[0]", "args[1]"], "2 arguments"),
+    ):
+        assert page.evaluate("names => counted(names)", names) == title
+    page.locator("#none").click()
+    assert any("weight" in title for title in titles(page))
+
+
+def test_values_of_a_branch_stand_in_columns(opened) -> None:
+    page = opened("scoped.jaxexp", "other.jaxexp")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    lefts = page.evaluate(
+        """[...document.querySelectorAll("#signature .tree, #signature .inside")].map((branch) =>
+             [...branch.children].filter((one) => one.classList.contains("leaf")).map((leaf) =>
+               [...leaf.children].map((cell) => Math.round(cell.getBoundingClientRect().left))))"""
+    )
+    assert any(len(leaves) > 1 for leaves in lefts)
+    assert all(leaf == leaves[0] and len(leaf) == 4 for leaves in lefts for leaf in leaves)
 
 
 def test_folds_by_scopes_and_has_a_tab_for_each_vjp(opened) -> None:

@@ -88,6 +88,12 @@ def test_scopes_and_lines() -> None:
         (r'"\C3\A9\\/sin"', ("é\\", "")),
         ('"say \\22a\\22/sin"', ('say "a"', "")),
         ("unknown", ("", "")),
+        ('"jit(f)/vmap()/sin"', ("", "")),
+        ('"jit(f)/a/vmap(vmap())/vmap(b)/sin"', ("a/b (vmap)", "")),
+        ('"jit(f)/transpose(jvp(vmap(nn.Linear)))/c/sin"', ("nn.Linear (transpose of jvp of vmap)/c", "")),
+        ('"jit(f)/transpose(jvp(vmap()))/sin"', ("transpose(jvp())", "")),
+        ('"jit(f)/vmap(a/sin"', ("vmap(a", "")),
+        ('"jit(f)/mine(a)/vmap(f(x))/sin"', ("mine(a)/vmap(f(x))", "")),
     ],
 )
 def test_places(text: str, place: tuple[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from pathlib import Path
@@ -187,3 +188,21 @@ def test_hostile_tables(tmp_path: Path) -> None:
     missing = Table.of_trailer(files, [("else", *tensor[1:]) for tensor in tensors], [])
     with pytest.raises(WeightsError, match=r"tensor 'else': expected a tensor of .* found none of this name"):
         Stored(tmp_path / "model", missing).check_digests()
+
+
+def test_a_mapping_and_no_pytree(tmp_path: Path) -> None:
+    """Trees with weights in them are looked at without reading files; an error says what makes a pytree of them."""
+    weights = loaded(tmp_path / "model", save(tmp_path / "model"))
+    assert jax.tree.leaves({"a": weights}) == [weights]
+    assert not weights._on_devices, "nothing was read"
+    with pytest.raises(
+        AttributeError, match=r"'Weights' object has no attribute 'astype'.*dict\(weights\) makes a pytree"
+    ):
+        jax.tree.map(lambda array: array.astype("float32"), weights)
+    with pytest.raises(AttributeError, match=r"no attribute '_of_somebody'$"):
+        weights._of_somebody  # noqa: B018
+    doubled = jax.tree.map(lambda array: array * 2, dict(weights))
+    np.testing.assert_array_equal(weights.with_values(doubled)["head"], ARRAYS["head"] * 2)
+    assert not hasattr(weights, "shape")
+    copied = copy.copy(weights)
+    assert list(copied) == list(weights)

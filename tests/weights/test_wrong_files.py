@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._cli import start
 from kit.weighted import bound, params
 
 OTHERS = {
@@ -38,11 +41,36 @@ def test_in_the_place_of_weights(folder: Path, name: str) -> None:
     assert str(folder / name) in str(error.value)
 
 
-def test_in_the_place_of_an_artifact(folder: Path) -> None:
-    with pytest.raises(jaxexp.DeserializationError, match="looks like a safetensors file, which has only weights"):
-        jaxexp.load(folder / "model.safetensors")
-    with pytest.raises(jaxexp.DeserializationError, match="looks like NumPy's file of arrays"):
-        jaxexp.load(folder / "leaves.eqx")
+INSTEAD_OF_ARTIFACTS = {
+    "model.safetensors": "looks like a safetensors file, which has only weights. Load the artifact that it is beside",
+    "leaves.eqx": "looks like NumPy's file of arrays.*without a program",
+    "weights.npz": "jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write",
+    "weights.pkl": "looks like a pickle.*: other libraries keep weights or objects in such files",
+}
+
+
+@pytest.mark.parametrize("function", [jaxexp.load, jaxexp.inspect, jaxexp.verify, jaxexp.compatibility])
+@pytest.mark.parametrize("name", INSTEAD_OF_ARTIFACTS)
+def test_in_the_place_of_an_artifact(folder: Path, name: str, function: Callable[[object], object]) -> None:
+    with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]) as error:
+        function(folder / name)
+    assert error.value.file == str(folder / name)
+    assert str(error.value).count(": this looks like") <= 1, "advice is given once"
+    with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]):
+        function((folder / name).read_bytes())
+
+
+@pytest.mark.parametrize("name", [name for name in INSTEAD_OF_ARTIFACTS if not name.endswith(".npz")])
+def test_commands_give_the_same_advice(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["inspect"], ["view"], ["verify", "--json"]):
+        assert start.main([*command, str(folder / name)]) == 1
+        assert re.search(INSTEAD_OF_ARTIFACTS[name], "".join(capsys.readouterr())), command
+
+
+def test_a_view_of_bytes_that_are_no_bytes_is_refused_without_advice() -> None:
+    for buffer in (np.zeros(8, np.float32), np.zeros((4, 4), np.uint8)):
+        with pytest.raises(jaxexp.ExportError):
+            jaxexp.inspect(buffer)
 
 
 def test_one_weight_of_several() -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportTypeError
+from jaxexp._errors import DeserializationError
 
 from . import module_head, op_sharding
 from .chain import chain
 from .inspection import Inspection, Value, Weight
+from .opened import opened
 from .operations import not_understood
 
 # Artifacts from before memory spaces have 0.
@@ -20,12 +21,7 @@ _MEMORY_SPACES = ("device", "device", "host", "any")
 
 def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
     """What `inspect` returns, of a buffer; with modules, of what `_native.cut` left of an artifact."""
-    try:
-        artifact = _native.Artifact(buffer, image_modules)
-    except TypeError as error:
-        raise ExportTypeError(
-            f"an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, not {type(buffer)}"
-        ) from error
+    artifact = opened(buffer, image_modules)
     facts = artifact.describe(shown_node)
     modules = [link.unchecked_module() for link in chain(artifact)]
     places = [link.module_place for link in chain(artifact)]

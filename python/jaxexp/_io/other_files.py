@@ -25,9 +25,16 @@ def instead_of_weights(head: bytes) -> str:
 
 
 def instead_of_artifact(head: bytes) -> str:
-    """The same for a file that should be an artifact."""
+    """The same for a file that should be an artifact, behind what it looks like."""
     if head[4:8] == bytes(4) and head[8:9] == b"{":
         return ": this looks like a safetensors file, which has only weights. Load the artifact that it is beside"
     if head.startswith(_NUMPY):
         return ": this looks like NumPy's file of arrays, as equinox.tree_serialise_leaves writes it, without a program"
+    if head[:4] in _ZIP:
+        return (
+            ": jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write is a ZIP file, "
+            "too, and has no program"
+        )
+    if head[:2] in _PICKLE or head.startswith(_HDF5):
+        return ": other libraries keep weights or objects in such files, without a program for JAX"
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 from jaxexp import _native
 from jaxexp._artifact.chain import chain
 from jaxexp._artifact.metadata import from_json
+from jaxexp._artifact.opened import opened
 from jaxexp._codec import binding
-from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._exported import Exported
 from jaxexp._function.data import LaterVjp, attributes_of
-from jaxexp._io.other_files import instead_of_artifact
 
 
 def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
@@ -28,23 +26,7 @@ def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
 def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
     """The artifact in a buffer, or in an image and its modules; `decode` makes a function of it."""
     binding.bind()
-    try:
-        return _native.Artifact(buffer, modules)
-    except DeserializationError as error:
-        if not error.path and not modules:
-            error.found += instead_of_artifact(_beginning(buffer))
-        raise
-    except TypeError as error:
-        advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
-        raise ExportTypeError(
-            "an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, "
-            f"not {type(buffer)}{advice}"
-        ) from error
-
-
-def _beginning(buffer: Any) -> bytes:
-    view = memoryview(buffer)
-    return bytes(view[:16]) if view.ndim == 1 and view.itemsize == 1 else b""
+    return opened(buffer, modules)
 
 
 def decode(artifact: _native.Artifact) -> Exported:

@@ -13,6 +13,7 @@ from jaxexp import _native
 from jaxexp._bulk.errors import packed
 from jaxexp._bulk.work import FILE
 from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._io.other_files import instead_of_artifact
 
 from . import verify as verifying
 from .source import Source, is_url
@@ -60,13 +61,23 @@ def _of_file(path: str, size: int, has_digests: bool, has_weights: bool, wrong: 
         if isinstance(wrong, int):
             raise OSError(wrong, os.strerror(wrong), path)
         if wrong is not None:
-            raise DeserializationError(*wrong)
+            where, expected, found = wrong
+            raise DeserializationError(where, expected, found if where else found + _advice(path))
         if has_weights:
             beside = (os.path.join(os.path.dirname(path), name) for name, _ in verifying.weights_beside(path))
             weights = [[file, *stamp(file)] for file in beside]
     except (DeserializationError, OSError) as error:
         return [size, has_digests, weights, packed(error)]
     return [size, has_digests, weights, None]
+
+
+def _advice(path: str) -> str:
+    """What to do with a file that is no artifact, if it is one of another program."""
+    try:
+        with open(path, "rb") as file:
+            return instead_of_artifact(file.read(16))
+    except OSError:  # it was there a moment ago
+        return ""
 
 
 def stamp(path: str) -> list[int]:

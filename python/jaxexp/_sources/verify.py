@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._artifact.chain import chain
+from jaxexp._artifact.opened import opened
 from jaxexp._errors import DeserializationError
 from jaxexp._io import files
 from jaxexp._public import public
@@ -73,7 +74,7 @@ def checked(source: Source, read: Any) -> Checked:
         buffer = read()
         if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
             raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
-        artifact = _native.Artifact(buffer)
+        artifact = opened(buffer)
         for link in chain(artifact):
             _native.check_bytecode(link.module())
     return Checked(buffer, artifact.trailer() is not None)

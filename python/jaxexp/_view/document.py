@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -10,26 +11,32 @@ from typing import Any
 
 from jaxexp._artifact.words import cut
 
-from . import card, graph
+from . import card, dimensions, graph
+from .dimensions import Known
 from .graph import Graph
 from .markup import Markup, element, joined
 from .sides import Side, modules
 
 # Arguments that are named, of a VJP of a VJP.
 _MOST_LABELS = 20_000
+# Dimensions of an array that are named.
+_MOST_DIMS = 16
 
 
 def data(sides: Sequence[Side]) -> Markup:
     """What the script draws, as JSON; no text in it can end the element that it is in."""
     found_modules = []
-    names = {one: _labels(one) for one in sides}
+    taken = {one: _taken(one) for one in sides}
     for one, order, label in modules(sides):
         found = one.graphs[order]
         about: dict[str, Any] = {"label": label, "side": sides.index(one) if len(sides) > 1 else 1}
         if isinstance(found, Graph):
+            labels: list[str] = []
+            if order < len(taken[one]):
+                found, labels = _named(one, found, *taken[one][order])
             about |= {
                 "texts": [cut(text) for text in found.texts],
-                "labels": names[one][order] if order < len(names[one]) else [],
+                "labels": labels,
                 "functions": [(cut(name), _short_block(block)) for name, block in found.functions.items()],
             }
         else:
@@ -41,27 +48,47 @@ def data(sides: Sequence[Side]) -> Markup:
     return Markup(text)
 
 
-def _labels(one: Side) -> list[list[str]]:
-    """Names for the arguments of each module's main function.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Value:
+    """An argument or a result of a module's main function: its name, and its type in the signature."""
+
+    name: str
+    type: Known
+
+
+def _taken(one: Side) -> list[tuple[list[_Value], list[_Value]]]:
+    """What each module takes of the arguments of its function, and what it returns.
 
     A VJP takes the arguments of its function and a cotangent for each result; it returns one for each argument.
     """
-    arguments, results = ([value.path for value in values] for values in (one.found.arguments, one.found.results))
-    before = ["platform"] * (len(one.found.platforms) > 1) + ["token"] * len(one.found.ordered_effects)
+    arguments, results = (
+        [_Value(value.path, Known(value.dtype, _dims(value.shape))) for value in values]
+        for values in (one.found.arguments, one.found.results)
+    )
     found = []
-    for order, kept in enumerate(one.kept):
-        drawn = one.graphs[order]
-        count = len(drawn.functions["main"]["a"]) if isinstance(drawn, Graph) and "main" in drawn.functions else 0
-        names = [cut(arguments[i]) for i in kept if i < len(arguments)]
-        found.append(graph.labels(count, names, before))
+    for kept in one.kept:
+        found.append(([arguments[i] for i in kept if i < len(arguments)], results))
         if len(arguments) > _MOST_LABELS:
             break
         arguments, results = [*arguments, *map(_cotangent, results)], [*map(_cotangent, arguments)]
     return found
 
 
-def _cotangent(path: str) -> str:
-    return f"cotangent of {path}"
+def _dims(shape: tuple[int | str, ...]) -> tuple[str, ...]:
+    """Dimensions as texts; none of them where they are many: a signature may repeat a long shape for each value."""
+    return tuple(cut(str(dim), 40) for dim in shape) if len(shape) <= _MOST_DIMS else ()
+
+
+def _named(one: Side, found: Graph, arguments: list[_Value], results: list[_Value]) -> tuple[Graph, list[str]]:
+    """The graph of a module with names of dimensions, and names for the arguments of its main function."""
+    before = ["platform"] * (len(one.found.platforms) > 1) + ["token"] * len(one.found.ordered_effects)
+    count = len(found.functions["main"]["a"]) if "main" in found.functions else 0
+    labels = graph.labels(count, [cut(value.name) for value in arguments], before)
+    return dimensions.named(found, [value.type for value in arguments], [value.type for value in results]), labels
+
+
+def _cotangent(value: _Value) -> _Value:
+    return _Value(f"cotangent of {value.name}", value.type)
 
 
 def _short_block(block: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ _ESCAPED = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
 _LINE = re.compile(r":(\d+):\d+")
 _FIRST_IN = re.compile(r"(?:callsite\(|fused(?:<[^>]*>)?\[)(#loc\d*|unknown)")
 _ALIAS = re.compile(r"#loc\d*")
+_TRANSFORMED = re.compile(r"((?:(?:vmap|jvp|transpose)\()+)([^()]*)(\)+)")
 _MOST_STEPS = 32  # from an operation to its line
 _KEPT = 64  # elements of constants in the text
 
@@ -85,7 +86,18 @@ def _scope(names: list[str]) -> str:
     parts = names[0].rstrip(":").split("/")[:-1]
     while parts and parts[0].startswith("jit("):
         del parts[0]
-    return "/".join(parts)
+    return "/".join(filter(None, map(_shown, parts)))
+
+
+def _shown(part: str) -> str:
+    """A scope with the transformations of JAX behind its name, and nothing for a `vmap` of no scope."""
+    if (found := _TRANSFORMED.fullmatch(part)) is None or found[1].count("(") != len(found[3]):
+        return part
+    transformations = found[1].rstrip("(").split("(")
+    if found[2]:
+        return f"{found[2]} ({' of '.join(transformations)})"
+    kept = [name for name in transformations if name != "vmap"]
+    return f"{'('.join(kept)}({')' * len(kept)}" if kept else ""
 
 
 def _source(file: str, line: str, names: list[str]) -> str:

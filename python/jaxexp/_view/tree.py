@@ -107,24 +107,28 @@ def _branch(node: _Node, key: str) -> Markup:
     facts = counted(node.leaves, "array") + (f", {bytes_in_words(node.bytes)}" if node.bytes else "")
     marks = [element("span", "differs", class_="state changed")] if node.differs else []
     head = element("summary", [element("code", key, class_="key"), element("span", facts, class_="size"), *marks])
-    return element("details", [head, *_children(node, ())], open=node.leaves <= _OPEN or node.differs)
+    inside = element("div", _children(node, ()), class_="inside")
+    return element("details", [head, inside], open=node.leaves <= _OPEN or node.differs)
 
 
 def _leaf(row: Row, key: str) -> Markup:
     leaf, old, state = row.leaf, row.old, row.state
-    parts = [element("code", key, class_="key")]
     if state == CHANGED and old is not None and old.type != leaf.type:
-        parts += [element("del", [_type(old)]), element("ins", [_type(leaf)])]
+        types = [element("del", [_type(old)]), element("ins", [_type(leaf)])]
     else:
-        parts.append(_type(leaf))
-    if leaf.bytes is not None:
-        parts.append(element("span", bytes_in_words(leaf.bytes), class_="size"))
-    parts += _shardings(leaf, old if state == CHANGED else None)
-    parts += [element("span", note, class_="note") for note in leaf.notes]
+        types = [_type(leaf)]
+    more = _shardings(leaf, old if state == CHANGED else None)
+    more += [element("span", note, class_="note") for note in leaf.notes]
     if state == CHANGED and old is not None:
-        parts += [element("del", note, class_="note") for note in old.notes if note not in leaf.notes]
+        more += [element("del", note, class_="note") for note in old.notes if note not in leaf.notes]
     if state != SAME:
-        parts.append(element("span", state, class_=f"state {state}"))
+        more.append(element("span", state, class_=f"state {state}"))
+    parts = [  # a column each, also where there is nothing in it
+        element("code", key, class_="key"),
+        element("span", types),
+        element("span", "" if leaf.bytes is None else bytes_in_words(leaf.bytes), class_="size"),
+        element("span", more, class_="more"),
+    ]
     return element("div", parts, class_="leaf" if state == SAME else f"leaf {state}")
 
 

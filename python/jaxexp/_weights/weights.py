@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import jax
 import numpy as np
@@ -67,6 +67,9 @@ class Weights(Mapping[str, Any]):
     """The weights of a bound function by their names.
 
     Weights in files are read when they are first asked for, and stay. On one CPU device, they are the mapped file.
+
+    It is a mapping and no pytree, so that nothing that only looks at a tree reads the files. ``dict(weights)`` is a
+    pytree of all arrays, for `jax.tree.map`, optimizers and functions under `jax.jit`; `with_weights` takes it back.
     """
 
     def __init__(
@@ -126,6 +129,16 @@ class Weights(Mapping[str, Any]):
     def __repr__(self) -> str:
         where = "in memory" if self._files is None else f"in files: {self._files}"
         return f"Weights({len(self)} arrays {where})"
+
+    if not TYPE_CHECKING:  # type checkers know what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = (
+                "" if name.startswith("_") else "; it is a mapping of arrays, and dict(weights) makes a pytree of it"
+            )
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{advice}", name=name, obj=self
+            )
 
     @property
     def types(self) -> Mapping[str, Any]:

@@ -5,6 +5,8 @@ const MOST_NODES = 60, GROUP = 40;
 // How many nodes may lie between two users of an argument that is drawn once for both.
 const NEAR = 8;
 const COPIES = new Set(["broadcast_in_dim", "convert", "reshape"]);
+// The path of a weight, with its name.
+const WEIGHT = /^weights\['(.*)'\]$/;
 const BLOCKS = {while: ["condition", "body"], if: ["true", "false"]};
 
 // Index 0 to 7 of an operation, as graph.py makes it.
@@ -231,10 +233,16 @@ function inputs(block, nodes, key) {
     return {
       type: "input", ops: [], values, names, weight: 0.001, key: `${key}/in${values[0]}-${by[0]}`, mark: 0,
       users: by.map((i) => nodes[i]),
-      title: names.length === 1 ? names[0] : `${names.length} arguments`,
-      sub: names.length === 1 ? block.of.module.texts[block.of.values[values[0]].type] : `${names[0]} …`,
+      title: names.length === 1 ? names[0] : counted(names),
+      sub: names.length === 1 ? block.of.module.texts[block.of.values[values[0]].type] : `${WEIGHT.exec(names[0])?.[1] ?? names[0]} …`,
     };
   });
+}
+
+function counted(names) {
+  const weights = names.filter((name) => WEIGHT.test(name)).length, others = names.length - weights;
+  const parts = [[weights, "weight"], [others, "argument"]].filter(([count]) => count);
+  return parts.map(([count, what]) => `${count} ${what}${count > 1 ? "s" : ""}`).join(", ");
 }
 
 // An argument of a function that is called once is what the call passes.

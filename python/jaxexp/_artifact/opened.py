@@ -1,0 +1,37 @@
+"""An artifact from its bytes, verified; what is none is refused with advice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportTypeError
+from jaxexp._io.other_files import instead_of_artifact
+
+
+def opened(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
+    """The artifact in a buffer; or in the image that `_native.cut` made of one, with its modules.
+
+    Raises:
+        DeserializationError: it is none, or damaged. The error says what it looks like, and what to do.
+        TypeError: it is no buffer.
+    """
+    try:
+        return _native.Artifact(buffer, modules)
+    except DeserializationError as error:
+        if not error.path and not modules:
+            error.found += instead_of_artifact(_beginning(buffer))
+        raise
+    except TypeError as error:
+        advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
+        raise ExportTypeError(
+            "an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, "
+            f"not {type(buffer)}{advice}"
+        ) from error
+
+
+def _beginning(buffer: Any) -> bytes:
+    view = memoryview(buffer)
+    return bytes(view[:16]) if view.ndim == 1 and view.itemsize == 1 else b""

@@ -1,0 +1,128 @@
+"""The names of dimensions: modules have sizes and question marks, the signature of a function has expressions."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from .graph import LONGEST, Graph
+
+_ANY = "?"
+
+
+class Known(NamedTuple):
+    """The type of an argument or a result, as the signature has it.
+
+    Attributes:
+        dtype: the name of its dtype.
+        dims: its dimensions as texts.
+    """
+
+    dtype: str
+    dims: tuple[str, ...]
+
+    def fits(self, text: str) -> bool:
+        """Whether it is what a type in the graph says, and says more."""
+        dtype, _, rest = text.partition("[")
+        found = rest.removesuffix("]").split(",") if rest != "]" else []
+        return (
+            _ANY in found
+            and dtype == self.dtype
+            and len(found) == len(self.dims)
+            and all(now in (_ANY, dim) for now, dim in zip(found, self.dims, strict=True))
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(self.dims)}]"
+
+
+def named(graph: Graph, arguments: Sequence[Known], results: Sequence[Known]) -> Graph:
+    """The same graph with names of dimensions, where arguments and results of the function pass through it.
+
+    Args:
+        graph: the graph; it stays as it is.
+        arguments: what `main` takes; its last arguments, where it has more.
+        results: what it returns, likewise.
+    """
+    if "main" not in graph.functions:
+        return graph
+    return _Naming(graph).done(arguments, results)
+
+
+class _Naming:
+    """One graph, while its dimensions are named."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.numbers = {text: number for number, text in enumerate(graph.texts)}
+        self.functions = dict(graph.functions)
+        # A function that is called more than once may be called with other dimensions.
+        self.calls = collections.Counter(
+            name for block in graph.functions.values() for name in map(self.called, _operations(block)) if name
+        )
+
+    def done(self, arguments: Sequence[Known], results: Sequence[Known]) -> Graph:
+        main = self.graph.functions["main"]
+        waiting = [("main", _last(arguments, len(main["a"])), _last(results, len(main["r"])))]
+        seen = {"main"}
+        while waiting:
+            for call in self.function(*waiting.pop()):
+                name = call[0]
+                if self.calls[name] == 1 and name in self.functions and name not in seen:
+                    seen.add(name)
+                    waiting.append(call)
+        return dataclasses.replace(self.graph, texts=tuple(self.numbers), functions=self.functions)
+
+    def called(self, operation: list[Any]) -> str:
+        return self.graph.texts[operation[5]] if self.graph.texts[operation[0]] == "func.call" else ""
+
+    def function(
+        self, name: str, arguments: list[Known | None], results: list[Known | None]
+    ) -> list[tuple[str, list[Known | None], list[Known | None]]]:
+        """Names what is known in a function, and says what is known of those that it calls."""
+        block = self.functions[name]
+        passed = [*zip(block["r"], results, strict=False), *enumerate(arguments[: len(block["a"])])]
+        known = {value: one for value, one in passed if one is not None}
+        types, operations = list(block["a"]), []
+        calls: list[tuple[str, list[Known | None], list[Known | None]]] = []
+        self.name(types, range(len(types)), known)
+        first = len(types)
+        for operation in block["o"]:
+            made = range(first, first + len(operation[4]))
+            first = made.stop + sum(map(_values, operation[6]))
+            if not known.keys().isdisjoint(made):
+                operation = [*operation[:4], list(operation[4]), *operation[5:]]
+                self.name(operation[4], made, known)
+            operations.append(operation)
+            if callee := self.called(operation):
+                calls.append((callee, [known.get(i) for i in operation[3]], [known.get(i) for i in made]))
+        self.functions[name] = {**block, "a": types, "o": operations}
+        return calls
+
+    def name(self, types: list[int], values: range, known: dict[int, Known]) -> None:
+        for place, value in enumerate(values):
+            one = known.get(value)
+            if one is not None and one.fits(self.graph.texts[types[place]]):
+                text = str(one)
+                text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+                types[place] = self.numbers.setdefault(text, len(self.numbers))
+
+
+def _last(known: Sequence[Known], count: int) -> list[Known | None]:
+    """What is known of the last values, with None for those before them; nothing if there are too many."""
+    return [] if len(known) > count else [*[None] * (count - len(known)), *known]
+
+
+def _operations(block: dict[str, Any]) -> Iterator[list[Any]]:
+    waiting = [block]
+    while waiting:
+        for operation in waiting.pop()["o"]:
+            yield operation
+            waiting += operation[6]
+
+
+def _values(block: dict[str, Any]) -> int:
+    """How many numbers the values of a block and of those inside of it have."""
+    return len(block["a"]) + sum(len(operation[4]) + sum(map(_values, operation[6])) for operation in block["o"])
