@@ -127,7 +127,11 @@ def test_archives(run: Any, saved: Path, tmp_path: Path) -> None:
     assert (tmp_path / "copy.zip").read_bytes() == archive.read_bytes()
     member = f"{archive}::more/{saved.stem}"
     (tmp_path / "new").mkdir()
-    assert run("migrate", member, str(tmp_path / "new" / "m.jaxexp"))[0] == 0
+    status, said, _ = run("migrate", member, str(tmp_path / "new" / "m.jaxexp"))
+    assert status == 0
+    assert (
+        f"weights: written to {tmp_path / 'new' / 'model.safetensors'}, which the new artifact needs beside it" in said
+    )
     close(jaxexp.load(tmp_path / "new" / "m.jaxexp", verify=True).call(X), apply(params(seed=2), X))
     status, text, _ = run("diff", "--json", "--only", "weights", member, f"{archive}::{saved.stem}")
     assert (status, len(json.loads(text)["changes"]["weights"])) == (1, 7)

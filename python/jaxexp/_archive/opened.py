@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.files import empty, named_in_errors
+from jaxexp._io.other_files import instead_of_archive
 from jaxexp._io.sources import Source
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # What is read from both ends of a file that takes a request for each range: with luck the whole index.
 _FIRST_FETCH = 1 << 16
+# What shows that a file is one of another program.
+_HEAD = 32
 # How many requests it may take to find the end.
 _MOST_FETCHES = 1000
 # Elsewhere, what is read at once while looking for the end.
@@ -208,7 +211,12 @@ def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.
     if source.size == 0:
         raise empty("an archive of artifacts")
     ranges = _Ranges(source)
-    end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
+    try:
+        end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
+    except DeserializationError as error:
+        if other := instead_of_archive(ranges(0, min(_HEAD, source.size))):
+            error.found = other
+        raise
     start, size, digest = pointer.index_position, pointer.index_size, pointer.root_digest
     if source.whole is not None:
         root = source.read(start + pointer.root_position, pointer.root_size)
