@@ -72,6 +72,17 @@ def test_what_is_there_in_place_of_an_archive(tmp_path: Path, data: bytes, said:
                 jaxexp.Archive.open(place)
 
 
+def test_a_pass_in_this_thread_opens_what_is_behind_a_url_once(tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("model", blob())
+    with serving((tmp_path / "fleet.zip").read_bytes()) as server:
+        assert jaxexp.verify_many([server.url]) == {}
+        assert [method for method, _ in server.requests].count("HEAD") == 1
+        with jaxexp.Archive.open(server.url) as archive:
+            assert jaxexp.verify_many([archive]) == {}
+        assert [name for name, _ in jaxexp.compatibility_many([archive])] == [f"{server.url}::model"]
+
+
 def test_a_url_that_cannot_be_read_says_why_beside_what_can(tmp_path: Path) -> None:
     """Also where the size is asked for before anything is read."""
     good, gone = tmp_path / "good.jaxexp", "http://127.0.0.1:1/model.jaxexp"

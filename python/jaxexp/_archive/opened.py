@@ -40,12 +40,14 @@ class Opened:
         Attributes:
             end: where the archive ends in its file.
             rest_is_known: whether what follows there, if anything does, was left by an append.
+            is_closed: whether the file was released.
 
         Args:
             source: the file.
             open_again: opens an archive by its address; what a pickle of this calls.
         """
         self.source = source
+        self.is_closed = False
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
         self.kept: dict[int, Exported] = {}
         self._open_again = open_again
@@ -178,6 +180,7 @@ class Opened:
 
     def close(self) -> None:
         """Releases the file and the functions that are kept for it."""
+        self.is_closed = True
         self.kept.clear()
         self.source.close()
 
