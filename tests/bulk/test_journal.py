@@ -131,7 +131,8 @@ def test_results_that_no_pass_would_write(tmp_path) -> None:
     assert jaxexp.verify_many([artifact], journal=path) == {}
     head, did = path.read_bytes().splitlines(keepends=True)
     ((name, identity, *_),) = json.loads(did[33:])["done"]
-    for stop, result in ((1, None), (1, 3), (1, [1]), (1, [1, True, [], ["os", 1]]), (1, {}), (7, [1, True, [], None])):
+    wrong = [1, True, [], ["os", 1], 0]
+    for stop, result in ((1, None), (1, 3), (1, [1]), (1, wrong), (1, {}), (7, [1, True, [], None, 0])):
         path.write_bytes(head + line({"done": [[name, identity, 0, stop, result]]}))
         with pytest.raises(JournalError, match="the result of this pass"):
             jaxexp.verify_many([artifact], journal=path)

@@ -47,8 +47,11 @@ def test_verify(run: Any, saved: Path) -> None:
     status, out, _ = run("verify", str(saved.parent))
     assert status == 0
     assert "skipped" not in out  # the weights were read
-    size = saved.stat().st_size + saved.with_suffix(".safetensors").stat().st_size
-    assert f"1 of 1 artifact whole, {size:,} bytes" in out
+    size, weights = (path.stat().st_size for path in (saved, saved.with_suffix(".safetensors")))
+    assert f"1 of 1 artifact whole, {size:,} bytes, and {weights:,} bytes of weights" in out
+    (row,) = (line for line in out.splitlines() if str(saved) in line)
+    assert row.split()[1] == f"{size:,}"
+    assert f"{weights:,} bytes of weights in model.safetensors" in row
     damage(saved.with_suffix(".safetensors"))
     status, out, _ = run("verify", str(saved))
     assert status == 1
@@ -58,6 +61,29 @@ def test_verify(run: Any, saved: Path) -> None:
     (file,) = json.loads(out)["files"]
     assert file["state"] == "damaged"
     assert "expected a file that 'model.jaxexp' names, found none of this name" in file["error"]
+
+
+def test_verify_says_once_what_many_members_use(run: Any, saved: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "x.zip"
+    with jaxexp.Archive.create(archive) as writer:
+        for name in "abc":
+            writer.add(name, jaxexp.load(saved))
+    size = archive.stat().st_size
+    assert f"3 of 3 artifacts whole, {size:,} bytes" in run("verify", str(archive))[1]
+    data = bytearray(archive.read_bytes())
+    data[data.index(np.asarray(params()["head"]).tobytes())] ^= 1
+    archive.write_bytes(data)
+    status, out, error = run("verify", str(archive))
+    assert status == 1
+    (row,) = (line for line in out.splitlines() if str(archive) in line)
+    assert "damaged: 3 members" in row
+    assert "weights head, used by 3 members: expected bytes with the digest" in row
+    assert "3 of 3 artifacts are not whole" in error
+    files = json.loads(run("verify", "--json", str(archive))[1])["files"]
+    assert [file["file"] for file in files] == [f"{archive}::{name}" for name in "abc"]
+    assert {file["archive_bytes"] for file in files} == {size}
+    (row,) = (line for line in run("verify", f"{archive}::b")[1].splitlines() if str(archive) in line)
+    assert f"{archive}::b" in row
 
 
 def test_diff(run: Any, saved: Path) -> None:
@@ -101,7 +127,11 @@ def test_archives(run: Any, saved: Path, tmp_path: Path) -> None:
     assert (tmp_path / "copy.zip").read_bytes() == archive.read_bytes()
     member = f"{archive}::more/{saved.stem}"
     (tmp_path / "new").mkdir()
-    assert run("migrate", member, str(tmp_path / "new" / "m.jaxexp"))[0] == 0
+    status, said, _ = run("migrate", member, str(tmp_path / "new" / "m.jaxexp"))
+    assert status == 0
+    assert (
+        f"weights: written to {tmp_path / 'new' / 'model.safetensors'}, which the new artifact needs beside it" in said
+    )
     close(jaxexp.load(tmp_path / "new" / "m.jaxexp", verify=True).call(X), apply(params(seed=2), X))
     status, text, _ = run("diff", "--json", "--only", "weights", member, f"{archive}::{saved.stem}")
     assert (status, len(json.loads(text)["changes"]["weights"])) == (1, 7)

@@ -134,12 +134,10 @@ def test_verify_json(folder, damaged, run) -> None:
     files = facts.pop("files")
     total = sum(path.stat().st_size for place in (folder, damaged) for path in place.iterdir())
     assert facts == {
-        "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "bytes": total, "skipped": [str(text)]
+        "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "refused": 0, "bytes": total, "skipped": [str(text)]
     }  # fmt: skip
-    assert all(
-        file.keys() == {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "weights"}
-        for file in files
-    )
+    keys = {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "archive_bytes", "weights"}
+    assert all(file.keys() == keys | {"weight_bytes", "more_bytes"} for file in files)
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
 
@@ -188,6 +186,17 @@ def test_verify_reads_bytecode(tmp_path, run) -> None:
     status, out, _ = run("verify", tmp_path / "f")
     assert status == 1
     assert "MLIR bytecode" in out
+
+
+def test_verify_says_what_follows_an_artifact(folder, tmp_path, good) -> None:
+    """It is whole, and loads; what else is in the file is nobody's."""
+    (tmp_path / "f").write_bytes((folder / "scores.jaxexp").read_bytes() + b"12345")
+    assert "whole, and 5 bytes more" in good("verify", tmp_path / "f")
+    (file,) = json.loads(good("verify", "--json", tmp_path / "f"))["files"]
+    assert (file["state"], file["more_bytes"]) == ("whole", 5)
+    assert jaxexp.load(tmp_path / "f").fun_name == "scores"
+    (file,) = json.loads(good("verify", "--json", folder / "scores.jaxexp"))["files"]
+    assert file["more_bytes"] == 0
 
 
 # --- diff -------------------------------------------------------------------------------------------------------------

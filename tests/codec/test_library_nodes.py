@@ -14,7 +14,7 @@ from jax import export as jax_export
 import jaxexp
 from jaxexp._codec import binding, library_nodes, treedefs
 from kit.compare import assert_same_values
-from kit.corpus import arr
+from kit.corpus import arr, spec
 from kit.library_nodes import (
     MISSING,
     VALUES,
@@ -157,3 +157,14 @@ def test_a_policy_can_refuse_them() -> None:
     with pytest.raises(jaxexp.PolicyError, match="Nobody"):
         jaxexp.deserialize(generic, policy=jaxexp.Policy(unregistered_nodes=False))
     jaxexp.deserialize(written({"x": arr(1)}), policy=jaxexp.Policy(unregistered_nodes=False))
+
+
+def test_nobody_is_told_to_register_classes_of_jax() -> None:
+    strict = jaxexp.Policy(unregistered_nodes=False)
+    decomposed = jaxexp.export(jax.jit(jnp.linalg.qr))(spec((3, 3))).serialize()
+    with pytest.raises(jaxexp.PolicyError, match=r"QRResult\. These classes are JAX's own, .* tuples or dicts"):
+        jaxexp.deserialize(decomposed, policy=strict)
+    with pytest.raises(jaxexp.PolicyError, match="Register the classes, or pass"):
+        jaxexp.deserialize(written(Pair(arr(1), arr(1))), policy=strict)
+    plain = jaxexp.export(jax.jit(lambda x: tuple(jnp.linalg.qr(x))))(spec((3, 3))).serialize()
+    jaxexp.deserialize(plain, policy=strict)

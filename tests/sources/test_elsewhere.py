@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import jaxexp
+from kit.archives import blob
+from kit.served import serving
 from kit.weighted import bound
 
 
@@ -48,3 +50,45 @@ def test_specialize_takes_shapes() -> None:
     exported = jaxexp.export(jax.jit(lambda x: x + 1))(x)
     with pytest.raises(jaxexp.ExportError, match=r"as in specialize\(jax.ShapeDtypeStruct.* not by 4"):
         exported.specialize(b=4)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\n<!DOCTYPE html><html><title>Log in</title></html>", "what looks like an HTML page, as servers send it"),
+        (b"<html>" + b" " * 100_000, "what looks like an HTML page"),
+        (b'{"error": "access denied", "status": 403}', "what looks like text, as servers send it"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
+        (b"\x93NUMPY" + bytes(100), "what looks like NumPy's file of arrays"),
+        (bytes(100), "something else"),
+    ],
+    ids=["page", "long", "text", "pointer", "arrays", "zeros"],
+)
+def test_what_is_there_in_place_of_an_archive(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "fleet.zip").write_bytes(data)
+    with serving(data) as server:
+        for place in (tmp_path / "fleet.zip", server.url):
+            with pytest.raises(jaxexp.DeserializationError, match=f"expected an archive .*, found {said}"):
+                jaxexp.Archive.open(place)
+
+
+def test_a_pass_in_this_thread_opens_what_is_behind_a_url_once(tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("model", blob())
+    with serving((tmp_path / "fleet.zip").read_bytes()) as server:
+        assert jaxexp.verify_many([server.url]) == {}
+        assert [method for method, _ in server.requests].count("HEAD") == 1
+        with jaxexp.Archive.open(server.url) as archive:
+            assert jaxexp.verify_many([archive]) == {}
+        assert [name for name, _ in jaxexp.compatibility_many([archive])] == [f"{server.url}::model"]
+
+
+def test_a_url_that_cannot_be_read_says_why_beside_what_can(tmp_path: Path) -> None:
+    """Also where the size is asked for before anything is read."""
+    good, gone = tmp_path / "good.jaxexp", "http://127.0.0.1:1/model.jaxexp"
+    good.write_bytes(blob())
+    assert {name: str(error) for name, error in jaxexp.verify_many([gone, good]).items()}.keys() == {gone}
+    assert "there is no connection to the server" in str(jaxexp.verify_many([good, gone])[gone])
+    found = dict(jaxexp.compatibility_many([gone, good]))
+    assert isinstance(found[gone], OSError)
+    assert not isinstance(found[str(good)], Exception)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.files import empty, named_in_errors
+from jaxexp._io.other_files import instead_of_archive
 from jaxexp._io.sources import Source
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # What is read from both ends of a file that takes a request for each range: with luck the whole index.
 _FIRST_FETCH = 1 << 16
+# What shows that a file is one of another program.
+_HEAD = 32
 # How many requests it may take to find the end.
 _MOST_FETCHES = 1000
 # Elsewhere, what is read at once while looking for the end.
@@ -37,12 +40,14 @@ class Opened:
         Attributes:
             end: where the archive ends in its file.
             rest_is_known: whether what follows there, if anything does, was left by an append.
+            is_closed: whether the file was released.
 
         Args:
             source: the file.
             open_again: opens an archive by its address; what a pickle of this calls.
         """
         self.source = source
+        self.is_closed = False
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
         self.kept: dict[int, Exported] = {}
         self._open_again = open_again
@@ -175,6 +180,7 @@ class Opened:
 
     def close(self) -> None:
         """Releases the file and the functions that are kept for it."""
+        self.is_closed = True
         self.kept.clear()
         self.source.close()
 
@@ -208,7 +214,12 @@ def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.
     if source.size == 0:
         raise empty("an archive of artifacts")
     ranges = _Ranges(source)
-    end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
+    try:
+        end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
+    except DeserializationError as error:
+        if other := instead_of_archive(ranges(0, min(_HEAD, source.size))):
+            error.found = other
+        raise
     start, size, digest = pointer.index_position, pointer.index_size, pointer.root_digest
     if source.whole is not None:
         root = source.read(start + pointer.root_position, pointer.root_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ def place_of(opened: Opened, what: str) -> tuple[Any, ...]:
         opened.__reduce__()
     assert opened.source.address is not None
     path, options = opened.source.address
+    _opened[_key(path, opened.pointer.root_digest.hex())] = opened
     return ARCHIVE, what, path, options, opened.pointer.root_digest.hex()
 
 
@@ -81,7 +83,11 @@ def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Ge
         with contextlib.closing(_same(Opened(open_source(path, {})), root_digest)) as opened:
             yield opened
         return
-    # Of a URL, the whole index was read: it is kept for the next share.
+    # Of a URL, the whole index was read: it is kept for the next share, or is known to whoever began the pass here.
+    here = _opened.get(_key(path, root_digest))
+    if here is not None and not here.is_closed and here.source.address == (path, options):
+        yield here
+        return
     known: tuple[str, Opened] | None = getattr(_here, "known", None)
     if known is None or known[0] != f"{path} {root_digest}":
         known = _here.known = f"{path} {root_digest}", _same(Opened(open_source(path, options)), root_digest)
@@ -89,6 +95,12 @@ def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Ge
 
 
 _here = threading.local()
+# What this thread has open. A forked process and other threads open archives for themselves.
+_opened: weakref.WeakValueDictionary[tuple[int, int, str, str], Opened] = weakref.WeakValueDictionary()
+
+
+def _key(path: str, root_digest: str) -> tuple[int, int, str, str]:
+    return os.getpid(), threading.get_ident(), path, root_digest
 
 
 def _same(opened: Opened, root_digest: str) -> Opened:

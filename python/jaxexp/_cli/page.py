@@ -22,6 +22,7 @@ from jaxexp._artifact.words import shown
 _INDENT = 2
 _GAP = "  "
 _NARROWEST = 12  # column of a table
+_WORD = 40  # that stays in one piece
 _SHORT = 24  # beginning of a cell that tells something
 _WIDEST = 200  # column of a table in a pipe
 _SHOWN = 40  # rows of a table,
@@ -50,6 +51,7 @@ class Column:
         name: its head.
         right: whether it has numbers.
         cut: whether a terminal that is too narrow may have the beginning of a cell instead of several lines.
+        words: whether words of up to 40 characters, such as digests, stay in one piece.
         style: how it looks on a terminal.
         marks: how cells look that begin with one of these texts.
     """
@@ -57,6 +59,7 @@ class Column:
     name: str
     right: bool = False
     cut: bool = False
+    words: bool = False
     style: str | None = None
     marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -166,6 +169,9 @@ class Page:
         for i, column in enumerate(columns):
             if column.right:
                 least[i] = max([least[i], *(_cells(row[i]) for row in rows)])
+            if column.words:
+                words = (_cells(word) for row in rows for word in row[i].split(" "))
+                least[i] = max([least[i], *(width for width in words if width <= _WORD)])
         if sum(least) > room:
             return None
         while sum(widths) > room:
@@ -256,8 +262,11 @@ def _wrapped(text: str, width: int) -> list[str]:
             return [*lines, ahead]
         head = _head(ahead, width)
         space = len(head) if ahead[len(head) : len(head) + 1] == " " else head.rfind(" ")
-        place = space if space > width // 3 else head.rfind("/") + 1
-        head = head[:place] if place > width // 3 else head
+        if space > width // 3 or (space > 0 and _cells(ahead[space + 1 :].partition(" ")[0]) <= min(width, _WORD)):
+            place = space
+        else:
+            place = head.rfind("/") + 1
+        head = head[:place] if place == space or place > width // 3 else head
         lines.append(head.rstrip())
         start += len(head)
         while text[start : start + 1] == " ":

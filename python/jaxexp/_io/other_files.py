@@ -24,6 +24,18 @@ def instead_of_weights(head: bytes) -> str:
     return ""
 
 
+def instead_of_archive(head: bytes) -> str:
+    """What a file is that should be an archive; empty if its first bytes do not say."""
+    start = head.lstrip()[:14].lower()
+    if start.startswith((b"<!doctype html", b"<html")):
+        return "what looks like an HTML page, as servers send it in place of a file: look at it in a browser"
+    if head.startswith(b"version https://git-lfs"):
+        return "a pointer of Git LFS: 'git lfs pull' gets the file"
+    if head[:8].strip() and all(32 <= c < 127 or 9 <= c <= 13 or 128 <= c <= 244 for c in head[:8]):
+        return "what looks like text, as servers send it where they refuse a file: look at it"
+    return instead_of_artifact(head).replace(": this looks", "what looks", 1)
+
+
 def instead_of_artifact(head: bytes) -> str:
     """The same for a file that should be an artifact, behind what it looks like."""
     if head[4:8] == bytes(4) and head[8:9] == b"{":

@@ -128,7 +128,13 @@ def _check_nodes(limits: Limits, exported: ExportedData, where: str) -> None:
         return
     if found := nodes.unregistered((exported.in_tree, exported.out_tree)):
         names = ", ".join(sorted(found)[:10])
-        advice = "Register the classes, or pass Policy(unregistered_nodes=True)"
+        allow = "Policy(unregistered_nodes=True)"
+        advice = f"Register the classes, or pass {allow}"
+        if all(name.startswith("jax.") for name in found):
+            advice = (
+                "These classes are JAX's own, which it does not register: export a function with tuples or dicts in "
+                f"their place, or pass {allow}"
+            )
         raise PolicyError("unregistered_nodes", f"has nodes of unregistered classes: {names}", where, advice)
 
 

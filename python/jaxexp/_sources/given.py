@@ -125,10 +125,18 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     elif is_archive(path):
         yield _archive(path, "")
     elif is_url(path):
-        size, version = listing.described(path)
+        size, version = _of_url(path)
         yield Place(path, 0, path.rpartition("/")[2], size=size, version=version)
     else:
         yield Place(path, 0, os.path.basename(path))
+
+
+def _of_url(url: str) -> tuple[int, str]:
+    """The size and the version of a file. If its storage does not say them, whoever reads the file says why."""
+    try:
+        return listing.described(url)
+    except OSError:
+        return 0, ""
 
 
 def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unusable:

@@ -37,8 +37,8 @@ def verify(parts: Parts, options: dict[str, Any]) -> list[Any]:
         options: "threads", and "policy" or None.
 
     Returns:
-        For a file: its size, whether it has digests, the files of weights beside it with their sizes and times, and its
-        error or None. For a part of an archive, what `verify_members` returns.
+        For a file: its size, whether it has digests, the files of weights beside it with their sizes and times, its
+        error or None, and how many bytes follow its end. For a part of an archive, what `verify_members` returns.
     """
     from jaxexp._archive.verify_share import verify_members
 
@@ -57,6 +57,7 @@ def verify(parts: Parts, options: dict[str, Any]) -> list[Any]:
 
 def _of_file(path: str, size: int, has_digests: bool, has_weights: bool, wrong: Any) -> list[Any]:
     weights: list[Any] = []
+    behind = 0
     try:
         if isinstance(wrong, int):
             raise OSError(wrong, os.strerror(wrong), path)
@@ -66,9 +67,12 @@ def _of_file(path: str, size: int, has_digests: bool, has_weights: bool, wrong: 
         if has_weights:
             beside = (os.path.join(os.path.dirname(path), name) for name, _ in verifying.weights_beside(path))
             weights = [[file, *stamp(file)] for file in beside]
+        if has_digests:
+            with open(path, "rb") as file:
+                behind = verifying.bytes_behind(file.read(verifying.HEAD), size)
     except (DeserializationError, OSError) as error:
-        return [size, has_digests, weights, packed(error)]
-    return [size, has_digests, weights, None]
+        return [size, has_digests, weights, packed(error), 0]
+    return [size, has_digests, weights, None, behind]
 
 
 def _advice(path: str) -> str:
@@ -91,8 +95,10 @@ def _of_remote(url: str) -> list[Any]:
     try:
         checked = verifying.checked(source, source.read)
     except OF_ARTIFACTS as error:
-        return [0, False, [], packed(error)]
-    return [memoryview(checked.buffer).nbytes, checked.has_digests, [], None]
+        return [0, False, [], packed(error), 0]
+    view = memoryview(checked.buffer)
+    behind = verifying.bytes_behind(bytes(view[: verifying.HEAD]), view.nbytes) if checked.has_digests else 0
+    return [view.nbytes, checked.has_digests, [], None, behind]
 
 
 def _allowed(path: str, found: list[Any], policy: Policy) -> list[Any]:
@@ -102,7 +108,7 @@ def _allowed(path: str, found: list[Any], policy: Policy) -> list[Any]:
     try:
         load(path, policy=policy)
     except OF_ARTIFACTS as error:
-        return [*found[:3], packed(error)]
+        return [*found[:3], packed(error), 0]
     return found
 
 

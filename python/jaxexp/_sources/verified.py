@@ -87,6 +87,7 @@ class Verified:
         has_digests: of a file; None if it is not known.
         weights: the files of weights beside a file, with their sizes.
         is_last: whether all of an archive was read.
+        bytes_behind: how many bytes follow the end of a file's artifact.
     """
 
     place: Place
@@ -96,6 +97,7 @@ class Verified:
     has_digests: bool | None = None
     weights: tuple[tuple[str, int], ...] = ()
     is_last: bool = False
+    bytes_behind: int = 0
 
 
 def verified(
@@ -138,20 +140,20 @@ def _decoded(part: Part, result: Any) -> Any:
         from jaxexp._archive.verified import InParts
 
         return InParts.decoded(part, result)
-    size, has_digests, weights, error = result
-    if type(size) is not int or not isinstance(has_digests, bool):
+    size, has_digests, weights, error, behind = result
+    if type(size) is not int or not isinstance(has_digests, bool) or type(behind) is not int:
         raise ValueError
     error = None if error is None else unpacked(error)
     if isinstance(error, DeserializationError) and error.file is None:
         error.file = part.input.name
-    return size, has_digests, [(str(name), int(size), int(changed)) for name, size, changed in weights], error
+    return size, has_digests, [(str(name), int(size), int(changed)) for name, size, changed in weights], error, behind
 
 
 def _is_current(part: Part, found: Any) -> bool:
     """Whether the weights beside a file are as they were. What could not be read is tried again."""
     if part.input.place[0] != FILE:
         return not isinstance(found, Exception)
-    _, _, weights, error = found
+    _, _, weights, error, _ = found
     if isinstance(error, (OSError, ImportError)):
         return False
     try:
@@ -169,10 +171,10 @@ def _seen(finding: Finding) -> Iterator[Verified]:
     elif finding.error is not None:
         yield Verified(place, 1, {place.name: _named(finding.error, place.name)})
     else:
-        size, has_digests, weights, error = finding.found
+        size, has_digests, weights, error, behind = finding.found
         beside = tuple((os.path.join(os.path.dirname(place.name), os.path.basename(n)), s) for n, s, _ in weights)
         errors = {} if error is None else {place.name: error}
-        yield Verified(place, 1, errors, size, has_digests if error is None else None, beside)
+        yield Verified(place, 1, errors, size, has_digests if error is None else None, beside, bytes_behind=behind)
 
 
 def _of_archive(finding: Finding, parts: InParts) -> Iterator[Verified]:

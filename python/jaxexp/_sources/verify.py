@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -78,6 +79,20 @@ def checked(source: Source, read: Any) -> Checked:
         for link in chain(artifact):
             _native.check_bytecode(link.module())
     return Checked(buffer, artifact.trailer() is not None)
+
+
+HEAD = 16  # bytes, with which an artifact with digests says where it ends
+
+
+def bytes_behind(head: bytes, size: int) -> int:
+    """How many bytes of a file follow after an artifact with digests, which is whole. They are not part of it.
+
+    Args:
+        head: the first bytes of the file.
+        size: of the file.
+    """
+    (end,) = struct.unpack_from("<I", head, 12)
+    return max(0, size - int(end))
 
 
 def weights_beside(path: str) -> tuple[tuple[str, int], ...]:

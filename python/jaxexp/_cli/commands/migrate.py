@@ -66,11 +66,13 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool,
     source = artifact(old)
     _check_place(source, new)
     blob = _migrated(source, to, inputs)
-    _unpack_weights(source, new, force)
+    unpacked = _unpack_weights(source, new, force)
     outputs.write(new, blob, force=force)
     page = Page()
     page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
-    if files := _weight_files(blob):
+    if unpacked:
+        page.line(f"weights: written to {listed(unpacked)}, which the new artifact needs beside it")
+    elif files := _weight_files(blob):
         page.line(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
     page.write()
     return 0
@@ -136,16 +138,19 @@ def _check_place(source: Source, new: str) -> None:
             )
 
 
-def _unpack_weights(source: Source, new: str, force: bool) -> None:
-    """The weights of a member of an archive are written beside the new artifact."""
+def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
+    """Writes the weights of a member of an archive beside the new artifact, and returns the paths of these files."""
     with source.named():
         weights = source.stored_weights()
-        if weights is not None:
-            from jaxexp._weights.unpacking import Unpacking
+        if weights is None:
+            return []
+        from jaxexp._weights.unpacking import Unpacking
 
-            unpacking = Unpacking()
-            refuse = (lambda path: None) if force else outputs.refuse_existing
-            unpacking.write(unpacking.plan(os.path.dirname(new), weights, refuse), weights)
+        unpacking = Unpacking()
+        refuse = (lambda path: None) if force else outputs.refuse_existing
+        planned = unpacking.plan(os.path.dirname(new), weights, refuse)
+        unpacking.write(planned, weights)
+        return [path for path, _ in planned]
 
 
 def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:

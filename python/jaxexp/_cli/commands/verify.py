@@ -14,20 +14,22 @@ import click
 
 from jaxexp._artifact.words import counted
 from jaxexp._bulk.work import Unusable
-from jaxexp._cli import complaints, completing, inputs, progress, spreading
+from jaxexp._cli import complaints, completing, inputs, policies, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
-from jaxexp._errors import DeserializationError, FatalArtifactError, WeightsError
+from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
 from jaxexp._sources.given import Place, places
 from jaxexp._sources.verified import Verified, verified
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
+    from jaxexp._read.policy import Policy
 
 _EXAMPLE = """\b
 Example:
   jaxexp verify model.jaxexp fleet.zip
-  jaxexp verify --include '*.bin' models/ && echo all good"""
+  jaxexp verify --include '*.bin' models/ && echo all good
+  jaxexp verify --policy policy.toml uploaded.jaxexp"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +38,17 @@ class Verdict:
 
     Attributes:
         file: its name.
-        state: "whole", "damaged", or "unreadable" if there is no such file or it cannot be opened.
-        bytes: its size, with the files of weights beside it.
+        state: "whole"; "damaged"; "unreadable" if there is no such file or it cannot be opened; or "refused" if it is
+            whole, and the policy does not allow it.
+        bytes: its size, without the weights beside it.
         digests: whether it has digests, by which any damage is found; None if that is not known.
         error: what is wrong with it; None if nothing is.
         archive: the archive that it is a member of, or None.
         unfinished_bytes: how many bytes an interrupted append left after the end of that archive; they do no harm.
+        archive_bytes: the size of that archive, if all of its members were asked for.
         weights: the files of weights beside it, which were read, too.
+        weight_bytes: the size of these files.
+        more_bytes: how many bytes follow its end in the file; they are not part of it.
     """
 
     file: str
@@ -52,7 +58,10 @@ class Verdict:
     error: str | None
     archive: str | None = None
     unfinished_bytes: int = 0
+    archive_bytes: int | None = None
     weights: tuple[str, ...] = ()
+    weight_bytes: int = 0
+    more_bytes: int = 0
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
@@ -60,39 +69,52 @@ class Verdict:
 @inputs.folder_options
 @click.option("-q", "--quiet", is_flag=True, help="Show only the artifacts that are not whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
+@click.option(
+    "--policy",
+    metavar="TOML",
+    type=click.Path(),
+    help="Also refuse what this policy does not allow: a file with fields of Policy, such as custom_calls = ['my_*']. "
+    "This imports JAX.",
+)
 @spreading.options(
     "How many threads work; by default one for each processor. With --dask, the threads of each worker, by default 1."
 )
-def command(paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, spread: Spread) -> int:
+def command(
+    paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, policy: str | None, spread: Spread
+) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
     FILE is an artifact, an archive (index, directory and all members), or a folder. Of a folder, files are skipped that
     are neither by their names nor by their beginnings; the last line says how many. Weights in files beside an artifact
-    are read and compared with their digests, too. JAX is not imported. The exit status is 0 if everything is whole, and
-    1 if something is damaged or cannot be read.
+    are read and compared with their digests, too. JAX is imported only for a policy. The exit status is 0 if everything
+    is whole, and 1 if something is damaged, cannot be read, or is not allowed.
     """
+    allowed = None if policy is None else policies.read(policy)
     found = list(places(paths, folders, "verify"))
     if not found:
         raise inputs.none_in(paths, folders)
-    verdicts = _verified(found, spread)
+    verdicts = _verified(found, spread, allowed)
     folders.used(file for verdict in verdicts for file in verdict.weights)
-    bad = sum(1 for verdict in verdicts if verdict.error is not None)
+    refused = sum(1 for verdict in verdicts if verdict.state == "refused")
+    bad = sum(1 for verdict in verdicts if verdict.error is not None) - refused
     if as_json:
         _print_json(verdicts, folders)
     else:
-        _print(verdicts, folders, quiet)
-    if bad:
-        complaints.complain(f"{bad:,} of {counted(len(verdicts), 'artifact')} {'is' if bad == 1 else 'are'} not whole")
-    return complaints.FAILED if bad else 0
+        _print(verdicts, folders, quiet, "whole" if allowed is None else "whole and allowed")
+    for count, what in ((bad, "whole"), (refused, "allowed")):
+        if count:
+            are = "is" if count == 1 else "are"
+            complaints.complain(f"{count:,} of {counted(len(verdicts), 'artifact')} {are} not {what}")
+    return complaints.FAILED if bad or refused else 0
 
 
-def _verified(found: list[Place | Unusable], spread: Spread) -> list[Verdict]:
+def _verified(found: list[Place | Unusable], spread: Spread, policy: Policy | None) -> list[Verdict]:
     """A verdict for each artifact, in the same order."""
     steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in found)
     verdicts: dict[int, list[Verdict]] = {}
     errors: dict[int, dict[str, Exception]] = {}
     with progress.bar("verifying", steps) as advance, spread.executor(processes=False) as executor:
-        done = verified(found, executor=executor, workers=spread.workers, journal=spread.journal, policy=None)
+        done = verified(found, executor=executor, workers=spread.workers, journal=spread.journal, policy=policy)
         for one in done:
             advance(one.count)
             order = one.place.order
@@ -109,10 +131,16 @@ def _of_file(found: Verified) -> Verdict:
     """The verdict for a file, with the files of weights beside it; or for an archive that cannot be opened."""
     name = found.place.name
     (error,) = found.errors.values() if found.errors else (None,)
-    if error is not None:
-        return _wrong(name, found.size or (os.path.getsize(name) if os.path.isfile(name) else 0), error)
-    size = found.size + sum(size for _, size in found.weights)
-    return Verdict(name, "whole", size, found.has_digests, None, weights=tuple(name for name, _ in found.weights))
+    if error is None:
+        verdict = Verdict(name, "whole", found.size, found.has_digests, None)
+    else:
+        verdict = _wrong(name, found.size or (os.path.getsize(name) if os.path.isfile(name) else 0), error)
+    return dataclasses.replace(
+        verdict,
+        weights=tuple(name for name, _ in found.weights),
+        weight_bytes=sum(size for _, size in found.weights),
+        more_bytes=found.bytes_behind,
+    )
 
 
 def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verdict]:
@@ -120,60 +148,108 @@ def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verd
     if archive.name in errors:
         yield _wrong(archive.name, 0, errors[archive.name])
         return
-    left = archive.unfinished_bytes
+    from jaxexp._archive.archive import parts_of
+
+    opened, names = parts_of(archive)
+    left, all_bytes = opened.unfinished_bytes, opened.source.size if names is None else None
     for name, handle in archive.items():
         shown = f"{archive.name}{inputs.MEMBER}{name}"
         wrong, size = errors.get(shown), handle.size
         verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _wrong(shown, size, wrong)
-        yield dataclasses.replace(verdict, archive=archive.name, unfinished_bytes=left)
+        yield dataclasses.replace(verdict, archive=archive.name, unfinished_bytes=left, archive_bytes=all_bytes)
 
 
 def _wrong(name: str, size: int, error: Exception) -> Verdict:
     if isinstance(error, FatalArtifactError):
-        return Verdict(name, "unreadable", size, None, f"expected {error.expected}, found {error.found}")
-    if isinstance(error, WeightsError):
-        return Verdict(name, "damaged", size, None, str(error))
+        return Verdict(name, "unreadable", size, None, _said(error))
+    if isinstance(error, WeightsError):  # which may be in another file
+        said = f"{_WEIGHTS}{error.path[:300]}: {_said(error)}" if error.file == name and error.path else str(error)
+        return Verdict(name, "damaged", size, None, said)
     if isinstance(error, DeserializationError):
-        return _damaged(name, size, error)
+        where = f"at {error.path}: " if error.path else ""
+        return Verdict(name, "damaged", size, None, f"{where}{_said(error)}")
+    if isinstance(error, PolicyError):
+        return Verdict(name, "refused", size, None, f"{error.where} {error.found}. {error.advice}")
     return Verdict(name, "unreadable", 0, None, complaints.said(error))
 
 
-def _damaged(name: str, size: int, error: DeserializationError) -> Verdict:
-    where = f"at {error.path}: " if error.path else ""
-    return Verdict(name, "damaged", size, None, f"{where}expected {error.expected}, found {error.found}")
+def _said(error: DeserializationError) -> str:
+    return f"expected {error.expected}, found {error.found}"
 
 
-def _print(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool) -> None:
+def _print(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool, whole: str) -> None:
     page = Page()
-    rows = [row for row in _rows(verdicts) if not quiet or row[2] in ("damaged", "unreadable")]
+    rows = [row for row in _rows(verdicts) if not quiet or row[2].startswith(tuple(_BAD))]
     if rows:
-        state = Column("state", marks={"whole": "good", "damaged": "bad", "unreadable": "bad"})
-        page.table([Column("artifact", style="name"), Column("bytes", right=True), state, Column("note")], rows)
+        state = Column("state", marks={"whole": "good", **_BAD})
+        note = Column("note", words=True)
+        page.table([Column("artifact", style="name"), Column("bytes", right=True), state, note], rows)
     if not quiet:
         page.blank()
-        total = sum(verdict.bytes for verdict in verdicts)
         good = sum(1 for verdict in verdicts if verdict.error is None)
-        page.line(f"{good:,} of {counted(len(verdicts), 'artifact')} whole, {total:,} bytes{folders.said()}", "heading")
+        size, weights = _total(verdicts)
+        more = f", and {weights:,} bytes of weights" if weights else ""
+        artifacts = counted(len(verdicts), "artifact")
+        page.line(f"{good:,} of {artifacts} {whole}, {size:,} bytes{more}{folders.said()}", "heading")
     page.write()
 
 
+_BAD = {"damaged": "bad", "unreadable": "bad", "refused": "bad"}
+
+
+def _total(verdicts: list[Verdict]) -> tuple[int, int]:
+    """The sizes of all artifacts and archives, and of the files of weights beside them."""
+    archives = {v.archive: v.archive_bytes for v in verdicts if v.archive_bytes is not None}
+    weights = {v.weights: v.weight_bytes for v in verdicts}
+    return sum(v.bytes for v in verdicts if v.archive not in archives) + sum(archives.values()), sum(weights.values())
+
+
 def _rows(verdicts: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
-    """A row for each artifact, and a single one for those in an archive that are whole."""
+    """A row for each artifact. Of an archive, one for members that are whole, and one for those that use weights that
+    are damaged."""
     for archive, group in itertools.groupby(verdicts, key=lambda verdict: verdict.archive):
         found = list(group)
         if archive is not None:
-            whole = [verdict for verdict in found if verdict.error is None]
-            found = [verdict for verdict in found if verdict.error is not None]
-            size = sum(verdict.bytes for verdict in whole)
-            if whole:
-                left = whole[0].unfinished_bytes
-                note = f"{left:,} bytes after its end are from an append that was not finished" if left else ""
-                yield archive, f"{size:,}", f"whole: {counted(len(whole), 'member')}", note
+            yield from _rows_of_archive(archive, found)
+            continue
         for verdict in found:
-            yield verdict.file, f"{verdict.bytes:,}", _state(verdict), verdict.error or ""
+            yield _row(verdict)
+
+
+def _rows_of_archive(archive: str, found: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
+    if whole := [verdict for verdict in found if verdict.error is None]:
+        size = whole[0].archive_bytes
+        size = sum(verdict.bytes for verdict in whole) if size is None else size
+        left = whole[0].unfinished_bytes
+        note = f"{left:,} bytes after its end are from an append that was not finished" if left else ""
+        yield archive, f"{size:,}", f"whole: {counted(len(whole), 'member')}", note
+    users = collections.Counter(v.error for v in found if v.error is not None and v.error.startswith(_WEIGHTS))
+    said = set[str]()
+    for verdict in found:
+        if verdict.error is None:
+            continue
+        if (count := users[verdict.error]) <= 1:
+            yield _row(verdict)
+        elif verdict.error not in said:
+            said.add(verdict.error)
+            weights, _, why = verdict.error.partition(": ")
+            yield archive, "", f"damaged: {count:,} members", f"{weights}, used by {count:,} members: {why}"
+
+
+_WEIGHTS = "weights "
+
+
+def _row(verdict: Verdict) -> tuple[str, str, str, str]:
+    notes = [] if verdict.error is None else [verdict.error]
+    if verdict.weights:
+        names = ", ".join(map(os.path.basename, verdict.weights))
+        notes.append(f"{verdict.weight_bytes:,} bytes of weights in {names}")
+    return verdict.file, f"{verdict.bytes:,}", _state(verdict), "; ".join(notes)
 
 
 def _state(verdict: Verdict) -> str:
+    if verdict.more_bytes:
+        return f"whole, and {counted(verdict.more_bytes, 'byte')} more"
     return "whole, without digests" if verdict.digests is False else verdict.state
 
 
@@ -181,8 +257,8 @@ def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
     states = collections.Counter(verdict.state for verdict in verdicts)
     summary = {
         "artifacts": len(verdicts),
-        **{state: states[state] for state in ("whole", "damaged", "unreadable")},
-        "bytes": sum(verdict.bytes for verdict in verdicts),
+        **{state: states[state] for state in ("whole", "damaged", "unreadable", "refused")},
+        "bytes": _total(verdicts)[0],
         "skipped": folders.skipped,
     }
     click.echo(json.dumps({**summary, "files": [dataclasses.asdict(verdict) for verdict in verdicts]}, indent=2))

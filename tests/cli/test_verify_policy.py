@@ -1,0 +1,87 @@
+"""`jaxexp verify --policy`: what a policy in a file refuses, and files that have none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import jaxexp
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return tmp_path / "policy.toml"
+
+
+def test_what_is_not_allowed_is_said_of_each_artifact(folder, policy, run, good) -> None:
+    policy.write_text("stable_custom_calls = false\nmax_devices = 1\n")
+    names = ("scores", "sharded", "hostile")
+    paths = [folder / f"{name}.jaxexp" for name in names]
+    status, out, err = run("verify", "--policy", policy, *paths)
+    assert status == 1
+    assert err == "jaxexp: 2 of 3 artifacts are not allowed\n"
+    assert "1 of 3 artifacts whole and allowed" in out
+    rows = {Path(line.split()[0]).stem: line for line in out.splitlines() if str(folder) in line}
+    assert "refused" in rows["scores"]
+    assert "custom call 'lapack_spotrf_ffi'" in rows["scores"]
+    assert "has 8 devices" in rows["sharded"]
+    assert "refused" not in rows["hostile"]
+    _, out, _ = run("verify", "--quiet", "--policy", policy, *paths)
+    assert "hostile" not in out
+    assert "sharded" in out
+    _, out, _ = run("verify", "--json", "--policy", policy, *paths)
+    facts = json.loads(out)
+    assert (facts["whole"], facts["refused"]) == (1, 2)
+    assert [file["state"] for file in facts["files"]] == ["refused", "refused", "whole"]
+    policy.write_text("custom_calls = ['lapack_*']\nstable_custom_calls = false\n")
+    assert "3 of 3 artifacts whole and allowed" in good("verify", "--policy", policy, *paths)
+
+
+def test_members_and_damage(fleet, damaged, policy, run) -> None:
+    policy.write_text("max_devices = 1\n")
+    status, out, err = run("verify", "--policy", policy, fleet, damaged / "cut")
+    assert status == 1
+    assert err.splitlines() == ["jaxexp: 1 of 5 artifacts is not whole", "jaxexp: 1 of 5 artifacts is not allowed"]
+    (row,) = (line for line in out.splitlines() if "refused" in line)
+    assert f"{fleet}::inner/b16" in row
+
+
+def test_every_field_can_be_in_a_file(folder, policy, good) -> None:
+    lines = []
+    for name, field in jaxexp.Policy.__dataclass_fields__.items():
+        value = "['*']" if "Collection" in field.type else "true" if "bool" in field.type else "1000000000"
+        lines.append(f"{name} = {value}" if name != "platforms" else "platforms = ['cpu', 'cuda']")
+    policy.write_text("\n".join(lines))
+    assert "1 of 1 artifact whole and allowed" in good("verify", "--policy", policy, folder / "hostile.jaxexp")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("platform = ['cpu']", "Policy has no field 'platform': did you mean platforms?"),
+        ("platforms = ['cpus']", "there is no platform 'cpus'; did you mean 'cpu'?"),
+        ("max_devices = 'one'", "Policy(max_devices='one'): expected an int"),
+        ("[policy]\nmax_devices = 1", "Policy has no field 'policy'"),
+        ("max_devices = ", "is no TOML file"),
+        ("a = " + "[" * 100_000, "is no TOML file"),
+    ],
+    ids=["field", "platform", "type", "table", "syntax", "nesting"],
+)
+def test_files_that_are_no_policy(folder, policy, run, text, said) -> None:
+    policy.write_text(text)
+    status, out, err = run("verify", "--policy", policy, folder / "hostile.jaxexp")
+    assert (status, out) == (2, "")
+    assert said in err
+    assert repr(str(policy)) in err
+    assert err.count("\n") == 1
+
+
+def test_files_that_cannot_be_read(folder, policy, tmp_path, run) -> None:
+    for path, said in ((policy, "No such file"), (tmp_path, "directory")):
+        status, out, err = run("verify", "--policy", path, folder / "hostile.jaxexp")
+        assert (status, out) == (2, "")
+        assert said in err
+    policy.write_bytes(b"\xff\xfe")
+    assert "is no TOML file" in run("verify", "--policy", policy, folder / "hostile.jaxexp")[2]
