@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _NUMPY, _ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
+_OF_OTHERS = "other libraries keep weights or objects in such files, without a program for JAX"
 
 
 def instead_of_weights(head: bytes) -> str:
@@ -17,7 +18,7 @@ def instead_of_weights(head: bytes) -> str:
             ", which looks like a ZIP file: an archive of jaxexp, or what numpy.savez or torch.save write. Read it "
             "with what wrote it, and pass the arrays by their names"
         )
-    if head[:2] in _PICKLE or head.startswith(_HDF5):
+    if _is_pickle_or_hdf5(head):
         return ", which looks like a pickle or HDF5. Read it with what wrote it, and pass the arrays by their names"
     if head[4:8] == b"jaxe":
         return ", which looks like an artifact. Pass its file of weights, or the weights of what load returns"
@@ -33,20 +34,32 @@ def instead_of_archive(head: bytes) -> str:
         return "a pointer of Git LFS: 'git lfs pull' gets the file"
     if head[:8].strip() and all(32 <= c < 127 or 9 <= c <= 13 or 128 <= c <= 244 for c in head[:8]):
         return "what looks like text, as servers send it where they refuse a file: look at it"
-    return instead_of_artifact(head).replace(": this looks", "what looks", 1)
+    if known := _arrays(head):
+        return f"what looks like {known}"
+    if _is_pickle_or_hdf5(head):
+        return f"what looks like a pickle or HDF5: {_OF_OTHERS}"
+    return ""  # what is said of a ZIP file depends on what it lacks
 
 
 def instead_of_artifact(head: bytes) -> str:
-    """The same for a file that should be an artifact, behind what it looks like."""
-    if head[4:8] == bytes(4) and head[8:9] == b"{":
-        return ": this looks like a safetensors file, which has only weights. Load the artifact that it is beside"
-    if head.startswith(_NUMPY):
-        return ": this looks like NumPy's file of arrays, as equinox.tree_serialise_leaves writes it, without a program"
+    """The same for a file that should be an artifact, behind what was found."""
+    if known := _arrays(head):
+        return f": this looks like {known}"
     if head[:4] in _ZIP:
         return (
             ": jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write is a ZIP file, "
             "too, and has no program"
         )
-    if head[:2] in _PICKLE or head.startswith(_HDF5):
-        return ": other libraries keep weights or objects in such files, without a program for JAX"
+    return f": {_OF_OTHERS}" if _is_pickle_or_hdf5(head) else ""
+
+
+def _arrays(head: bytes) -> str:
+    if head[4:8] == bytes(4) and head[8:9] == b"{":
+        return "a safetensors file, which has only weights. Load the artifact that it is beside"
+    if head.startswith(_NUMPY):
+        return "NumPy's file of arrays, as equinox.tree_serialise_leaves writes it, without a program"
     return ""
+
+
+def _is_pickle_or_hdf5(head: bytes) -> bool:
+    return head[:2] in _PICKLE or head.startswith(_HDF5)
