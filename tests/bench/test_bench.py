@@ -274,7 +274,8 @@ def test_growth_of_resident_memory():
 
 IN_PROCESSES = {
     "load, new memory", "import", "import names", "open archive", "cold signature", "load all", "load all, first",
-    "verify", "memory of handles", "memory of all",
+    "verify", "memory of handles", "memory of all", "cold start", "cold first call", "anonymous memory of that",
+    "load weights, first call",
 }  # fmt: skip
 in_processes = pytest.mark.slow(reason="starts up to five processes")
 

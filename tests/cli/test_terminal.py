@@ -125,8 +125,11 @@ def named_as_people_do(folder, tmp_path_factory):
     return place
 
 
+OTHER_WIDTHS = pytest.mark.slow(reason="six commands in a terminal for each")
+
+
 @needs_pty
-@pytest.mark.parametrize("columns", [60, 80, 100, 140, 200])
+@pytest.mark.parametrize("columns", [60, *(pytest.param(n, marks=OTHER_WIDTHS) for n in (80, 100, 140, 200))])
 def test_tables_fit_the_terminal(named_as_people_do, subprocess_env, columns: int) -> None:
     env, place = subprocess_env(NO_COLOR="1"), named_as_people_do
     fleet, files = place / "fleet.zip", sorted(place.rglob("*.jaxexp"))

@@ -73,6 +73,7 @@ def without(folder: Path) -> None:
     assert found.adapt_state.step_size > 0
 
 
+@pytest.mark.slow(reason="compiles a sampler and an inference in three processes")
 @pytest.mark.processes(reason="one writes, one goes on with numpyro, one without it")
 def test_training_goes_on(tmp_path: Path, subprocess_env: Any) -> None:
     pytest.importorskip("numpyro", reason="comes with the extra 'test', where its releases fit this JAX")

@@ -31,7 +31,10 @@ def tool(name: str, package: str) -> str | None:
 
 
 CMAKE = tool("cmake", "cmake")
-pytestmark = pytest.mark.once(reason="a program in C++, built from its sources")
+pytestmark = [
+    pytest.mark.once(reason="a program in C++, built from its sources"),
+    pytest.mark.slow(reason="builds the library and the program"),
+]
 
 if not (ROOT / "cpp" / "wire" / "CMakeLists.txt").exists():
     pytest.skip("this is no checkout, so there are no C++ sources", allow_module_level=True)
