@@ -181,7 +181,7 @@ def test_modules_are_not_copied_and_kept_while_in_use() -> None:
     for pages, module in zip(mapped, modules, strict=True):
         pages[:] = module
     views = [memoryview(pages).toreadonly() for pages in mapped]
-    part = _native.Artifact(image, views)
+    part = _native.Artifact(image, views, in_place=True)
     module = part.module()
     assert np.shares_memory(np.frombuffer(module, np.uint8), np.frombuffer(mapped[0], np.uint8))
     with pytest.raises(BufferError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     other.write_bytes(content)
     with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
         ExecutablesFile(other)
-    with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
-        GrowingFile(other).append(CONDITIONS, CALL, b"")
+    if content:
+        with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
+            GrowingFile(other).append(CONDITIONS, CALL, b"")
     assert other.read_bytes() == content
 
 
@@ -107,6 +109,22 @@ def test_a_growing_file_has_what_everybody_adds(tmp_path: Path) -> None:
     mine.append(CONDITIONS, CALL, b"again")
     assert mine.size_of(CONDITIONS) == 5
     assert len(ExecutablesFile(path).records) == 1
+
+
+def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
+    """As `tempfile` makes one to take its name."""
+    with tempfile.NamedTemporaryFile(dir=tmp_path, delete=False) as made:
+        path = Path(made.name)
+    mode = path.stat().st_mode
+    growing = GrowingFile(path)
+    assert growing.size_of(CONDITIONS) is None
+    growing.append(CONDITIONS, {}, b"code")
+    assert growing.size_of(CONDITIONS) == 4
+    assert [r.size for r in ExecutablesFile(path).records] == [4]
+    assert path.stat().st_mode == mode
+    path.write_bytes(b"")  # once more, under a file that was known
+    growing.append(CONDITIONS, {}, b"other")
+    assert [r.size for r in ExecutablesFile(path).records] == [5]
 
 
 def test_a_growing_file_reads_each_record_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,9 @@ void use(const Runtime& runtime, const Function& add, const Function& divided, f
   static_cast<void>(divided(twice[0]));
 }
 
-void use_weights(const Runtime& runtime, const Function& weighted, const std::string& artifact, float number) {
+/// `add` donates its argument.
+void use_weights(const Runtime& runtime, const Function& add, const Function& weighted, const std::string& artifact,
+                 float number) {
   const Array x({3}, Floats(3, number));
   const Floats expected{number, 2 * number, 3 * number};
   tests::require(weighted(x)[0].to<float>() == expected, "weights are there");
@@ -66,9 +68,14 @@ void use_weights(const Runtime& runtime, const Function& weighted, const std::st
   const Array w = weighted.weights().at("w");
   tests::require(w.to<float>() == Floats({1, 2, 3}), "weights have names");
   tests::require(weighted.unbound()(w, x)[0].to<float>() == expected, "weights are arguments");
+  tests::require(add(w)[0].to<float>() == Floats({2, 3, 4}), "other functions take weights");
+  tests::require(w.to<float>() == Floats({1, 2, 3}), "which stay what they are, whatever is donated");
+  tests::require(weighted(x)[0].to<float>() == expected, "and so does the function that they are of");
   const std::string file = artifact.substr(0, artifact.rfind('.')) + ".safetensors";
   tests::require(weighted.with_weights(file)(x)[0].to<float>() == expected, "weights are in a file");
   tests::require(runtime.load(artifact)(x)[0].to<float>() == expected, "files are opened again");
+  const Function other_vjp = weighted.vjp()->with_weights(file);
+  tests::require(other_vjp(x, Array({3}, Floats(3, 1)))[1].to<float>() == Floats({1, 2, 3}), "VJPs get weights");
   for (const std::string& wrong : {artifact, std::string("/"), std::string("nothing.safetensors")}) {
     bool failed = false;
     try {
@@ -113,7 +120,7 @@ int main(int argc, char** argv) {
       for (int round = 0; round < 25; ++round) {
         const auto number = static_cast<float>(t + round);
         use(runtime, round % 2 ? add : first, divided, number);
-        use_weights(runtime, weighted, files.weighted, number);
+        use_weights(runtime, round % 2 ? add : first, weighted, files.weighted, number);
         if (round % 8 == t) load(runtime, files, number);
       }
     });

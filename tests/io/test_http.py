@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxexp import Archive, load
+from jaxexp import Archive, DeserializationError, load
 from kit.archive_files import make
 from kit.archives import blob
 from kit.served import serving
@@ -49,6 +49,25 @@ def test_a_server_that_does_not_know_head(status: int, data: bytes) -> None:
         server.refusals = {"HEAD": status}
         assert list(Archive.open(server.url)) == ["a"]
         assert server.requests[0] == ("GET", 1), "the size comes with a byte"
+
+
+@pytest.mark.parametrize("length", ["0", ""])
+def test_a_server_whose_head_says_no_size(length: str, data: bytes) -> None:
+    """As of frameworks that answer HEAD with the headers of an empty body."""
+    with serving(data) as server:
+        server.head_length = length
+        assert list(Archive.open(server.url)) == ["a"]
+        assert server.requests[:2] == [("HEAD", 0), ("GET", 1)], "the size comes with a byte"
+
+
+@pytest.mark.parametrize("length", [None, ""])
+def test_an_empty_file(length: str | None) -> None:
+    with serving(b"") as server:
+        server.head_length = length
+        for read in (load, Archive.open):
+            with pytest.raises(DeserializationError, match=r"found 0 bytes|an archive") as error:
+                read(server.url)
+            assert error.value.file == server.url
 
 
 def test_there_is_no_server(data: bytes) -> None:

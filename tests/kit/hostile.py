@@ -272,6 +272,24 @@ def dimensions_of_one_variable(size: int) -> bytes:
 
 
 @family
+def avals_of_one_long_dimension(size: int) -> bytes:
+    text = "v" * min(size // 2, 16_000)
+    avals = [aval(text, str(i)) for i in range((size - len(text)) // 60)]
+    return of_values(avals, list(range(len(avals))))
+
+
+@family
+def shapes_of_one_long_dimension(size: int) -> bytes:
+    """Avals share a shape, whose dimensions are one text."""
+    shape = ["v" * min(size // 2, 16_000)] * min(size // 8, 4_000)
+    kinds = [(dtype, space) for dtype in range(2, 22) for space in (1, 2, 3)]
+    avals = [
+        table("AbstractValue", kind=0, shape=shape, dtype=dtype, memory_space=space) for dtype, space in kinds
+    ]  # fmt: skip
+    return of_values(avals, list(range(len(avals))))
+
+
+@family
 def dimensions_of_nested_maxima(size: int) -> bytes:
     text = "a"
     for i in range(60):

@@ -38,8 +38,13 @@ class _Served(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(whole)}")
             self.send_header("Content-Length", str(len(body)))
         else:
+            if asked and not whole:
+                self.send_error(416)
+                return
             self.send_response(200)
-            self.send_header("Content-Length", str(len(whole)))
+            length = server.head_length if self.command == "HEAD" else None
+            if length != "":
+                self.send_header("Content-Length", length or str(len(whole)))
         self.send_header("Accept-Ranges", "bytes")
         for name, value in server.headers.items():
             self.send_header(name, value)
@@ -52,9 +57,11 @@ class _Served(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(data: bytes) -> Iterator[Any]:
-    """A server with `data` at `url`. `refusals` has the status of the error that a method gets."""
+    """A server with `data` at `url`. `refusals` has the status of the error that a method gets, `head_length` what HEAD
+    says in place of the size, where the empty text is nothing."""
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
     server.data, server.headers, server.refusals, server.requests = data, {}, {}, []
+    server.head_length = None
     server.url = f"http://127.0.0.1:{server.server_port}/fleet.zip"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

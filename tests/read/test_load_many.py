@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import os
@@ -16,6 +17,10 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp import _native
+from jaxexp._archive.opened import Opened
+from jaxexp._io import sources
+from jaxexp._read import decode
 from jaxexp._read.many import Manner, load_slices
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, arr
@@ -63,6 +68,23 @@ def test_kinds_in_any_mixture_and_order(tmp_path: Path, blobs: list[bytes]) -> N
         del found, one
     backwards = jaxexp.load_many(reversed(paths), workers=3)
     assert [e.fun_name for e in backwards] == [jaxexp.deserialize(b).fun_name for b in reversed(chosen)]
+
+
+def test_somebody_has_to_work(tmp_path: Path) -> None:
+    """Below Python's own check."""
+    with jaxexp.Archive.create(tmp_path / "a.zip") as writer:
+        writer.add("f", jaxexp.export(jax.jit(jnp.sin))(arr(2)))
+    with contextlib.closing(sources.open_source(str(tmp_path / "a.zip"), {})) as source:
+        verification = _native.ArchiveVerification(Opened(source).index)
+        for none_work in (
+            lambda: decode.reader_of_many(0, True),
+            lambda: _native.verify_files([str(tmp_path / "a.zip")], 0),
+            lambda: verification.step([0], [(b"", [])], 0),
+            lambda: verification.step_of_file(source.whole, [0], 0, 0),
+        ):
+            with pytest.raises(ValueError, match="workers has to be at least 1"):
+                none_work()
+        assert verification.step_of_file(source.whole, [0], 0, 1) == (1, [])
 
 
 def test_nothing() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from kit import native
@@ -39,3 +42,14 @@ def library(installed: Path) -> Library:
 @pytest.fixture(scope="module")
 def runtime(library: Library, plugin: Path) -> Handle:
     return library.runtime(plugin, cpu_device_count=4)
+
+
+@pytest.fixture
+def call(library: Library) -> Callable[..., list[np.ndarray]]:
+    """Calls a function with NumPy's arrays."""
+
+    def call(function: Handle, *arguments: Any) -> list[np.ndarray]:
+        given = [library.array(np.asarray(argument)) for argument in arguments]
+        return [library.read(result) for result in library.call(function, *given)]
+
+    return call

@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
+from jaxexp._compiled.file import ExecutablesFile
 from kit import runtime
 from kit.run_c import Handle, Library, Options, RunError, pointer
 
@@ -72,6 +73,15 @@ def test_what_is_there_is_not_added_again(artifact: Path, exe: Path) -> None:
     written = exe.read_bytes()
     save(artifact, exe)
     assert exe.read_bytes() == written
+
+
+def test_an_empty_file_is_as_good_as_none(artifact: Path, exe: Path, tmp_path: Path) -> None:
+    save(artifact, exe)
+    (tmp_path / "empty.exe").touch(0o600)
+    save(artifact, tmp_path / "empty.exe")
+    assert len(ExecutablesFile(tmp_path / "empty.exe").records) == 1
+    assert (tmp_path / "empty.exe").stat().st_mode & 0o777 == 0o600
+    assert call(artifact, "--executables", tmp_path / "empty.exe")[1] == ""
 
 
 def test_damaged_code_is_passed_over(artifact: Path, exe: Path) -> None:

@@ -49,15 +49,6 @@ def model(tmp_path: Path) -> Path:
 Call = Callable[..., list[np.ndarray]]
 
 
-@pytest.fixture
-def call(library: Library) -> Call:
-    def call(function: Handle, *arguments: Any) -> list[np.ndarray]:
-        given = [library.array(np.asarray(argument)) for argument in arguments]
-        return [library.read(result) for result in library.call(function, *given)]
-
-    return call
-
-
 def from_command(artifact: Path, *more: object) -> subprocess.CompletedProcess[str]:
     np.save(artifact.parent / "x.npy", X)
     return built.run(artifact, artifact.parent / "x.npy", "--out", artifact.parent / "y.npz", *more)

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "bindings/base/workers.h"
 #include "wire/archive/ranges.h"
 #include "wire/base/crew.h"
 #include "wire/base/digest.h"
@@ -115,6 +116,7 @@ nb::tuple Verification::extent(std::uint32_t number) const {
 }
 
 nb::list Verification::step(const nb::list& numbers, const nb::list& parts, std::size_t workers) {
+  check_workers(workers);
   std::vector<std::unique_ptr<const Buffer>> buffers;  // as long as they are read
   const auto bytes_of = [&](nb::handle part) {
     return buffers.emplace_back(std::make_unique<const Buffer>(part))->bytes();
@@ -150,6 +152,7 @@ nb::list Verification::step(const nb::list& numbers, const nb::list& parts, std:
 
 nb::tuple Verification::step_of_file(const wire::FileBytes& file, const nb::list& numbers, std::size_t first,
                                      std::size_t workers) {
+  check_workers(workers);
   std::vector<Module> modules;
   std::vector<Part> members = parts_of(numbers, first, modules);
   {

@@ -14,7 +14,7 @@
 namespace jaxexp::bindings {
 
 nb::object cut(nb::handle artifact) {
-  const auto buffer = stable(artifact);
+  const auto buffer = stable(artifact, Buffer::alignment, /*in_parts=*/false, /*is_kept=*/true);
   const auto image = over(buffer->bytes().size(), [&] { return wire::cut(buffer->bytes()); });
   return nb::bytes(image.data(), image.size());
 }

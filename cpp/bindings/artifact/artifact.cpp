@@ -34,12 +34,14 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, LibraryNodes& library
 
 }  // namespace
 
-Artifact::Source::Source(nb::handle owner, nb::handle module_owners)
-    : buffer(stable(owner, Buffer::alignment, /*in_parts=*/true)), file(file_of(owner)), bytes(buffer->bytes()) {
+Artifact::Source::Source(nb::handle owner, nb::handle module_owners, bool in_place)
+    : buffer(stable(owner, Buffer::alignment, /*in_parts=*/true, in_place)),
+      file(file_of(owner)),
+      bytes(buffer->bytes()) {
   std::vector<wire::Opened::Bytes> spans;
   if (module_owners.is_valid())
     for (nb::handle module : module_owners) {
-      modules.push_back(stable(module));
+      modules.push_back(stable(module, Buffer::alignment, /*in_parts=*/false, in_place));
       spans.push_back(modules.back()->bytes());
     }
   over(bytes.size(),
@@ -52,7 +54,8 @@ Artifact::Artifact(std::shared_ptr<const Source> source)
   keep_room(objects * Source::alive_);
 }
 
-Artifact::Artifact(nb::handle buffer, nb::handle modules) : Artifact(std::make_shared<const Source>(buffer, modules)) {}
+Artifact::Artifact(nb::handle buffer, nb::handle modules, bool in_place)
+    : Artifact(std::make_shared<const Source>(buffer, modules, in_place)) {}
 
 nb::dict Artifact::decode() const {
   nb::dict fields;
@@ -88,7 +91,7 @@ const Artifact::Decoded& Artifact::decode_once() const {
 void Artifact::prepare(const std::optional<Later>& asked) const {
   if (is_decoded()) return;
   const auto can_wait = [&] {
-    if (!source_->buffer->is_constant()) return false;
+    if (!source_->buffer->is_constant()) return false;  // a caller keeps it, and may not keep it for ever
     const Later later = asked ? *asked : this->later();
     const std::shared_ptr<const JaxRefs> refs = jax_refs();
     if (!later.may_wait || !refs->tree_state_known || (later.is_symbolic && !Symbolic::of(*refs).is_known()))

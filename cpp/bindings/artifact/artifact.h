@@ -21,8 +21,9 @@ namespace jaxexp::bindings {
 
 class Artifact {
  public:
-  /// Verifies all of it, VJPs included. Where there are modules (buffers), the buffer is an image without them.
-  explicit Artifact(nb::handle buffer, nb::handle modules = nb::handle());
+  /// Verifies all of it, VJPs included. Where there are modules (buffers), the buffer is an image without them. Buffers
+  /// that somebody may change are copied, unless `in_place` says that the caller sees to it that nobody does.
+  explicit Artifact(nb::handle buffer, nb::handle modules = nb::handle(), bool in_place = false);
 
   /// The fields of the Exported, the same objects each time: those that the first call makes.
   nb::dict decode() const;
@@ -70,10 +71,10 @@ class Artifact {
   /// What a function shares with its VJPs.
   struct Source {
     Source() = default;
-    Source(nb::handle owner, nb::handle modules);
+    Source(nb::handle owner, nb::handle modules, bool in_place);
     const Buffer& module_buffer(std::size_t order) const { return modules.empty() ? *buffer : *modules[order]; }
 
-    std::shared_ptr<const Buffer> buffer;                // read-only, so what was verified stays true
+    std::shared_ptr<const Buffer> buffer;                // constant, so what was verified stays true
     const wire::FileBytes* file = nullptr;               // that the bytes are of, where it is read in parts
     std::span<const std::uint8_t> bytes;                 // of the buffer; what is behind the artifact included
     std::vector<std::shared_ptr<const Buffer>> modules;  // of an image

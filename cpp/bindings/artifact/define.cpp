@@ -59,10 +59,15 @@ void define_encoding(nb::module_& m) {
 
 void define_class(nb::module_& m) {
   nb::class_<Artifact>(m, "Artifact", "A serialized Exported in a buffer that is verified, and kept while this lives.")
-      .def(nb::init<nb::handle, nb::handle>(), "buffer"_a.none(), "modules"_a = nb::tuple(),
-           nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
-                   "modules: collections.abc.Sequence[typing_extensions.Buffer] = ()) -> None"),
-           "Where there are modules, the buffer is what `cut` left of an artifact: one for each function.")
+      .def(
+          nb::init<nb::handle, nb::handle, bool>(), "buffer"_a.none(), "modules"_a = nb::tuple(), nb::kw_only(),
+          "in_place"_a = false,
+          nb::sig("def __init__(self, buffer: typing_extensions.Buffer, "
+                  "modules: collections.abc.Sequence[typing_extensions.Buffer] = (), *, in_place: bool = False) "
+                  "-> None"),
+          "Where there are modules, the buffer is what `cut` left of an artifact: one for each function. A buffer that "
+          "somebody may change is copied. `in_place` uses read-only ones where they are: then the caller sees to it "
+          "that nobody changes them.")
       .def(
           "decode", &Artifact::decode, nb::sig("def decode(self) -> dict[str, object]"),
           "The fields of the Exported, except its module. The first call makes them; they are the same objects each time.")

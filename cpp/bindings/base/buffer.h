@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -76,15 +77,22 @@ class Buffer {
   Py_buffer info_;
 };
 
-/// The buffer itself where it can be read in place; a copy of it where its owner could change the bytes later (a
-/// scratch buffer that is used again would turn a loaded function into another one), or where they are not aligned as
-/// FlatBuffers are written.
+/// A copy, made while other threads run.
+inline std::shared_ptr<const Buffer> copied(std::span<const std::uint8_t> bytes) {
+  const nb::object copy = owned(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes.size())));
+  over(bytes.size(), [&] { std::ranges::copy(bytes, PyBytes_AS_STRING(copy.ptr())); });
+  return std::make_shared<const Buffer>(copy);
+}
+
+/// The buffer itself where it can be read in place. A copy of it where somebody could change the bytes later: what was
+/// verified would not be what is used (a scratch buffer that is used again, a view of one, a mapped file that is
+/// written to). Also where they are not aligned as FlatBuffers are written. `is_kept` says that the caller keeps a
+/// read-only buffer what it is while it is in use.
 inline std::shared_ptr<const Buffer> stable(nb::handle owner, std::size_t alignment = Buffer::alignment,
-                                            bool in_parts = false) {
+                                            bool in_parts = false, bool is_kept = false) {
   auto buffer = std::make_shared<const Buffer>(owner, in_parts);
-  const auto bytes = buffer->bytes();
-  if (!buffer->writable() && Buffer::is_aligned(bytes, alignment)) return buffer;
-  return std::make_shared<const Buffer>(nb::bytes(bytes.data(), bytes.size()));
+  const bool stays = buffer->is_constant() || (is_kept && !buffer->writable());
+  return stays && Buffer::is_aligned(buffer->bytes(), alignment) ? buffer : copied(buffer->bytes());
 }
 
 }  // namespace jaxexp::bindings

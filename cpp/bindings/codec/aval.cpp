@@ -104,16 +104,22 @@ schema::DType Encoder::dtype(nb::handle dtype) {
 }
 
 /// Everything that determines an aval, as bytes; empty where its dtype is not one of the format's. `is_constant` says
-/// whether its dimensions are; otherwise it is determined only within one scope.
-std::string_view Decoder::aval_key(const schema::AbstractValue& aval, bool& is_constant) {
+/// whether its dimensions are. Others are in the key by their objects, of which there is one for each text: many avals
+/// may share a long text.
+std::string_view Decoder::aval_key(const schema::AbstractValue& aval, bool& is_constant, const wire::Path& where) {
   is_constant = true;
   const int kind = static_cast<int>(aval.dtype());
   if (kind < 0 || static_cast<std::size_t>(kind) >= jax_.dtypes.size()) return {};
   key_.assign({static_cast<char>(kind), static_cast<char>(aval.memory_space())});
   for (std::uint32_t i = 0; i < wire::Values::length(aval.shape()); ++i) {
-    const std::string_view text = aval.shape()->Get(i)->string_view();
-    is_constant = is_constant && wire::is_size(text);
-    (key_ += text) += ';';  // which no dimension contains
+    const flatbuffers::String& text = *aval.shape()->Get(i);
+    if (wire::is_size(text.string_view())) {
+      (key_ += text.string_view()) += ';';
+      continue;
+    }
+    is_constant = false;
+    const PyObject* const made = this->dimension_once(text, {&where, "shape", i}).ptr();
+    (key_ += '@').append(reinterpret_cast<const char*>(&made), sizeof made);
   }
   return key_;
 }
@@ -122,7 +128,7 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
   const auto [object, is_new] = avals_.insert(position(aval));
   if (!is_new) return object;
   bool is_constant = false;
-  const std::string key(aval_key(aval, is_constant));
+  const std::string key(aval_key(aval, is_constant, where));
   if (is_constant && !key.empty()) {
     object = jax_.avals.find(key);
   } else if (const auto known = symbolic_avals_.find(key); known != symbolic_avals_.end()) {
@@ -164,10 +170,14 @@ nb::object Decoder::plain_aval(const nb::object& shape, const nb::object& dtype)
 nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                           const wire::Path& where) {
   return tuple_of(dimensions, [&](const flatbuffers::String& text, std::uint32_t i) {
-    const auto [object, is_new] = dimensions_.insert(position(text));
-    if (is_new) object = dimension(text, {&where, "shape", i});
-    return object;
+    return dimension_once(text, {&where, "shape", i});
   });
+}
+
+nb::object Decoder::dimension_once(const flatbuffers::String& text, const wire::Path& where) {
+  const auto [object, is_new] = dimensions_.insert(position(text));
+  if (is_new) object = dimension(text, where);
+  return object;
 }
 
 nb::object Decoder::dimension(const flatbuffers::String& text, const wire::Path& where) {

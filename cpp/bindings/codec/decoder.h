@@ -71,11 +71,12 @@ class Decoder {
   nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
                     const wire::Path& where);
   // aval.cpp
-  std::string_view aval_key(const schema::AbstractValue& aval, bool& is_constant);
+  std::string_view aval_key(const schema::AbstractValue& aval, bool& is_constant, const wire::Path& where);
   nb::object aval(const schema::AbstractValue& aval, const wire::Path& where);
   nb::object plain_aval(const nb::object& shape, const nb::object& dtype);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
+  nb::object dimension_once(const flatbuffers::String& text, const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
   nb::object dimension_by_jax(std::string_view printed, const wire::Expression& expression, const wire::Path& where);
   nb::object terms(const wire::Expression& expression, const wire::Path& where);

@@ -20,6 +20,7 @@ namespace {
 namespace schema = wire::schema;
 using wire::Values;
 
+/// Of a table or a string: where it is.
 template <class Table>
 std::uint64_t key_of(const Table& table) {
   return reinterpret_cast<std::uintptr_t>(&table);
@@ -77,6 +78,7 @@ class Look {
   bool is_known_dimension(const flatbuffers::String& text) {
     is_symbolic_ = true;
     if (has_constraints_) return false;
+    if (!seen_.insert(key_of(text)).second) return true;  // many avals may share one long text
     if (!dimensions_.insert(text.string_view()).second) return true;
     try {
       const wire::Expression expression = wire::parse_dimension(text.string_view(), {});

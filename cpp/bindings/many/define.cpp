@@ -3,6 +3,10 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <cstddef>
+#include <utility>
+
+#include "bindings/base/workers.h"
 #include "bindings/many/read_many.h"
 #include "bindings/many/verify_files.h"
 
@@ -12,10 +16,15 @@ using namespace nb::literals;
 
 void define_many(nb::module_& m) {
   nb::class_<ReadMany>(m, "ReadMany", "How many artifacts are read at once, and what is made of them.")
-      .def(nb::init<const Functions&, std::size_t, bool, nb::object>(), "functions"_a, "workers"_a, "stop"_a,
-           "admit"_a.none(),
-           nb::sig("def __init__(self, functions: Functions, workers: int, stop: bool, "
-                   "admit: collections.abc.Callable[[Artifact], None] | None) -> None"))
+      .def(
+          "__init__",
+          [](ReadMany* made, const Functions& functions, std::size_t workers, bool stop, nb::object admit) {
+            check_workers(workers);
+            new (made) ReadMany{functions, workers, stop, std::move(admit)};
+          },
+          "functions"_a, "workers"_a, "stop"_a, "admit"_a.none(),
+          nb::sig("def __init__(self, functions: Functions, workers: int, stop: bool, "
+                  "admit: collections.abc.Callable[[Artifact], None] | None) -> None"))
       .def("items", &ReadMany::items, "items"_a, "in_parts"_a, "most_file_bytes"_a.none(),
            nb::sig("def items(self, items: list[object], in_parts: bool, most_file_bytes: int | None) "
                    "-> tuple[list[typing.Any], list[int]]"),

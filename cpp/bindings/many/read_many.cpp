@@ -292,7 +292,7 @@ nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
     if (!is_new && std::ranges::equal(same->second->modules, item.modules, is_same_place)) item.twin = same->second;
     if (item.twin || Buffer::is_aligned(item.part)) continue;
     if (file) file->fetch(item.part, /*is_digested=*/false);
-    item.buffer = std::make_shared<const Buffer>(nb::bytes(item.part.data(), item.part.size()));
+    item.buffer = copied(item.part);
     item.part = item.buffer->bytes();
   }
   return Reading(*this, std::move(items), wire::FileBytes::Reading::at_once, UINT64_MAX).run();

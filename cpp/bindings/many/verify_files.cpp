@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/base/file.h"
+#include "bindings/base/workers.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
 #include "wire/base/error.h"
@@ -69,6 +70,7 @@ nb::object wrong(const Verdict& verdict) {
 }  // namespace
 
 nb::list verify_files(const nb::list& given, std::size_t workers) {
+  check_workers(workers);
   std::vector<std::filesystem::path> paths;
   for (nb::handle path : given) paths.push_back(path_of(path));
   std::vector<Verdict> verdicts(paths.size());

@@ -27,6 +27,8 @@ struct Numbers {
   std::shared_ptr<const void> owner;
   /// One for each device; devices may have the same part.
   std::vector<Part> parts;
+  /// Whether functions need the parts for other calls: the one that gets them may not donate them.
+  bool is_weight = false;
 };
 
 /// How many numbers there are; throws RunError where that, times `bytes`, is more than memory can be.

@@ -41,7 +41,7 @@ std::vector<std::shared_ptr<const Numbers>> Bound::call(std::vector<std::shared_
                                                    std::to_string(arguments.size()));
   const auto& weights = placed();
   arguments.insert(arguments.begin(), weights.begin(), weights.end());
-  return callable_->call(arguments, weights.size());
+  return callable_->call(arguments);
 }
 
 }  // namespace jaxexp::runtime

@@ -211,7 +211,7 @@ bool Callable::has_in_place(std::size_t argument, const Numbers& numbers) const 
 std::shared_ptr<const Numbers> Callable::put(std::size_t argument, const Numbers& numbers) const {
   const Parameter& parameter = arguments_[argument];
   const Tiling& tiling = compiled().arguments[argument];
-  Numbers placed{numbers.type, numbers.shape, nullptr, nullptr, {}};
+  Numbers placed{numbers.type, numbers.shape, nullptr, nullptr, {}, /*is_weight=*/true};
   const Buffers buffers = place(numbers, parameter, tiling);
   for (std::size_t d = 0; d < devices_.size(); ++d) {
     auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
@@ -250,16 +250,19 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
   return buffers;
 }
 
-/// Where the module takes the first arguments.
-std::vector<std::int64_t> Callable::not_donated(std::size_t first) const {
-  const auto end = std::ranges::lower_bound(kept_, first);
-  std::vector<std::int64_t> operands(static_cast<std::size_t>(end - kept_.begin()));
-  std::iota(operands.begin(), operands.end(), std::int64_t{program_.platform_index ? 1 : 0});
+/// Where the module takes weights: those of this function, and arrays that callers got of any function's weights.
+std::vector<std::int64_t> Callable::not_donated(const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
+  std::vector<std::int64_t> operands;
+  std::int64_t operand = program_.platform_index ? 1 : 0;
+  for (const std::uint32_t i : kept_) {
+    if (arguments[i]->is_weight) operands.push_back(operand);
+    ++operand;
+  }
   return operands;
 }
 
-std::vector<std::shared_ptr<const Numbers>> Callable::call(const std::vector<std::shared_ptr<const Numbers>>& arguments,
-                                                           std::size_t kept) const {
+std::vector<std::shared_ptr<const Numbers>> Callable::call(
+    const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
   const Variables variables = check(arguments);
   const Compiled& compiled = this->compiled();
   Executable::Inputs inputs(devices_.size());
@@ -268,7 +271,7 @@ std::vector<std::shared_ptr<const Numbers>> Callable::call(const std::vector<std
   for (const std::uint32_t i : kept_) placed.push_back(place(*arguments[i], arguments_[i], compiled.arguments[i]));
   for (const Buffers& buffers : placed)
     for (std::size_t d = 0; d < devices_.size(); ++d) inputs[d].push_back(buffers[d]->get());
-  const Executable::Outputs outputs = compiled.executable.run(inputs, not_donated(kept));
+  const Executable::Outputs outputs = compiled.executable.run(inputs, not_donated(arguments));
   if (outputs.front().size() != results_.size())
     throw RunError(Reason::plugin, "the plugin computed " + std::to_string(outputs.front().size()) +
                                        " results, where the artifact has " + std::to_string(results_.size()));

@@ -49,17 +49,15 @@ class Callable {
   /// is still to be compiled, or there is no file.
   std::string why_compiled() const;
 
-  /// Begins to compute. Compiles first where that is still to be done. The first arguments, `kept` of them, are not
-  /// donated. Throws RunError.
-  std::vector<std::shared_ptr<const Numbers>> call(const std::vector<std::shared_ptr<const Numbers>>& arguments,
-                                                   std::size_t kept = 0) const;
+  /// Begins to compute. Compiles first where that is still to be done. Throws RunError.
+  std::vector<std::shared_ptr<const Numbers>> call(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
 
   /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
   /// Whether numbers are on the devices, and divided there, as an argument has to be. Throws RunError where compiling
   /// fails.
   bool has_in_place(std::size_t argument, const Numbers& numbers) const;
-  /// Puts an argument where calls need it. Throws RunError.
+  /// Puts a weight where calls need it, none of which donates it. Throws RunError.
   std::shared_ptr<const Numbers> put(std::size_t argument, const Numbers& numbers) const;
 
  private:
@@ -83,7 +81,7 @@ class Callable {
   void ask_for_shardings(Compiled& compiled) const;
   bool is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
   Buffers place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
-  std::vector<std::int64_t> not_donated(std::size_t first) const;
+  std::vector<std::int64_t> not_donated(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
   std::shared_ptr<const Numbers> result(const Executable::Outputs& outputs, std::size_t index, const Tiling& tiling,
                                         const Variables& variables) const;
   const Device& device(std::size_t index) const { return client_->devices()[devices_[index]]; }

@@ -196,7 +196,7 @@ std::optional<Weights> Artifact::weights() const {
 
 std::vector<std::string_view> Artifact::names_of_first_argument() const {
   using Kind = wire::schema::PyTreeDefKind;
-  const auto& args = *state_->function(order_).in_tree()->children()->Get(0);
+  const auto& args = *state_->function(0).in_tree()->children()->Get(0);  // of which VJPs have the leaves only
   if (Values::length(args.children()) == 0) return {};
   const auto& first = *args.children()->Get(0);
   const auto is_leaf = [](const wire::schema::PyTreeDef* child) { return child->kind() == Kind::leaf; };

@@ -117,13 +117,16 @@ bool make(const std::filesystem::path& path, std::initializer_list<std::string_v
   return true;
 }
 
-void add(const std::filesystem::path& path, std::initializer_list<std::string_view> parts) {
+/// Adds a record to a file, which gets the head of one first if it is empty.
+void add(const std::filesystem::path& path, std::string_view file_head, std::initializer_list<std::string_view> parts) {
   for (;;) {
     const File file(path, 0);
     file.lock();
     if (!file.is_named()) continue;  // another file took its place meanwhile
     const FileBytes found(path, FileBytes::Reading::in_parts, ~std::uint64_t{0});
-    file.begin_at(read_executables(found).end);
+    const bool is_new = found.bytes().empty();  // as whoever takes a name for a temporary file makes one
+    file.begin_at(is_new ? 0 : read_executables(found).end);
+    if (is_new) file.write(file_head);
     for (const std::string_view part : parts) file.write(part);
     return;
   }
@@ -137,7 +140,7 @@ void append_executable(const std::filesystem::path& path, const Entries& conditi
   const std::string file_head = executables_head(), zeros(executable_padding(code.size()), '\0');
   const std::string_view bytes(reinterpret_cast<const char*>(code.data()), code.size());
   if (!std::filesystem::exists(path) && make(path, {file_head, head, bytes, zeros})) return;
-  add(path, {head, bytes, zeros});
+  add(path, file_head, {head, bytes, zeros});
 }
 
 #endif

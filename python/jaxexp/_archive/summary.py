@@ -120,6 +120,8 @@ def _list(before: list[str], values: tuple[Value, ...]) -> str:
     lines = list(before)
     left = _LIST_SIZE - sum(len(line) + 1 for line in before)
     for value in values:
+        if sum(len(size) if isinstance(size, str) else 1 for size in value.shape) > left:
+            break  # before it is written out: dimensions may share a long text
         line = str(value).replace("\n", " ")
         left -= len(line.encode()) + 1
         if left < 0:

@@ -184,9 +184,9 @@ class ArchiveWriter:
         return self._weights.add(sources)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
-        """Returns the digest of what was added."""
+        """Adds an artifact in a buffer that nobody changes meanwhile. Returns the digest of what was added."""
         self._check_name(name)
-        artifact = _native.Artifact(blob)
+        artifact = _native.Artifact(blob, in_place=True)
         modules = artifact.modules()
         size = artifact.size
         blob = memoryview(blob)[:size]  # what follows in the buffer is no part of it
@@ -401,6 +401,7 @@ class ArchiveWriter:
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
+    """An artifact in memory that nobody else can change: what is stored is what was verified."""
     try:
         view = memoryview(exported_or_bytes).cast("B")
     except TypeError:
@@ -409,7 +410,7 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
         if vjp_order or strict:
             option = f"vjp_order={vjp_order!r}" if vjp_order else f"strict={strict!r}"
             raise ExportError(f"{option} is for an Exported: an artifact in a buffer is stored as it is")
-        return view.toreadonly()
+        return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
     from jaxexp._exported import Exported
 
     if isinstance(exported_or_bytes, Exported):

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError
+from jaxexp._io.files import Mapped
 
 from . import module_head, op_sharding
 from .chain import chain
@@ -21,7 +22,7 @@ _MEMORY_SPACES = ("device", "device", "host", "any")
 
 def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
     """What `inspect` returns, of a buffer; with modules, of what `_native.cut` left of an artifact."""
-    artifact = opened(buffer, image_modules)
+    artifact = opened(buffer, image_modules, in_place=isinstance(buffer, Mapped))
     facts = artifact.describe(shown_node)
     modules = [link.unchecked_module() for link in chain(artifact)]
     places = [link.module_place for link in chain(artifact)]

@@ -11,15 +11,21 @@ from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._io.other_files import instead_of_artifact
 
 
-def opened(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
+def opened(buffer: Any, modules: Sequence[Any] = (), *, in_place: bool = False) -> _native.Artifact:
     """The artifact in a buffer; or in the image that `_native.cut` made of one, with its modules.
+
+    Args:
+        buffer: is copied where somebody may change it: where it is neither bytes nor a file that jaxexp reads.
+        modules: as many as there are functions, if the buffer is an image.
+        in_place: whether a read-only buffer is not copied all the same. Then the caller sees to it that nobody changes
+            it.
 
     Raises:
         DeserializationError: it is none, or damaged. The error says what it looks like, and what to do.
         TypeError: it is no buffer.
     """
     try:
-        return _native.Artifact(buffer, modules)
+        return _native.Artifact(buffer, modules, in_place=in_place)
     except DeserializationError as error:
         if not error.path and not modules:
             error.found += instead_of_artifact(_beginning(buffer))

@@ -78,7 +78,7 @@ class GrowingFile:
             ExecutablesError: it is no file of executables, or it is damaged.
             OSError: it cannot be opened.
         """
-        if not os.path.exists(self.path):
+        if _has_nothing(self.path):
             return None
         file = self._read_what_is_new()
         for record in reversed(self._records.get(_key(conditions), [])):
@@ -88,7 +88,7 @@ class GrowingFile:
         return None
 
     def append(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
-        """Adds a record, or makes the file.
+        """Adds a record, or makes the file; an empty one is as good as none.
 
         Nothing in the file is overwritten. If the process dies meanwhile, the file has the records that it had.
 
@@ -105,7 +105,11 @@ class GrowingFile:
         if not os.path.exists(self.path) and self._made(parts):
             return
         with locked(self.path, patience=PATIENCE) as file:
-            self._read_what_is_new()
+            if _has_nothing(self.path):  # as whoever takes a name for a temporary file makes one
+                self._identity, self._end = None, 0
+                parts = [_native.executables_head(), *parts]
+            else:
+                self._read_what_is_new()
             file.truncate(self._end)  # what is behind it was not finished
             file.seek(self._end)
             _write(file, parts)
@@ -132,6 +136,10 @@ class GrowingFile:
 
 
 PATIENCE = 30  # seconds for which others may write: nobody has the lock while it compiles
+
+
+def _has_nothing(path: str) -> bool:
+    return not os.path.exists(path) or os.path.getsize(path) == 0
 
 
 def _key(conditions: Mapping[str, str]) -> frozenset[tuple[str, str]]:

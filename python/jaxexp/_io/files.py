@@ -46,8 +46,14 @@ def opened(path: str | os.PathLike[str]) -> _native.FileBytes:
     return file
 
 
-def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
-    """The bytes of an artifact's file, mapped into memory: for looks that are over soon.
+class Mapped(mmap.mmap):
+    """A file that jaxexp itself mapped, read-only."""
+
+    __slots__ = ()
+
+
+def mapped(path: str | os.PathLike[str]) -> Mapped:
+    """The bytes of an artifact's file, mapped into memory: for looks that are over soon, and may read only some pages.
 
     Raises:
         DeserializationError: it is empty.
@@ -55,7 +61,7 @@ def mapped(path: str | os.PathLike[str]) -> mmap.mmap:
     """
     with open(path, "rb") as file:
         _size(file)
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> bytes:

@@ -68,13 +68,16 @@ def _run(filesystem: Any, work: Any) -> Any:
 
 
 async def _size_of(filesystem: Any, url: str, version: Version) -> int | None:
-    # A server may refuse HEAD, as one does for a URL that is signed for GET. So then a byte is asked for, by which a
-    # server says how many there are.
+    # A server may refuse HEAD, as one does for a URL that is signed for GET; or send the length of the answer's body,
+    # which is empty. So then a byte is asked for, by which a server says how many there are.
     async with _answer(filesystem, "HEAD", url, {}) as answer:
-        if answer.status == 200 and _encoding(answer) == "identity" and answer.content_length is not None:
+        if answer.status == 200 and _encoding(answer) == "identity" and answer.content_length:
             version.check({**_facts(answer), "size": str(answer.content_length)})
             return int(answer.content_length)
     async with _answer(filesystem, "GET", url, {"Range": "bytes=0-0"}) as answer:
+        if answer.status == 416 and _content_range(answer)[1] in (None, "0"):  # there is no such byte
+            version.check({**_facts(answer), "size": "0"})
+            return 0
         _check_status(answer, url)
         version.check(_facts(answer))
         if answer.status == 206:

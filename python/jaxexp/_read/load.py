@@ -27,8 +27,9 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
 
     All metadata is verified now. The fields are decoded when one of them is first looked at, except those that JAX or a
     registered function might refuse. The module and the VJPs are read from the buffer when they are needed, and
-    compared with their digests then. So a read-only buffer stays in use as long as the function. A writable buffer,
-    such as a bytearray, is copied first; you may change it afterwards.
+    compared with their digests then. So bytes stay in use as long as the function. Any other buffer is copied first,
+    because somebody may change it: a bytearray, a mapped file, a read-only view of either. You may change it
+    afterwards.
 
     Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
     call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the
@@ -38,8 +39,7 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
         blob: an object with a contiguous buffer: bytes, bytearray, memoryview, mmap or an array of bytes. Bytes after
             the artifact are ignored.
         policy: what the artifact may contain; None allows anything. It is checked only here, and not again for what you
-            make of the function later: VJPs, specialized functions, new artifacts. With a policy, the buffer must not
-            change during the call.
+            make of the function later: VJPs, specialized functions, new artifacts.
 
     Raises:
         DeserializationError: the bytes are not an artifact that can be read here. The error says where, what was

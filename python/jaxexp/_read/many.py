@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import mmap
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -138,7 +135,7 @@ def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequ
     """The functions in parts of one buffer, which they share. Otherwise as `load_many`.
 
     Args:
-        owner: the buffer. It is copied where it is writable. With a policy, it must not change while this runs.
+        owner: the buffer. It is copied where somebody may change it.
         extents: (offset, size, modules) of each artifact, where `modules` are the (offset, size) of modules that are
             stored apart from their artifact, the function's first; empty where there are none.
         names: of the artifacts, for errors.
@@ -148,22 +145,7 @@ def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequ
         As `load_many`.
     """
     results, failed = manner.reader().slices(owner, list(extents))
-    _let_go_of_pages(owner)
     return _finish(results, failed, names.__getitem__, manner)
-
-
-def _let_go_of_pages(owner: Any) -> None:
-    """Takes the pages of a mapped file, which were read for the metadata, out of this process's memory.
-
-    They stay in the system's cache, so the next access is fast.
-    """
-    mapped = owner.obj if isinstance(owner, memoryview) else owner
-    if sys.platform == "linux" and isinstance(mapped, mmap.mmap):
-        with memoryview(mapped) as view:
-            read_only = view.readonly
-        if read_only:  # what was written to a private mapping would be lost
-            with contextlib.suppress(OSError):
-                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -> list[int]:

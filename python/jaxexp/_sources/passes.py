@@ -126,7 +126,7 @@ def compatible(parts: Parts, options: dict[str, Any]) -> list[Any]:
 
     def described(source: Source, kind: str, name: str) -> Any:
         with source.named():
-            return facts_of(compatibility_of(source.mapped()))
+            return facts_of(compatibility_of(source.read()))
 
     return _one_by_one(parts, described)
 

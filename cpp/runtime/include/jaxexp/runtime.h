@@ -53,7 +53,8 @@ class Function {
   /// `artifact().results()`. They are on the function's devices and may still be computed: reading them waits.
   ///
   /// Arguments on other devices, or divided in another way, are copied by way of the host. Where the function donates
-  /// an argument that is on the right device, its memory is reused, and the array is gone afterwards.
+  /// an argument that is on the right device, its memory is reused, and the array is gone afterwards, unless it is one
+  /// of `weights()`.
   ///
   /// The first call opens the files of weights. Weights stay on the devices, and are never donated.
   ///
@@ -77,6 +78,10 @@ class Function {
   std::optional<Function> vjp() const;
 
   /// The weights on the devices, by their names; none where the function has none. Throws as `call` does.
+  ///
+  /// They are the arrays that calls use, not copies, and stay what they are: a call that would donate one of them
+  /// copies it first. They may be used when the function is gone; those of a member of an Archive as long as its memory
+  /// is there.
   std::map<std::string, Array> weights() const;
   /// The same function with the weights of another file of tensors, or index of several ones
   /// (".safetensors.index.json"), which is opened by the first call. Nothing is compiled again. Throws RunError where

@@ -98,7 +98,8 @@ class Artifact {
   /// Nothing where the artifact says of no arguments where they are. Throws DeserializationError where it says what
   /// does not fit the signature.
   std::optional<Weights> weights() const;
-  /// The keys of the first positional argument, where it is a dict of arrays, which a file of tensors can give.
+  /// The keys of the first positional argument, where it is a dict of arrays, which a file of tensors can give. Those
+  /// of the function for a VJP too, whose first arguments are the same arrays.
   std::vector<std::string_view> names_of_first_argument() const;
   std::vector<std::uint32_t> kept_arguments() const;  // indices of those that the module's main function takes
   std::vector<std::string_view> ordered_effects() const;

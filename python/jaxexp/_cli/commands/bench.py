@@ -75,7 +75,7 @@ def _cases(files: tuple[str, ...]) -> list[tuple[str, bytes | str]]:
     for text in files:
         try:
             for source in inputs.artifacts(text):
-                cases[source.name] = bytes(source.mapped())
+                cases[source.name] = bytes(source.read())
         except click.UsageError:
             raise
         except Exception as error:

@@ -132,7 +132,7 @@ def _digests(source: inputs.Source) -> dict[str, str]:
     from jaxexp._artifact.chain import chain
     from jaxexp._native import Artifact
 
-    buffer = source.mapped()
+    buffer = source.read()
     digests = {"all bytes": buffer}
     for order, link in enumerate(chain(Artifact(buffer))):
         digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()

@@ -216,7 +216,7 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     from jaxexp._native import Artifact
 
     with source.named():
-        link = next(itertools.islice(chain(Artifact(source.mapped())), order, None), None) if order >= 0 else None
+        link = next(itertools.islice(chain(Artifact(source.read())), order, None), None) if order >= 0 else None
         if link is None:
             raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
         module = link.module()
@@ -229,7 +229,7 @@ def _jaxpr(source: inputs.Source, order: int) -> str:
     from jaxexp._read.load import deserialize
 
     with source.named():
-        exported = deserialize(source.mapped())
+        exported = deserialize(source.read())
         for _ in range(order):
             if not exported.has_vjp():
                 raise click.ClickException(f"{source.name!r} has no VJP of order {order}")

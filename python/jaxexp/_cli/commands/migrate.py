@@ -129,7 +129,7 @@ def _check_reader(to: str) -> None:
 def _check_place(source: Source, new: str) -> None:
     """The weights of a function stay where they are, so the new artifact has to be beside them."""
     with source.named():
-        has_weights = Artifact(source.mapped()).weights() is not None
+        has_weights = Artifact(source.read()).weights() is not None
     if has_weights and source.path is not None:
         folder, other = (os.path.realpath(os.path.dirname(path)) for path in (source.path, new))
         if folder != other:
@@ -157,7 +157,7 @@ def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:
     from jaxexp._compat.migrate import migrated
 
     with source.named():
-        buffer = source.mapped()
+        buffer = source.read()
         return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs))
 
 

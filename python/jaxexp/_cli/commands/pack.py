@@ -83,7 +83,7 @@ def _whole(source: inputs.Source, known: _Verified | None) -> Any:
     if known is None or not known.holds(source):
         return inputs.checked(source).buffer
     with source.named():
-        return source.mapped()
+        return source.read()
 
 
 class _Verified:

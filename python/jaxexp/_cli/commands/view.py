@@ -78,7 +78,7 @@ def _side(source: inputs.Source) -> Side:
     from jaxexp._view.sides import side
 
     with source.named():
-        buffer = source.mapped()
+        buffer = source.read()
         found: Inspection = read(source, check=True)
         readers = _readers(compatibility_of(buffer))
         return side(source.name, Artifact(buffer), found, readers)
