@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from bench import disk
+from bench import disk, little_memory
 from bench.agree import result_differences
 from bench.cases import Case
 from bench.chain import Chain, chain, params_of
@@ -248,43 +248,20 @@ def _call(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
     )
 
 
-# What two new processes run, neither of which may have more memory than twice the weights.
-_LIMITED = """
-import json, resource, sys
-import jax, jax.numpy as jnp, numpy as np
-import jaxexp
-mode, path, layers, side = json.loads(sys.argv[1])
-limit = 2 * layers * side * side * 4
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-x, expected = np.ones((2, side), np.float32), np.prod([(i + 1) / 4 for i in range(layers)])
-if mode == "save":
-    params = [jnp.full((side, side), (i + 1) / side / 4, jnp.float32) for i in range(layers)]
-    def model(x):
-        for w in params:
-            x = x @ w
-        return x
-    jaxexp.export(jax.jit(model), weights=params)(x).save(path, vjp_order=1)
-else:
-    model = jaxexp.load(path)
-    np.testing.assert_allclose(model.call(x), np.full(x.shape, expected), rtol=1e-3)
-    np.testing.assert_allclose(jax.grad(lambda x: model.call(x).sum())(x), np.full(x.shape, expected), rtol=1e-3)
-"""
-
-
 def _limited(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    side = 8192  # an array of 256 MiB
     layers = max(1, int(case.size) // 256)
 
     def round_trip() -> float:
         path = disk.new_path().with_suffix(".jaxexp")
         start = time.perf_counter()
-        for mode in ("save", "load"):
-            arguments = json.dumps([mode, str(path), layers, side])
+        for mode in little_memory.MODES:
+            arguments = [mode, str(path), str(layers), str(little_memory.SIDE)]
             # Without devices and threads that other questions need, which would count.
             env = {**os.environ, "XLA_FLAGS": ""}
             child = subprocess.run(
-                [sys.executable, "-c", _LIMITED, arguments], cwd=disk.ROOT, env=env, capture_output=True, text=True
-            )
+                [sys.executable, "-c", little_memory.PROGRAM, *arguments],
+                cwd=disk.ROOT, env=env, capture_output=True, text=True,
+            )  # fmt: skip
             if child.returncode:
                 raise RuntimeError(f"{mode}: {child.stderr.strip().splitlines()[-1:]}")
         took = time.perf_counter() - start

@@ -31,7 +31,7 @@ _HOMES = {
     "SerializationError": "_errors",
     "Summary": "_archive.summary",
     "SymbolicScope": "_jax",
-    "TooOldReaderError": "_write.reader",
+    "TooOldReaderError": "_errors",
     "UnsupportedError": "_errors",
     "WeightsError": "_errors",
     "compatibility": "_sources.releases",

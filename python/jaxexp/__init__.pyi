@@ -18,6 +18,7 @@ from ._errors import ExecutablesError as ExecutablesError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
 from ._errors import SerializationError as SerializationError
+from ._errors import TooOldReaderError as TooOldReaderError
 from ._errors import UnsupportedError as UnsupportedError
 from ._errors import WeightsError as WeightsError
 from ._export.export import default_export_platform as default_export_platform
@@ -44,7 +45,6 @@ from ._sources.releases import compatibility as compatibility
 from ._sources.releases import migrate as migrate
 from ._sources.verified import verify_many as verify_many
 from ._sources.verify import verify as verify
-from ._write.reader import TooOldReaderError as TooOldReaderError
 
 __version__: str
 

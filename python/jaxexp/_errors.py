@@ -3,6 +3,10 @@
 Nothing here imports JAX: the native codec raises these classes without it.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from ._public import public
 
 
@@ -41,6 +45,22 @@ class SerializationKeyError(SerializationError, KeyError):
 
 class UnsupportedSerializationError(SerializationError, NotImplementedError):
     """An effect, key or check that has no serialized form."""
+
+
+@public
+class TooOldReaderError(UnsupportedSerializationError):
+    """A function that the release of ``compatibility=`` cannot read; the message names the feature.
+
+    Attributes:
+        since: the first release that can read it, as in ``(0, 6, 0)``; None where no release is known to.
+    """
+
+    def __init__(self, message: str, since: tuple[int, ...] | None) -> None:
+        super().__init__(message)
+        self.since = since
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.since), self.__dict__
 
 
 @public

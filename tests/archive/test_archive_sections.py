@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,16 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
+from jaxexp._archive.appended import refuse_unknown_rest
 from kit.archive_files import assert_sound, make, of_one_section
 from kit.archives import blob
 from kit.places import TESTS, WORKERS
 
 pytestmark = pytest.mark.once(reason="an index is read without JAX")
+
+
+class Interrupted(BaseException): ...
+
 
 OLD = {"prod/model": lambda: blob(), "prod/other": lambda: blob("tpu")}
 GOLDEN = TESTS / "golden" / "archives"
@@ -158,6 +164,61 @@ class TestHostileMembers:
             assert_sound(path, expected)
 
 
+class TestWhatIsLeft:
+    """Any beginning of what an append writes is known as such by the next append, which puts its own there."""
+
+    @pytest.mark.parametrize("of_earlier_version", [False, True])
+    def test_every_beginning(self, of_earlier_version: bool, path: Path) -> None:
+        if of_earlier_version:
+            old, whole = ((GOLDEN / f"{name}.zip").read_bytes() for name in ("created", "appended"))
+            left = [whole]
+        else:
+            old = make(path, {"a": blob()}).read_bytes()
+            torn = interrupted(path, blob("tpu"))
+            with Archive.append(path) as archive:
+                archive.add("b", blob("tpu"))
+            left = [torn, path.read_bytes()]
+        for data in left:
+            assert data.startswith(old)
+            for size in range(len(old), len(data)):
+                path.write_bytes(data[:size])
+                with pytest.raises(Interrupted), Archive.append(path):
+                    raise Interrupted
+                assert path.read_bytes() == old, size
+
+    def test_every_beginning_of_a_head_that_was_half_written(self, path: Path) -> None:
+        old = make(path, {"a": blob()}).read_bytes()
+        before = _native.archive_section_head(len(old))
+        with Archive.append(path) as archive:
+            archive.add("b", blob("tpu"))
+        after = path.read_bytes()[len(old) :][: len(before)]
+        halves = [
+            first[:at] + second[at:] for first, second in ((before, after), (after, before)) for at in range(len(after))
+        ]
+        for half in halves:
+            for size in range(1, len(half)):
+                assert rest_is_known(old + half[:size]), (half, size)
+
+    def test_beginnings_of_others(self, path: Path) -> None:
+        """Members that are not laid out for this place, or by other programs, are not cut off."""
+        old = make(path, {"a": blob()}).read_bytes()
+        elsewhere = _native.zip_local_header("a/name", 5, 0, len(old) + 1)
+        with zipfile.ZipFile(other := io.BytesIO(), "w") as zipped:
+            zipped.writestr("a/name", b"1" * 50)
+        for rest in (elsewhere, other.getvalue(), b"PK\3\5" + elsewhere[4:]):
+            for size in range(30, len(rest)):
+                assert not rest_is_known(old + rest[:size]), (rest, size)
+
+
+def rest_is_known(data: bytes) -> bool:
+    """Whether an append left what is behind the archive in these bytes."""
+    try:
+        refuse_unknown_rest(Archive.open(io.BytesIO(data))._opened)
+    except DeserializationError:
+        return False
+    return True
+
+
 class TestWhatIsProven:
     @pytest.mark.parametrize("write", [Archive.append, Archive.compact])
     def test_what_no_append_left_is_not_cut(self, write: Callable[[Path], object], path: Path) -> None:
@@ -265,9 +326,6 @@ class TestEarlierVersions:
                     Archive.open(io.BytesIO(data[:size]))
             else:
                 assert list(Archive.open(io.BytesIO(data[:size]))) == MEMBERS["created"]
-
-
-class Interrupted(BaseException): ...
 
 
 class TestWriters:

@@ -46,9 +46,21 @@ def test_what_is_done_is_remembered(path) -> None:
         assert journal.done("a", [1, "y"]) == [], "a changed input"
         journal.add([("a", [1, "y"], 0, 3, "new")])
     with Journal(path, ABOUT) as journal:
-        assert journal.done("a", [1, "x"]) == []
-    with Journal(path, ABOUT) as journal:
+        assert journal.done("a", [1, "z"]) == []
         assert journal.done("a", [1, "y"]) == [(0, 3, "new")]
+        assert journal.done("a", [1, "x"]) == [(0, 3, [None])], "as it was before"
+
+
+def test_inputs_of_one_name_are_told_apart(path) -> None:
+    """As members of one archive that are named one by one."""
+    with Journal(path, ABOUT) as journal:
+        journal.add([("a", [1, {"member": i, "of": "a"}], 0, 1, i) for i in range(5)])
+        journal.add([("a", [1, {"member": 2, "of": "a"}], 1, 2, "more")])
+    with Journal(path, ABOUT) as journal:
+        for i in (3, 0, 4, 1):
+            assert journal.done("a", (1, {"of": "a", "member": i})) == [(0, 1, i)]
+        assert journal.done("a", [1, {"member": 2, "of": "a"}]) == [(0, 1, 2), (1, 2, "more")]
+        assert journal.done("a", [1, {"member": 5, "of": "a"}]) == []
 
 
 def test_of_what_was_done_again_the_last_counts(path) -> None:

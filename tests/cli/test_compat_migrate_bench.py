@@ -44,7 +44,8 @@ def test_readers_have_the_same_words_everywhere(folder, tmp_path, good, run) -> 
     scores = folder / "scores.jaxexp"
     found = jaxexp.compatibility(scores)
     exported = jaxexp.load(scores)
-    for same in (["0.12.0", "jax-0.12.0"], ["12w"]):
+    # Whatever JAX is installed: the modules that it writes are for the releases of the last four weeks.
+    for same in (["0.12.0", "jax-0.12.0"], ["4w"]):
         assert len({good("compat", "--reader", reader, scores) for reader in same}) == 1
         assert {found.readable_by(reader) for reader in same} == {True}
     for same in (["0.6.2", "jax-0.6.2"], ["12w"], ["max"]):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
 import pickle
 import pickletools
+import pkgutil
 import subprocess
 import sys
 import typing
+from typing import Any
 
 import pytest
 
@@ -70,6 +74,38 @@ def test_pickles_name_public_objects_only(tmp_path) -> None:
                 assert again.load() == value.load()
             elif name != "error":
                 assert again == value, name
+
+
+def every_error() -> list[Any]:
+    """One of each class of errors that jaxexp has, in any of its modules, with all that such an error carries."""
+    for module in pkgutil.walk_packages(jaxexp.__path__, "jaxexp."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    classes = [jaxexp.ExportError]
+    for found in classes:
+        classes += [kind for kind in found.__subclasses__() if kind not in classes]
+    errors = []
+    for kind in classes:
+        if kind.__module__.startswith("jaxexp"):
+            own = [] if kind.__init__ is ValueError.__init__ else list(inspect.signature(kind).parameters)
+            error: Any = kind(*[(0, 6, 0) if name == "since" else f"the {name}" for name in own or ["message"]])
+            if hasattr(error, "file"):
+                error.file = "the file"
+            errors.append(error)
+    return errors
+
+
+def test_errors() -> None:
+    """With their message, and with what they carry."""
+    errors = every_error()
+    names = {type(error).__name__ for error in errors}
+    assert {name for name in jaxexp.__all__ if name.endswith("Error")} <= names
+    assert {"RefusedError", "TooOldReaderError", "WorkerError"} <= names
+    for error in errors:
+        error.add_note("a note")
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+            assert type(again) is type(error)
+            assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
 LOADS = {

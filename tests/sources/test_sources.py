@@ -6,6 +6,7 @@ import io
 import mmap
 import os
 import pathlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,25 @@ def test_urls(folder) -> None:
     for url in ((folder / "sine.jaxexp").as_uri(), (folder / "fleet.zip").as_uri() + "::inner/sine"):
         for read in FUNCTIONS.values():
             assert read(url) == "sine"
+
+
+def test_urls_of_files_inside_of_others(folder, tmp_path) -> None:
+    """fsspec chains them by what also stands before the name of a member."""
+    pytest.importorskip("fsspec")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as zipped:
+        for name in ("sine.jaxexp", "fleet.zip"):
+            zipped.write(folder / name, name)
+        zipped.write(folder / "sine.jaxexp", "in/b8")
+    for where in (tmp_path / "all.zip", (tmp_path / "all.zip").as_uri()):
+        urls = [f"zip://{name}::{where}" for name in ("sine.jaxexp", "in/b8")]
+        for read in FUNCTIONS.values():
+            assert {read(url) for url in [*urls, f"zip://fleet.zip::{where}::inner/sine"]} == {"sine"}
+        assert jaxexp.verify_many([*urls, f"zip://fleet.zip::{where}"]) == {}
+        new = tmp_path / f"new{len(str(where))}"
+        assert jaxexp.migrate_many([*urls, f"zip://fleet.zip::{where}::inner/sine"], new) == {}
+        assert {path.relative_to(new).as_posix() for path in new.rglob("*.jaxexp")} == {
+            "sine.jaxexp", "b8.jaxexp", "fleet.zip/inner/sine.jaxexp",
+        }  # fmt: skip
 
 
 def test_a_member_is_the_function_of_its_handle(folder) -> None:

@@ -142,7 +142,12 @@ class Search {
 
   /// Whether a member begins that the file has only the first bytes of.
   static bool is_begun(Bytes record, std::uint64_t position) {
-    return member_at(record, position).has_value() || (record.size() < 30 && begins_with(record, "PK\3\4"));
+    if (record.size() < 30) return begins_with(record, "PK\3\4");
+    if (member_at(record, position)) return true;
+    std::string name(record.begin() + 30, record.end());
+    name.resize(u16(record, 26));  // the size of the header depends on that of the name
+    const std::string header = zip_local_header(name, u32(record, 18), u32(record, 14), position);
+    return record.size() < header.size() && begins_with(record, std::string_view(header).substr(0, record.size()));
   }
 
   static std::uint64_t directory_record(Bytes record) {

@@ -13,6 +13,7 @@ namespace jaxexp::wire {
 namespace {
 
 constexpr std::array<std::uint8_t, 8> section_mark = {'j', 'x', 's', 'e', 'c', 't', 0, 1};
+constexpr std::size_t crc32_at = 14;  // in the ZIP header
 constexpr std::size_t mark_at = 0, position_at = 8, end_at = 16, last_digest_at = 24, reserved_at = 40, digest_at = 48,
                       facts_size = 64;
 
@@ -49,7 +50,6 @@ bool equal(std::span<const std::uint8_t> bytes, std::string_view text) {
 /// is there.
 bool resembles(std::span<const std::uint8_t> first, const std::string& head) {
   const std::size_t header = head.size() - facts_size;
-  constexpr std::size_t crc32_at = 14;
   std::size_t same = 0, all = 0;
   for (std::size_t i = 0; i < header + end_at; ++i) {
     if ((i >= crc32_at && i < crc32_at + 4) || head[i] == '\0') continue;  // zeros are everywhere
@@ -57,6 +57,19 @@ bool resembles(std::span<const std::uint8_t> first, const std::string& head) {
     same += i < first.size() && first[i] == static_cast<std::uint8_t>(head[i]);
   }
   return 2 * same > all;
+}
+
+/// Whether bytes are the first ones of a head, of whatever section at this position, and the rest of it is not there:
+/// that section may have been completed. Then its checksum, its end and its digests are others.
+bool is_cut(std::span<const std::uint8_t> first, const std::string& head) {
+  const std::size_t facts = head.size() - facts_size;
+  const auto is_free = [facts](std::size_t i) {
+    return (i >= crc32_at && i < crc32_at + 4) || (i >= facts + end_at && i < facts + reserved_at) ||
+           i >= facts + digest_at;
+  };
+  for (std::size_t i = 0; i < first.size(); ++i)
+    if (!is_free(i) && first[i] != static_cast<std::uint8_t>(head[i])) return false;
+  return first.size() < head.size();
 }
 
 }  // namespace
@@ -76,7 +89,8 @@ Section::Found Section::read(std::span<const std::uint8_t> first, std::uint64_t 
   Section section{position};
   const std::string unfinished = section.head();
   const auto head = first.first(std::min(first.size(), unfinished.size()));
-  if (equal(head, std::string_view(unfinished).substr(0, head.size()))) return {Kind::unfinished, section};
+  if (equal(head, std::string_view(unfinished).substr(0, head.size())) || is_cut(head, unfinished))
+    return {Kind::unfinished, section};
   if (head.size() == unfinished.size()) {
     const auto facts = head.last(facts_size);
     section.end = get(facts, end_at);

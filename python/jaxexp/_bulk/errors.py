@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from jaxexp import _errors
-from jaxexp._errors import DeserializationError, ExportError, PolicyError
+from jaxexp._errors import DeserializationError, ExportError, PolicyError, TooOldReaderError
 
 
 def packed(error: Exception) -> list[Any]:
-    """An error that is the result for an artifact; any other one is raised again."""
-    kind = type(error).__name__
-    if isinstance(error, DeserializationError):
-        return [kind, error.path, error.expected, error.found, error.file]
-    if isinstance(error, PolicyError):
-        return [kind, error.field, error.found, error.where, error.advice, error.file]
-    if isinstance(error, OSError):
-        return ["OSError", error.errno, error.strerror or str(error), error.filename and str(error.filename)]
-    if isinstance(error, ImportError):
-        return ["ImportError", str(error)]
-    if isinstance(error, ExportError) and getattr(_errors, kind, None) is type(error):
-        return [kind, str(error)]
+    """An error that is the result for an artifact; any other one is raised again. If its class is none that `unpacked`
+    makes, the nearest base class takes its place, with the same message.
+    """
+    for kind in type(error).__mro__:
+        if _known(kind.__name__) is kind:
+            return [kind.__name__, *_fields(kind, error)]
     raise error
 
 
@@ -30,17 +25,45 @@ def unpacked(said: Any) -> Exception:
     Raises:
         ValueError: it is none.
     """
-    kind, *fields = said
-    if kind == "OSError":
-        number, text, name = fields
-        return OSError(text) if number is None else OSError(number, text, *filter(None, [name]))
-    if kind == "ImportError":
-        return ImportError(*fields)
-    made = getattr(_errors, kind, None) if isinstance(kind, str) else None
-    if not (isinstance(made, type) and issubclass(made, ExportError)):
-        raise ValueError(f"no error: {kind!r}")
-    if issubclass(made, (DeserializationError, PolicyError)):
-        error: Any = made(*fields[:-1])
-        error.file = fields[-1]
-        return error  # type: ignore[no-any-return]
-    return made(*fields)
+    name, *fields = said
+    kind: Any = _known(name)
+    if kind is None:
+        raise ValueError(f"no error: {name!r}")
+    error: Exception
+    if issubclass(kind, OSError):
+        number, text, file = fields
+        error = kind(text) if number is None else kind(number, text, *filter(None, [file]))
+    elif issubclass(kind, (DeserializationError, PolicyError)):
+        *fields, file = fields
+        error = kind(*fields)
+        error.file = file  # type: ignore[attr-defined]
+    elif issubclass(kind, TooOldReaderError):
+        text, since = fields
+        error = kind(text, None if since is None else tuple(since))
+    else:
+        error = kind(*fields)
+    return error
+
+
+def _known(name: Any) -> type[Exception] | None:
+    """A class of errors that are results: one of jaxexp's, or one of Python's for files and imports."""
+    if not isinstance(name, str):
+        return None
+    for home, base in ((_errors, ExportError), (builtins, OSError), (builtins, ImportError)):
+        kind = getattr(home, name, None)
+        if isinstance(kind, type) and issubclass(kind, base):
+            return kind
+    return None
+
+
+def _fields(kind: type[Exception], error: Any) -> list[Any]:
+    """What `unpacked` needs beside the class."""
+    if issubclass(kind, DeserializationError):
+        return [error.path, error.expected, error.found, error.file]
+    if issubclass(kind, PolicyError):
+        return [error.field, error.found, error.where, error.advice, error.file]
+    if issubclass(kind, TooOldReaderError):
+        return [str(error), error.since]
+    if issubclass(kind, OSError):
+        return [error.errno, error.strerror or str(error), error.filename and str(error.filename)]
+    return [str(error)]

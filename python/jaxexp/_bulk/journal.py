@@ -42,7 +42,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self.name = "" if path is None else os.fsdecode(path)
         self._context = contextlib.ExitStack()
         self._file: IO[bytes] | None = None
-        self._done: dict[str, tuple[Any, list[Stretch]]] = {}
+        self._done: dict[tuple[str, str], list[Stretch]] = {}  # by the name and the identity of an input
         if path is None:
             return
         with contextlib.suppress(FileExistsError), open(path, "xb"):
@@ -53,11 +53,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._context = stack.pop_all()
 
     def done(self, name: str, identity: Any) -> list[Stretch]:
-        """What is done of an input, in ascending order; nothing if the input is another one now."""
-        then, found = self._done.pop(name, (None, []))
-        if not found or then != json.loads(json.dumps(identity)):
-            return []
-        return _last_said(found)
+        """What is done of an input, in ascending order; nothing if it was another one. It is said once."""
+        return _last_said(self._done.pop((name, _text_of(identity)), []))
 
     def add(self, parts: Sequence[tuple[str, Any, int, int, Any]]) -> None:
         """Writes what is done: names, identities, stretches and results. It is on the disk when this returns.
@@ -130,10 +127,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             for name, identity, start, stop, result in said["done"]:
                 if not (isinstance(name, str) and type(start) is type(stop) is int and 0 <= start < stop):
                     raise ValueError
-                if name in self._done and self._done[name][0] == identity:
-                    self._done[name][1].append((start, stop, result))
-                else:  # the input has changed since, and was done again
-                    self._done[name] = identity, [(start, stop, result)]
+                self._done.setdefault((name, _text_of(identity)), []).append((start, stop, result))
         except (ValueError, TypeError, KeyError):
             raise self._wrong(f"line {number}", "names, numbers and results", "something else") from None
 
@@ -148,6 +142,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         error = JournalError(where, expected, found)
         error.file = self.name
         return error
+
+
+def _text_of(identity: Any) -> str:
+    """The same for what was given and for what JSON made of it."""
+    return json.dumps(identity, sort_keys=True)
 
 
 def _last_said(found: list[Stretch]) -> list[Stretch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -22,11 +23,13 @@ class Folders:
     Attributes:
         include: patterns for the names of files; none for all that are artifacts or archives.
         recursive: whether to look into folders inside.
+        without: a folder inside that is left out, because what is found is written there; empty for none.
         skipped: the files that were left out, because they are neither.
     """
 
     include: tuple[str, ...] = ()
     recursive: bool = True
+    without: str = ""
     skipped: list[str] = dataclasses.field(default_factory=list)
 
     def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
@@ -40,13 +43,16 @@ class Folders:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                if self.recursive and not entry.is_symlink():
+                if self.recursive and not entry.is_symlink() and not self._is_left_out(entry):
                     yield from self.files(str(entry))
             elif not self.include or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self.include):
                 if (kind := self._kind(entry)) is None:
                     self.skipped.append(str(entry))
                 else:
                     yield entry, kind
+
+    def _is_left_out(self, entry: Path) -> bool:
+        return bool(self.without) and os.path.exists(self.without) and entry.samefile(self.without)
 
     def _kind(self, entry: Path) -> Kind | None:
         path = str(entry)

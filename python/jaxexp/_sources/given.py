@@ -17,7 +17,7 @@ from jaxexp._io import listing
 
 from .folders import Folders
 from .kinds import SUFFIXES, Kind
-from .source import MEMBER, is_archive, is_url, split
+from .source import MEMBER, is_archive, is_url, link_of_file, split
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
@@ -126,7 +126,7 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
         yield _archive(path, "")
     elif is_url(path):
         size, version = _of_url(path)
-        yield Place(path, 0, path.rpartition("/")[2], size=size, version=version)
+        yield Place(path, 0, link_of_file(path).rpartition("/")[2], size=size, version=version)
     else:
         yield Place(path, 0, os.path.basename(path))
 

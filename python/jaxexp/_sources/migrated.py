@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ from jaxexp._public import public
 from . import one_by_one, targets
 from .folders import Folders
 from .given import Place, places, several
+from .source import link_of_file
 
 if TYPE_CHECKING:
+    from jaxexp._archive.archive import Archive
+    from jaxexp._archive.opened import Opened
     from jaxexp._bulk.crew import Workers
     from jaxexp._read.policy import Policy
 
-    from .given import GivenToMany
+    from .given import GivenToMany, Names
 
 
 @public
@@ -41,12 +44,14 @@ def migrate_many(
 
     The new artifacts are files in a folder, named like the members of an archive and like the files below a folder
     that was given, with the suffix ``.jaxexp``. If several are given, the members of an archive lie in a folder of its
-    name. Workers write the files, each complete or not at all. Weights of members are written beside them;
-    an artifact with weights in files beside it can only be written into the same folder.
+    name, also if they are named one by one. Workers write the files, each complete or not at all. Weights of members
+    are written beside them; an artifact with weights in files beside it can only be written into the same folder.
 
     Args:
-        artifacts: as in `verify_many`; each member of an archive counts.
-        into: the folder, which workers have to find by this name. Files in it are replaced.
+        artifacts: as in `verify_many`; each member of an archive counts. What would be written to the place of one
+            before it is an error.
+        into: the folder, which workers have to find by this name. Files in it are replaced. If it lies in a folder that
+            is given, it is left out there.
         to: for which release to write, as in `migrate`.
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.
@@ -64,7 +69,8 @@ def migrate_many(
     Example:
         >>> failed = migrate_many(["old.zip"], "new/", executor=client.get_executor(), journal="migrate.journal")
     """
-    given = places(several(artifacts, "migrate_many"), Folders(), "migrate_many")
+    folders = Folders(without=os.fsdecode(into))
+    given = places(several(artifacts, "migrate_many"), folders, "migrate_many")
     found = migrated(given, into, to, executor=executor, journal=journal, policy=policy)
     return {name: one for _, name, one in found if isinstance(one, Exception)}
 
@@ -130,41 +136,94 @@ def _is_current(part: Part, found: list[Any]) -> bool:
 
 
 class _Names:
-    """The files that will be written: no two artifacts may have one."""
+    """Where artifacts will be written: no two of them to one place."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
-        self._parents: set[str] = set()
-        self._folders: set[str] = set()
+        self._folders: dict[str, _Folder] = {}
+        self._parents: set[str] = set()  # of files and of folders
 
     def checked(self, given: Iterable[Place | Unusable]) -> Iterator[Input | Unusable]:
-        """The artifacts as inputs; what would be written to the file of another is unusable."""
+        """The artifacts as inputs; what would be written to the place of another is unusable."""
         found = iter(given)
         first, second = next(found, None), next(found, None)
         if first is not None and second is None and not isinstance(first, Unusable) and not first.inside:
-            yield from one_by_one.inputs([first])  # one archive: its members lie in the folder itself
+            yield from _told_apart(
+                one_by_one.inputs([first]), lambda _: ""
+            )  # one archive: its members lie in the folder
             return
         rest = [one for one in (first, second) if one is not None]
-        yield from one_by_one.inputs((self._named(one) for one in itertools.chain(rest, found)), _folder_of)
+        named = (self._named(one) for one in itertools.chain(rest, found))
+        yield from _told_apart(one_by_one.inputs(named, _folder_of), _target)
 
     def _named(self, place: Place | Unusable) -> Place | Unusable:
         if isinstance(place, Unusable):
             return place
-        if place.archive is not None:
-            name = _folder_of(place)
-            taken = name in self._folders or name in self._parents
-            self._folders.add(name)
-        else:
-            name = targets.stem(place.inside)
-            parents = {str(parent) for parent in PurePosixPath(name).parents}
-            taken = name in self._files or bool(parents & self._folders)
-            self._files.add(name)
-            self._parents |= parents
-        if taken:
-            error = ExportError(f"{place.name!r} would be written to the same place as another: {name!r}")
-            return Unusable(place.name, error, place)
+        name = _target(place)
+        parents = {str(parent) for parent in PurePosixPath(name).parents} - {"."}
+        if parents & self._folders.keys() or not self._takes(name, place.archive):
+            label = place.name if place.archive is None else _label(place.archive)
+            error = ExportError(f"{label!r} would be written to the same place as another: {name!r}")
+            return Unusable(label, error, place)
+        self._parents |= parents
         return place
+
+    def _takes(self, name: str, archive: Archive | None) -> bool:
+        """Takes the name of a file, or of a folder for members of an archive, if nobody else has it."""
+        if archive is None:
+            is_free = name not in self._files
+            self._files.add(name)
+            return is_free
+        if name in self._folders:
+            return self._folders[name].takes(archive)
+        if name in self._parents:
+            return False
+        self._folders[name] = _Folder(archive)
+        return True
+
+
+class _Folder:
+    """The folder of an archive's members, which may be named in several turns."""
+
+    def __init__(self, archive: Archive) -> None:
+        opened, names = _parts(archive)
+        self._address = opened.source.address
+        self._names = None if names is None else set(names)
+
+    def takes(self, archive: Archive) -> bool:
+        """Whether members can be written there, too: they are of the same archive, and others."""
+        opened, names = _parts(archive)
+        if self._names is None or names is None or opened.source.address != self._address:
+            return False
+        if not self._names.isdisjoint(names):
+            return False
+        self._names.update(names)
+        return True
+
+
+def _parts(archive: Archive) -> tuple[Opened, Names]:
+    from jaxexp._archive.archive import parts_of  # which few passes need
+
+    return parts_of(archive)
+
+
+def _told_apart(inputs: Iterable[Input | Unusable], target: Callable[[Place], str]) -> Iterator[Input | Unusable]:
+    """Inputs that are others where they are written to another place."""
+    for one in inputs:
+        yield one if isinstance(one, Unusable) else dataclasses.replace(one, identity=[one.identity, target(one.about)])
+
+
+def _target(place: Place) -> str:
+    """The folder for the members of an archive; the name of a file, without the suffix."""
+    return targets.stem(place.inside) if place.archive is None else _folder_of(place)
+
+
+def _label(archive: Archive) -> str:
+    """The name of an archive, or of its member if that is all that is meant."""
+    opened, names = _parts(archive)
+    return archive.name if names is None or len(names) != 1 else opened.label(names[0])
 
 
 def _folder_of(place: Place) -> str:
-    return place.inside or os.path.basename(place.name)
+    assert place.archive is not None
+    return place.inside or os.path.basename(link_of_file(place.archive.name))

@@ -54,7 +54,7 @@ def results(finding: Finding) -> Iterator[Result]:
     """Each artifact of a finding: its place, its name, and what was found, or an error."""
     place: Any = finding.input.about
     if isinstance(finding.input, Unusable):
-        yield place, place.name, finding.input.error
+        yield place, finding.input.name, finding.input.error
         return
     part = finding.part
     assert part is not None

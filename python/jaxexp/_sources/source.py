@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     Given: TypeAlias = str | os.PathLike[str] | Buffer | Readable | Handle
 
 MEMBER = "::"
+# The protocols of fsspec for a file that is inside of what the next link of the URL names.
+_INSIDE = ("zip", "tar", "libarchive", "dir")
 _AT_ONCE = 1 << 20
 
 
@@ -182,16 +184,27 @@ def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
 def split(text: str) -> tuple[str, str | None]:
     """A path and the name of a member, if there is one. A file that has the whole text as its name is a file."""
     path, found, member = text.rpartition(MEMBER)
-    # URLs of fsspec are chained by the same two colons, as in simplecache::https://...
-    if not found or not path or "://" in member or os.path.lexists(text):
+    # URLs of fsspec are chained by the same two colons, as in simplecache::https://... and zip://name::/tmp/all.zip
+    if not found or not path or "://" in member or _is_chained(path) or os.path.lexists(text):
         return text, None
     return path, member
+
+
+def _is_chained(url: str) -> bool:
+    """Whether the last link of a URL is in what the next link names."""
+    protocol, found, _ = url.rpartition(MEMBER)[2].partition("://")
+    return bool(found) and protocol in _INSIDE
 
 
 def is_url(path: str) -> bool:
     return "://" in path
 
 
+def link_of_file(url: str) -> str:
+    """The link of a chained URL that names the file; the others say where that is. Of any other URL, it is the same."""
+    return next((link for link in url.split(MEMBER) if "://" in link), url)
+
+
 def is_archive(path: str) -> bool:
     """Whether a path leads to an archive, by the first bytes of the file, or by the end of a URL."""
-    return path.endswith(".zip") if is_url(path) else is_zip(path)
+    return link_of_file(path).endswith(".zip") if is_url(path) else is_zip(path)

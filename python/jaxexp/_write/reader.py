@@ -12,10 +12,9 @@ from typing import Any
 from jaxexp import _jax, _native
 from jaxexp._codec import nodes
 from jaxexp._codec.dtypes import DTYPES
-from jaxexp._errors import ExportError, ExportTypeError, UnsupportedSerializationError
+from jaxexp._errors import ExportError, ExportTypeError, TooOldReaderError
 from jaxexp._function.data import ExportedData
 from jaxexp._function.paths import argument_paths, result_paths
-from jaxexp._public import public
 from jaxexp._releases import features, table
 from jaxexp._releases.features import Version
 from jaxexp._releases.table import Release
@@ -23,19 +22,6 @@ from jaxexp._releases.table import Release
 MAX = "max"
 
 _KINDS = {dtype: kind for kind, dtype in enumerate(DTYPES)}
-
-
-@public
-class TooOldReaderError(UnsupportedSerializationError):
-    """A function that the release of ``compatibility=`` cannot read; the message names the feature.
-
-    Attributes:
-        since: the first release that can read it, as in ``(0, 6, 0)``; None where no release is known to.
-    """
-
-    def __init__(self, message: str, since: Version | None) -> None:
-        super().__init__(message)
-        self.since = since
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

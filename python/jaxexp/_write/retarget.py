@@ -12,6 +12,7 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._artifact import module_head
+from jaxexp._errors import TooOldReaderError
 from jaxexp._function import data
 from jaxexp._function.data import E, ExportedData
 from jaxexp._module import mlir, to_gspmd
@@ -19,7 +20,7 @@ from jaxexp._releases import features, stablehlo
 from jaxexp._releases.table import number
 
 from . import reader as readers
-from .reader import MAX, Reader, TooOldReaderError
+from .reader import MAX, Reader
 
 
 def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tuple[Reader, list[E]]:

@@ -90,7 +90,7 @@ def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Sp
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
-    folders = Folders()
+    folders = Folders(without=new)
     given = list(places([old], folders, "migrate"))
     if not given:
         raise none_in([old], folders)
