@@ -255,12 +255,12 @@ class Weights(Mapping[str, Any]):
         if self._files is not None:
             file, tensor = self._files.find(name)
             placing.check(file, tensor, type_)
-            with jax.ensure_compile_time_eval():  # kept for later: the first use may be in a function that is traced
+            with placing.wherever():
                 return placing.placed(file, tensor, type_, sharding)
         array = self._array(name)
         if isinstance(array, Tracer):
             return array if sharding is None else jax.device_put(array, sharding)
-        with jax.ensure_compile_time_eval():
+        with placing.wherever():
             if not isinstance(array, jax.Array):
                 array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
             return array if sharding is None else jax.device_put(array, sharding)
