@@ -188,7 +188,7 @@ class Weights(Mapping[str, Any]):
             values: the path of a safetensors file or of its index, a mapping of arrays by their names, or a pytree in
                 which they are at the paths that are their names. What has another name is not used. A pytree stands for
                 the whole model, so there is a `UserWarning` for arrays in it that are not used. For a file, and for a
-                mapping that has only arrays, there is none: large checkpoints are passed so. Numbers, functions and
+                mapping without containers, there is none: large checkpoints are passed so. Numbers, functions and
                 other leaves that are no arrays are part of the program, and never used.
 
         Raises:
@@ -204,7 +204,7 @@ class Weights(Mapping[str, Any]):
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
         arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
-        is_mapping = isinstance(values, Mapping) and all(map(is_array, values.values()))
+        is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
         check_names(self._types, arrays, is_mapping=is_mapping)
         for name, type_ in self._types.items():
             array = given[name]
