@@ -154,6 +154,7 @@ try:
     fancy_primitive_batchers = batching.fancy_primitive_batchers
     is_undefined_primal = ad.is_undefined_primal
     trace_state_clean, jaxpr_as_fun = core.trace_state_clean, core.jaxpr_as_fun
+    outside_of_traces = core.eval_context
     mapped_aval, unmapped_aval = core.mapped_aval, core.unmapped_aval
     Jaxpr, Literal, Variable, JaxprInputEffect = core.Jaxpr, core.Literal, core.Var, effects.JaxprInputEffect
     ClosedJaxpr: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)  # since JAX 0.11, a jaxpr has its own constants

@@ -21,6 +21,13 @@ def test_another_architecture_warns() -> None:
     assert list(tuned.weights) == list(model.weights)
 
 
+def test_a_mapping_of_a_model_and_more_warns() -> None:
+    model, _ = bound(layers=2)
+    larger = {**params(layers=3, seed=1), "step": 7}
+    with pytest.warns(UserWarning, match=r"not used of the given arrays: 'layers/2/b', 'layers/2/w'\. They"):
+        model.with_weights(larger)
+
+
 def test_what_may_have_more_is_quiet(tmp_path: Path) -> None:
     model, _ = bound(layers=2)
     larger = params(layers=3, seed=1)
@@ -29,5 +36,6 @@ def test_what_may_have_more_is_quiet(tmp_path: Path) -> None:
     same = {**params(layers=2, seed=1), "name": "mlp", "rate": 0.5, "activation": jnp.tanh}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for given in (arrays, tmp_path / "larger.safetensors", same, model.weights, dict(model.weights)):
+        checkpoint = {**arrays, "step": 7, "optimizer": "adam", "schedule": jnp.tanh}
+        for given in (arrays, checkpoint, tmp_path / "larger.safetensors", same, model.weights, dict(model.weights)):
             model.with_weights(given)

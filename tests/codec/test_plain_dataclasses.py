@@ -126,6 +126,62 @@ def test_instances_with_more_than_data_are_text() -> None:
         auxdata.from_json(stored)
 
 
+class WithCache:
+    __slots__ = ("cache",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cached(WithCache):
+    x: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedAndMore(WithCache):
+    x: Any
+
+
+@pytest.mark.parametrize("cls", [Cached, CachedAndMore])
+def test_slots_of_a_base_class_are_no_fields(cls: Any) -> None:
+    value = cls(1)
+    stored = auxdata.to_json(value)
+    assert stored == ["dataclass", __name__, cls.__name__, ["x"], 1]
+    assert auxdata.from_json(stored) == value
+    object.__setattr__(value, "cache", {})
+    assert auxdata.to_json(value)[0] == "opaque"
+
+
+NAN = {
+    "a dataclass": lambda: Config((1,), rate=math.nan * 1),
+    "a number": lambda: math.nan * 1,
+    "a complex number": lambda: complex(0, math.nan),
+    "a part": lambda: ((1.0, math.nan * 1), (Config((1,), rate=-math.nan),)),
+}
+
+
+@pytest.mark.parametrize("what", NAN)
+def test_nan_is_the_same_nan(what: str) -> None:
+    """Which Python denies, and so do the trees of JAX: a function could never be called with what it was made of."""
+    given = Node({"x": arr(3)}, NAN[what]())
+    blob = written(given)
+    loaded = jaxexp.deserialize(blob)
+    assert loaded == jaxexp.deserialize(blob)
+    for node in (given, Node({"x": arr(3)}, NAN[what]())):
+        found = loaded.call(node)
+        assert type(found) is Node
+        assert_same_values(found.children["x"], 2 * arr(3))
+        assert auxdata.to_json(found.aux) == auxdata.to_json(given.aux)
+    with pytest.raises(jaxexp.ExportError, match="auxiliary data"):
+        loaded.call(Node({"x": arr(3)}, 1.0))
+    assert type(jaxexp.deserialize(written(fun=lambda: Node({"x": arr(3)}, NAN[what]()))).call()) is Node
+
+
+def test_what_equals_itself() -> None:
+    for value in (1.0, math.inf, "nan", ["float", "nan"], np.float32(2), (1j, b"nan"), np.dtype("int32"), None):
+        assert auxdata.equals_itself(auxdata.to_json(value)), value
+    for value in (math.nan, -math.nan, complex(math.nan, 1), [math.nan], {"a": (math.nan,)}, np.float32("nan")):
+        assert not auxdata.equals_itself(auxdata.to_json(value)), value
+
+
 def test_a_class_of_another_name_is_text() -> None:
     @dataclasses.dataclass(frozen=True)
     class Local:

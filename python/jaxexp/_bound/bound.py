@@ -46,6 +46,9 @@ class BoundExported(Exported):
     with equal digests.
     """
 
+    _unbound: Exported
+    _bound: Any  # a Bound of these weights
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ExportTypeError(
             "a BoundExported is made by Exported.bind. To change fields, use dataclasses.replace(bound.unbound, ...), "
@@ -78,11 +81,11 @@ class BoundExported(Exported):
 
     @property
     def weights(self) -> Weights:
-        return data.attributes_of(self)["_bound"].weights  # type: ignore[no-any-return]
+        return self._bound.weights  # type: ignore[no-any-return]
 
     @property
     def unbound(self) -> Exported:
-        return data.attributes_of(self)["_unbound"]  # type: ignore[no-any-return]
+        return self._unbound
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -107,19 +110,19 @@ class BoundExported(Exported):
         return self.unbound.vjp()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        return data.attributes_of(self)["_bound"].call(args, kwargs)
+        return self._bound.call(args, kwargs)
 
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> BoundExported:
-        program = data.attributes_of(self)["_bound"].specialize(args_specs, kwargs_specs)
+        program = self._bound.specialize(args_specs, kwargs_specs)
         return BoundExported.of(program, self.weights)
 
     def raised(self) -> Callable[..., Any]:
         """As `Exported.raised`. The weights are constants of what it is traced into."""
-        return data.attributes_of(self)["_bound"].raised()  # type: ignore[no-any-return]
+        return self._bound.raised()  # type: ignore[no-any-return]
 
     def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
         """As `Exported.jaxpr`. The weights are arguments in front; none is read."""
-        return data.attributes_of(self)["_bound"].jaxpr(args_specs, kwargs_specs)
+        return self._bound.jaxpr(args_specs, kwargs_specs)
 
     def save(
         self,

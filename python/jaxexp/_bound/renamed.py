@@ -15,6 +15,7 @@ from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._function.convention import Arguments
+from jaxexp._function.vjps import LaterVjp
 from jaxexp._module import main, mlir, runnable
 from jaxexp._weights.names import names_in
 
@@ -137,7 +138,7 @@ def _module(exported: Exported, order: _Order, kept: Sequence[int]) -> bytes:
         return mlir.serialize(module)
 
 
-class _RearrangedVjp(data.LaterVjp):
+class _RearrangedVjp(LaterVjp):
     """The VJP of a function whose arguments were put into another order."""
 
     __slots__ = ("_order", "_origin")

@@ -12,6 +12,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
+from jaxexp._function.vjps import chain_up_to
 
 from .primitive import abstract_eval, call, call_exported_p, pushforward_p
 from .shared import first_of_equals
@@ -82,7 +83,7 @@ def _vjp_of_vjp(exported: ExportedData) -> ExportedData:
             "in forward mode needs two orders; each one in reverse mode, such as jax.grad, needs one"
         )
 
-    return data.chain_up_to(exported, 2, error)[-1]
+    return chain_up_to(exported, 2, error)[-1]
 
 
 def cotangents_of(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from jaxexp._function import data
 from jaxexp._function.convention import OLDEST_VERSION
 from jaxexp._function.data import E, ExportedData
 from jaxexp._function.specs import check_one_scope
+from jaxexp._function.vjps import LaterVjp
 from jaxexp._module import main, mlir, specialized
 
 from . import hints, trees
@@ -91,7 +92,7 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     return _jax.with_sharding(plain, aval.sharding)
 
 
-class _SpecializedVjp(data.LaterVjp):
+class _SpecializedVjp(LaterVjp):
     """Specializes the VJP of the function that was specialized; equal for equal functions."""
 
     __slots__ = ("_origin",)

@@ -188,7 +188,7 @@ class _Fitting:
 
     def of_result(self, description: Description, arity: int) -> tuple[type, Any] | None:
         """The class of a result's node: the loaded one, or that of an argument of which an artifact says the same."""
-        known = library_nodes.node_data(description)
+        known = library_nodes.made(description)
         if known is not None and library_nodes.disagreement(description, *known) is None:
             return known
         self.describe_arguments()

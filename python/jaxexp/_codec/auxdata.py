@@ -113,6 +113,20 @@ def _has_array(stored: Any) -> bool:
     return is_array or any(map(_has_array, stored))
 
 
+def equals_itself(stored: Any) -> bool:
+    """Whether a value that is made of JSON equals another one that is made of the same: NaN does not."""
+    if not isinstance(stored, list):
+        return True
+    if stored[:1] == ["scalar"]:
+        try:
+            scalar = from_json(stored)
+        except NotDataError:
+            return True
+        return bool(scalar == scalar)
+    is_number = stored[:1] in (["float"], ["complex"])
+    return all(part != "nan" if is_number else equals_itself(part) for part in stored[1:])
+
+
 def from_json(stored: Any) -> Any:
     """The inverse of `to_json`, for JSON that `_artifact/node.py` has checked.
 

@@ -111,8 +111,13 @@ _NOT_DESCRIBED = (*treedefs.BUILTIN, GenericNode)
 
 def node_data(description: Description) -> tuple[type, Any] | None:
     """The loaded class of a description, and its auxiliary data. None if it is not loaded, or has other fields, or if
-    the auxiliary data cannot be made here.
+    the auxiliary data cannot be made here, or not be compared: trees with NaN in them would never be the same.
     """
+    return made(description) if auxdata.equals_itself(description.data) else None
+
+
+def made(description: Description) -> tuple[type, Any] | None:
+    """The same for a result, which is not compared."""
     names = description.names
     if description.is_namedtuple:
         cls = classes.namedtuple_class(description.module, description.qualname, [str(name) for name in names])
@@ -165,7 +170,7 @@ read_again = functools.lru_cache(maxsize=16)(Description)
 def instance(description: Description, children: Sequence[Any]) -> Any:
     """An instance of the loaded class, of which `jax.export` takes the structure; a generic node if there is none."""
     node = build(description, children)
-    if (found := node_data(description)) is None:
+    if (found := made(description)) is None:
         return node
     cls, aux = found
     if description.is_namedtuple:

@@ -36,6 +36,9 @@ def values_of(instance: Any) -> dict[str, Any] | None:
     for name in getattr(instance, "__dict__", ()):
         if name not in fields and type(_defined(namespaces, name)) is not functools.cached_property:
             return None  # `__post_init__` has set it
+    defined = (item for namespace in namespaces for item in namespace.items())
+    if any(name not in fields and _is_set(instance, slot) for name, slot in defined):
+        return None  # a slot of a base class
     try:
         return {name: getattr(instance, name) for name in fields}
     except AttributeError:  # a field that `__init__` does not set
@@ -76,6 +79,17 @@ _absent = object()
 def _defined(namespaces: Sequence[Mapping[str, Any]], name: str) -> Any:
     """What a class has under a name."""
     return next((namespace[name] for namespace in namespaces if name in namespace), _absent)
+
+
+def _is_set(instance: Any, slot: Any) -> bool:
+    """Whether what a class defines is a slot, and the instance has something in it."""
+    if type(slot) is not types.MemberDescriptorType:
+        return False
+    try:
+        slot.__get__(instance)
+    except AttributeError:
+        return False
+    return True
 
 
 def _is_generated(function: Any) -> bool:

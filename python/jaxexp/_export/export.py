@@ -14,9 +14,9 @@ from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._function.convention import NEWEST_VERSION, OLDEST_VERSION
-from jaxexp._function.data import LaterVjp
 from jaxexp._function.safety_check import DisabledSafetyCheck
 from jaxexp._function.specs import check_one_scope
+from jaxexp._function.vjps import LaterVjp
 from jaxexp._module import batch_dim as batch_dims
 from jaxexp._module import main, mlir
 from jaxexp._module.custom_calls import check_stable

@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxexp import _jax
 
-from .data import E, ExportedData, LaterVjp
+from .data import E, ExportedData
+from .vjps import LaterVjp
 
 
 class ConvertedVjp(LaterVjp):

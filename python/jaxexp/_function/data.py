@@ -17,6 +17,7 @@ from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._public import public_dir
 
 from . import sharding
+from .later import MadeLater
 from .safety_check import DisabledSafetyCheck
 
 if TYPE_CHECKING:
@@ -24,24 +25,6 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="ExportedData")
 T = TypeVar("T")
-
-
-class LaterVjp:
-    """Makes the VJP of a function when it is first asked for: a function's `_get_vjp`.
-
-    It is one value to `copy` and `dataclasses.asdict`, whatever it makes the VJP of.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, primal: Any) -> Any:
-        raise NotImplementedError
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
 
 
 class _Attributes:
@@ -124,8 +107,7 @@ class ExportedData(_Attributes):
             _get_vjp=_get_vjp,
         )
 
-    # What is made on first use: the fields of a loaded function, and what neither the constructor nor the decoder sets.
-    if TYPE_CHECKING:  # checkers would take a misspelt name for an attribute that __getattr__ makes
+    if TYPE_CHECKING:
 
         @property
         def _vjp(self) -> Self: ...
@@ -133,14 +115,6 @@ class ExportedData(_Attributes):
         def _hash(self) -> int: ...
 
     else:
-
-        def __getattr__(self, name: str) -> Any:
-            make = _MADE_LATER.get(name)
-            if make is not None:
-                return kept(self, name, make)
-            if name in _FIELDS and name in (attributes := _with_fields(self)):
-                return attributes[name]
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
         @property
         def __dict__(self) -> dict[str, Any]:
@@ -198,10 +172,8 @@ class ExportedData(_Attributes):
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     """The result of `make` for a function, made once and kept with the function under a name."""
     attributes = attributes_of(exported)
-    if name in attributes:
-        value: T = attributes[name]
-    else:  # several threads may make it at once, and all return what one of them made
-        value = attributes.setdefault(name, make(exported))
+    # Several threads may make it at once, and all return what one of them made.
+    value: T = attributes[name] if name in attributes else attributes.setdefault(name, make(exported))
     return value
 
 
@@ -282,22 +254,6 @@ def weights_in_trailer(exported: ExportedData) -> Any | None:
     return None if artifact is None else artifact.weights()
 
 
-def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]) -> list[E]:
-    """A function, its VJP, the VJP of that, and so on.
-
-    Args:
-        exported: the function.
-        vjp_order: how many VJPs; a negative number is as good as 0.
-        error: makes the error for a chain that ends early, given how many VJPs it has.
-    """
-    chain = [exported]
-    for order in range(vjp_order):
-        if not chain[-1].has_vjp():
-            raise error(order)
-        chain.append(chain[-1].vjp())
-    return chain
-
-
 def origin(exported: ExportedData) -> tuple[str, int]:
     """For messages: the name of the function that this is a VJP of, and of which order; 0 for the function itself."""
     found: tuple[str, int] = attributes_of(exported).get("_origin") or (exported.fun_name, 0)
@@ -371,7 +327,7 @@ def module_size(exported: ExportedData) -> int:
 def _artifact_of(exported: ExportedData) -> Artifact | None:
     """The artifact that holds the module; None once the module was made as bytes."""
     attributes = attributes_of(exported)
-    return None if "mlir_module_serialized" in attributes else attributes["_artifact"]
+    return None if "mlir_module_serialized" in attributes else attributes.get("_artifact")
 
 
 def _module_as_it_is(exported: ExportedData) -> bytes | memoryview:
@@ -430,6 +386,14 @@ def _vjp(exported: E) -> E:
     return vjp
 
 
+def _in_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
+    return tuple(map(sharding.to_hlo, exported._in_named_shardings, exported.in_avals))
+
+
+def _out_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
+    return tuple(map(sharding.to_hlo, exported._out_named_shardings, exported.out_avals))
+
+
 # What describes a function; the rest of its attributes was made of it. The decoder and `remember` set the last ones.
 _FIELDS = {field.name for field in dataclasses.fields(ExportedData)}
 _DATA = {
@@ -438,12 +402,38 @@ _DATA = {
     *("_described_in_tree", "_described_out_tree"),
 }
 
-_MADE_LATER: dict[str, Callable[[Any], Any]] = {
-    "_vjp": _vjp,
-    "_hash": _hash,
-    # Of one that was loaded, without its other fields.
-    **{name: operator.attrgetter(f"_artifact.{name}") for name in ("fun_name", "nr_devices", "platforms")},
-    "mlir_module_serialized": lambda e: bytes(e._artifact.module()),
-    "in_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._in_named_shardings, e.in_avals)),
-    "out_shardings_hlo": lambda e: tuple(map(sharding.to_hlo, e._out_named_shardings, e.out_avals)),
+# Fields that a loaded function has without the others.
+_APART: dict[str, Callable[[Artifact], Any]] = {
+    **{name: operator.attrgetter(name) for name in ("fun_name", "nr_devices", "platforms")},
+    "mlir_module_serialized": lambda artifact: bytes(artifact.module()),
 }
+
+
+def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
+    """Gets a field of a function that was loaded."""
+    find = _APART.get(name)
+
+    def found(exported: ExportedData) -> Any:
+        attributes = attributes_of(exported)
+        artifact: Artifact | None = attributes.get("_artifact")
+        if artifact is None:
+            error = f"{type(exported).__name__!r} object has no attribute {name!r}: its constructor was not called"
+            raise AttributeError(error, name=name, obj=exported)
+        if find is not None:
+            return attributes.setdefault(name, find(artifact))
+        artifact.complete(attributes)
+        return attributes[name]
+
+    return found
+
+
+# Found in the class by those who ask it, such as protocols; `dataclass` would have taken them for defaults.
+_MADE_LATER: dict[str, Callable[[Any], Any]] = {
+    **{name: _of_artifact(name) for name in _FIELDS},
+    "_vjp": lambda e: kept(e, "_vjp", _vjp),
+    "_hash": lambda e: kept(e, "_hash", _hash),
+    "in_shardings_hlo": lambda e: kept(e, "in_shardings_hlo", _in_shardings_hlo),
+    "out_shardings_hlo": lambda e: kept(e, "out_shardings_hlo", _out_shardings_hlo),
+}
+for _name, _make in _MADE_LATER.items():
+    setattr(ExportedData, _name, MadeLater(_name, _make))

@@ -12,7 +12,8 @@ from jaxexp._artifact.metadata import from_json
 from jaxexp._artifact.opened import opened
 from jaxexp._codec import binding
 from jaxexp._exported import Exported
-from jaxexp._function.data import LaterVjp, attributes_of
+from jaxexp._function.data import attributes_of
+from jaxexp._function.vjps import LaterVjp
 
 
 def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:

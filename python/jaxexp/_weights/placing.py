@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxexp import _jax
 from jaxexp._errors import WeightsError
 from jaxexp._safetensors.dtypes import held_as
 from jaxexp._safetensors.header import Tensor
@@ -64,3 +67,19 @@ def placed(file: HoldsTensors, tensor: Tensor, aval: Any, sharding: Any | None) 
         on_device: jax.Array = jax.device_put(array)
         return on_device
     return jax.make_array_from_callback(aval.shape, sharding, lambda index: array[index])
+
+
+@contextlib.contextmanager
+def wherever() -> Generator[None]:
+    """A context in which weights are placed. They stay, so they must be the same wherever they are first used.
+
+    Nothing is traced or mapped in it, no mesh is set, numbers have 64 bits if the program's have, and transfers are
+    allowed, because none is the caller's. Only the default device is the caller's.
+    """
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_jax.outside_of_traces())
+        undo.enter_context(jax.enable_x64(True))
+        undo.enter_context(jax.transfer_guard("allow"))
+        for context in _jax.other_surroundings:
+            undo.callback(context.set_local, context.swap_local(context.get_global()))
+        yield

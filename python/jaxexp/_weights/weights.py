@@ -188,7 +188,7 @@ class Weights(Mapping[str, Any]):
             values: the path of a safetensors file or of its index, a mapping of arrays by their names, or a pytree in
                 which they are at the paths that are their names. What has another name is not used. A pytree stands for
                 the whole model, so there is a `UserWarning` for arrays in it that are not used. For a file, and for a
-                mapping that has only arrays, there is none: large checkpoints are passed so. Numbers, functions and
+                mapping without containers, there is none: large checkpoints are passed so. Numbers, functions and
                 other leaves that are no arrays are part of the program, and never used.
 
         Raises:
@@ -204,7 +204,7 @@ class Weights(Mapping[str, Any]):
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
         arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
-        is_mapping = isinstance(values, Mapping) and all(map(is_array, values.values()))
+        is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
         check_names(self._types, arrays, is_mapping=is_mapping)
         for name, type_ in self._types.items():
             array = given[name]
@@ -255,12 +255,12 @@ class Weights(Mapping[str, Any]):
         if self._files is not None:
             file, tensor = self._files.find(name)
             placing.check(file, tensor, type_)
-            with jax.ensure_compile_time_eval():  # kept for later: the first use may be in a function that is traced
+            with placing.wherever():
                 return placing.placed(file, tensor, type_, sharding)
         array = self._array(name)
         if isinstance(array, Tracer):
             return array if sharding is None else jax.device_put(array, sharding)
-        with jax.ensure_compile_time_eval():
+        with placing.wherever():
             if not isinstance(array, jax.Array):
                 array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
             return array if sharding is None else jax.device_put(array, sharding)

@@ -15,6 +15,7 @@ from jaxexp._codec import binding, nodes
 from jaxexp._errors import ExportError, ExportTypeError, SerializationError, SerializationTypeError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
+from jaxexp._function.vjps import chain_up_to
 from jaxexp._io import files
 from jaxexp._version import __version__
 
@@ -130,7 +131,7 @@ def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
             f"vjp_order={data.origin(exported)[1] + order} or more"
         )
 
-    return data.chain_up_to(exported, order, error)
+    return chain_up_to(exported, order, error)
 
 
 def _order(exported: ExportedData, vjp_order: Any) -> int:
