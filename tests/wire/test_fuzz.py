@@ -10,16 +10,20 @@ import os
 import random
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import jaxexp
+from kit import hostile
 from kit.parts import Part, put_together, take_apart, walk
 from kit.places import TESTS
 from tools import decoder_fuzz, fuzz, reader_fuzz
 
 NATIVE_RUNS = 20_000
+LARGE = 400_000
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 30_000))  # nested trees are written by recursion
 DECODER_RUNS = int(os.environ.get("JAXEXP_DECODER_FUZZ_RUNS", "1500"))
 TARGETS = sorted(path.stem for path in (TESTS / "cpp").glob("fuzz_*.cpp"))
 
@@ -55,6 +59,18 @@ def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path)
     least_edges, least_kept = small.get(target, (300, 100))
     assert edges > least_edges, "the codec is compiled with the tracing of its edges"
     assert corpus > least_kept, "inputs that reach something new are kept"
+
+
+@instrumented
+@pytest.mark.parametrize("family", hostile.FAMILIES)
+def test_large_artifacts(family: str, programs: Path, seeds: Path, tmp_path: Path) -> None:
+    """Seeds are small, and what grows with the square of a size shows in large ones only."""
+    path = tmp_path / family
+    path.write_bytes(hostile.FAMILIES[family](LARGE))
+    for target in TARGETS:
+        if fuzz.seeds_of(target, seeds).name == "artifacts":
+            done = subprocess.run([programs / target, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, f"{target}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
 @instrumented

@@ -8,6 +8,8 @@
 #include "wire/api/translating.h"
 #include "wire/artifact/opened.h"
 #include "wire/artifact/stored_digest.h"
+#include "wire/base/error.h"
+#include "wire/base/flat_map.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/generation.h"
@@ -30,9 +32,16 @@ std::vector<std::string_view> strings(const flatbuffers::Vector<flatbuffers::Off
   return each(texts, [](const flatbuffers::String* text) { return text->string_view(); });
 }
 
-std::string joined(const std::vector<std::string_view>& parts) {
+/// Bytes of what is shown of a value or a sharding: thousands of them may share texts of any length.
+constexpr std::size_t longest_text = 1000;
+
+/// At least as much of the parts as is shown.
+std::string joined(const auto& parts) {
   std::string text;
-  for (std::string_view part : parts) (text += text.empty() ? "" : ", ") += part;
+  for (std::string_view part : parts) {
+    if (text.size() > longest_text) break;
+    (text += text.empty() ? "" : ", ") += part.substr(0, longest_text + 1);
+  }
   return text;
 }
 
@@ -89,10 +98,20 @@ std::vector<std::string> paths(const wire::schema::PyTreeDef& tree, bool is_in_t
 std::vector<Value> values(const wire::schema::Exported& e, const Values& v, bool are_arguments) {
   std::vector<std::string> path = paths(are_arguments ? *e.in_tree() : *e.out_tree(), are_arguments);
   std::vector<Value> result(v.size());
+  wire::FlatMap<Dimensions> shapes;
+  wire::FlatMap<std::shared_ptr<const Sharding>> shardings;
   for (std::uint32_t i = 0; i < v.size(); ++i) {
     result[i].dtype = wire::dtype_name(static_cast<int>(v.aval(i).dtype()));
-    result[i].shape = strings(v.aval(i).shape());
-    if (const auto* named = v.named_sharding(i)) result[i].sharding = sharding(e, *named);
+    if (const auto* dimensions = v.aval(i).shape()) {
+      auto [shape, is_new] = shapes.insert(reinterpret_cast<std::uintptr_t>(dimensions));
+      if (is_new) shape = Dimensions(strings(dimensions));
+      result[i].shape = shape;
+    }
+    if (const auto* named = v.named_sharding(i)) {
+      auto [made, is_new] = shardings.insert(reinterpret_cast<std::uintptr_t>(named));
+      if (is_new) made = std::make_shared<const Sharding>(sharding(e, *named));
+      result[i].sharding = made;
+    }
     if (const auto* proto = v.hlo_sharding(i))
       result[i].op_sharding = {reinterpret_cast<const std::uint8_t*>(proto->data()), proto->size()};
     result[i].path = std::move(path[i]);
@@ -105,21 +124,22 @@ std::vector<Value> values(const wire::schema::Exported& e, const Values& v, bool
 std::string Sharding::str() const {
   std::string text;
   for (const MeshAxis& axis : mesh) {
-    (text += text.empty() ? "{" : ", ") += axis.name;
+    if (text.size() > longest_text) break;
+    (text += text.empty() ? "{" : ", ") += axis.name.substr(0, longest_text + 1);
     text += ": " + std::to_string(axis.size);
   }
   text += text.empty() ? "{} (" : "} (";
-  for (std::size_t i = 0; i < partitions.size(); ++i) {
+  for (std::size_t i = 0; i < partitions.size() && text.size() <= longest_text; ++i) {
     if (i > 0) text += ", ";
     const auto& axes = partitions[i];
-    text += axes.empty() ? "None" : axes.size() == 1 ? std::string(axes.front()) : '(' + joined(axes) + ')';
+    text += axes.empty() ? "None" : axes.size() == 1 ? joined(axes) : '(' + joined(axes) + ')';
   }
   text += ')';
-  if (memory_kind) (text += " in ") += *memory_kind;
-  return text;
+  if (memory_kind) (text += " in ") += memory_kind->substr(0, longest_text + 1);
+  return wire::shortened(text, longest_text);
 }
 
-std::string Value::str() const { return dtype + '[' + joined(shape) + ']'; }
+std::string Value::str() const { return wire::shortened(dtype + '[' + joined(shape) + ']', longest_text); }
 
 struct Artifact::State {
   State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,

@@ -30,23 +30,44 @@ struct Sharding {
   std::optional<std::string_view> memory_kind;
   std::vector<std::string_view> unreduced;  // mesh axes along which the devices' numbers still have to be added
 
-  /// As in "{data: 4, model: 2} (data, None)".
+  /// As in "{data: 4, model: 2} (data, None)"; a long text is cut.
   std::string str() const;
+};
+
+/// The dimensions of a value: integers, or expressions of dimension variables. Values may share them.
+class Dimensions {
+ public:
+  Dimensions() = default;
+  explicit Dimensions(std::vector<std::string_view> texts)
+      : texts_(std::make_shared<const std::vector<std::string_view>>(std::move(texts))) {}
+
+  std::size_t size() const { return all().size(); }
+  bool empty() const { return all().empty(); }
+  std::string_view operator[](std::size_t i) const { return all()[i]; }
+  auto begin() const { return all().begin(); }
+  auto end() const { return all().end(); }
+
+ private:
+  std::span<const std::string_view> all() const {
+    return texts_ ? std::span(*texts_) : std::span<const std::string_view>();
+  }
+
+  std::shared_ptr<const std::vector<std::string_view>> texts_;
 };
 
 /// An argument or a result.
 struct Value {
   /// As JAX names it, such as "float32"; "dtype 40" for one that was registered by its number.
   std::string dtype;
-  std::vector<std::string_view> shape;  // integers, or expressions of dimension variables
-  std::optional<Sharding> sharding;
+  Dimensions shape;
+  std::shared_ptr<const Sharding> sharding;  // null where it has none
   /// The xla.OpSharding that artifacts from before JAX 0.9 have instead.
   std::span<const std::uint8_t> op_sharding;
   /// Where it is in the tree, as in "args[0]['weights']", "kwargs['x']" or "result[1]". Children of custom nodes have
   /// numbers, as in "args[0]<2>"; a long path is cut.
   std::string path;
 
-  /// As in "float32[b, 4]".
+  /// As in "float32[b, 4]"; a long text is cut.
   std::string str() const;
 };
 
