@@ -3,12 +3,13 @@
 Prints the table of docs/fuzzing.md: executions, hours of CPU, and the worst cost of a run as a part of what is
 promised.
 
-python tests/tools/fuzz.py SECONDS [--keep FOLDER] [TARGET...]
+python tests/tools/fuzz.py SECONDS [--keep FOLDER] [--driver] [TARGET...]
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,7 +30,12 @@ from tools import tensors_fuzz
 from tools.executable_seeds import write_executables
 
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
-LONGEST_INPUT, TIMEOUT, MEGABYTES = 1 << 20, 60, 4096
+# How long inputs may be, and for which part of the time. Most are short, because then there are many of them in a
+# second; what grows shows in long ones. Our own driver mixes them itself.
+LONGEST_INPUT = 1 << 20
+LIBFUZZER_INPUTS = ((4096, 0.75), (LONGEST_INPUT, 0.25))
+DRIVER_INPUTS = ((LONGEST_INPUT, 1.0),)
+TIMEOUT, MEGABYTES = 60, 4096
 HOSTILE_SIZES = (1_000, 30_000)
 
 
@@ -135,13 +142,64 @@ def targets(programs: Path) -> list[str]:
     return sorted(path.name for path in programs.glob("fuzz_*") if path.is_file() and os.access(path, os.X_OK))
 
 
-def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
+def commands_of(
+    name: str, programs: Path, seeds: Path, corpus: Path, inputs: Sequence[tuple[int, float]], seconds: int
+) -> list[list[str]]:
+    """What runs a target for so long, one after the other."""
+    if name in PYTHON_TARGETS:
+        program, *kind = PYTHON_TARGETS[name]
+        return [[sys.executable, str(TESTS / "tools" / program), *kind, str(seconds)]]
+    keep, commands = corpus.parent, []
+    for longest, part in inputs:
+        limits = [f"-max_total_time={max(1, round(part * seconds))}", f"-max_len={longest}", f"-timeout={TIMEOUT}"]
+        limits += [f"-rss_limit_mb={MEGABYTES}", f"-artifact_prefix={keep}/{name}-"]
+        commands.append([str(programs / name), *limits, str(corpus), str(seeds_of(name, seeds))])
+    return commands
+
+
+@dataclasses.dataclass
+class Found:
+    """What the commands of a target found: `cost` is the worst one, and `crashes` are the ends of their outputs."""
+
+    runs: int = 0
+    cpu: float = 0.0
+    edges: str = "-"
+    cost: float = 0.0
+    crashes: list[str] = dataclasses.field(default_factory=list)
+
+
+def run(commands: list[list[str]]) -> Found:
+    found = Found()
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    for command in commands:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        runs, took = (DONE.findall(done.stdout) or [("0", "0")])[-1]
+        found.runs += int(runs)
+        found.cpu += float((CPU.findall(done.stdout) or [took])[-1])
+        found.edges = (COVERED.findall(done.stdout) or [found.edges])[-1]
+        found.cost = max(found.cost, float((COST.findall(done.stdout) or ["0"])[-1]))
+        if done.returncode != 0:
+            found.crashes.append(done.stdout[-8000:])
+    return found
+
+
+def build(with_libfuzzer: bool) -> tuple[Path, Sequence[tuple[int, float]]]:
+    """The folder of the programs, and what inputs they get. Says what was built."""
+    why = ""
     try:
-        programs = native.build(libfuzzer=True)
-        print("libFuzzer, AddressSanitizer and UBSan", flush=True)
+        if with_libfuzzer:
+            programs = native.build(libfuzzer=True)
+            print("libFuzzer, AddressSanitizer and UBSan", flush=True)
+            return programs, LIBFUZZER_INPUTS
     except native.UnavailableError as missing:
-        programs = native.build()
-        print(f"{missing}: our own driver, AddressSanitizer and UBSan", flush=True)
+        why = f"{missing}: "
+    programs = native.build()
+    print(f"{why}our own driver, AddressSanitizer and UBSan", flush=True)
+    return programs, DRIVER_INPUTS
+
+
+def fuzz(seconds: int, keep: Path, wanted: list[str], with_libfuzzer: bool) -> int:
+    programs, inputs = build(with_libfuzzer)
     seeds = keep / "seeds"
     print(f"{make_seeds(programs, seeds)} seeds", flush=True)
     all_targets = [*targets(programs), *PYTHON_TARGETS]
@@ -153,26 +211,19 @@ def fuzz(seconds: int, keep: Path, wanted: list[str]) -> int:
     for name in chosen:
         corpus = keep / name
         corpus.mkdir(parents=True, exist_ok=True)
-        if name in PYTHON_TARGETS:
-            program, *kind = PYTHON_TARGETS[name]
-            command = [sys.executable, str(TESTS / "tools" / program), *kind, str(share)]
-        else:
-            limits = [f"-max_total_time={share}", f"-max_len={LONGEST_INPUT}", f"-timeout={TIMEOUT}"]
-            limits += [f"-rss_limit_mb={MEGABYTES}", f"-artifact_prefix={keep}/{name}-"]
-            command = [str(programs / name), *limits, str(corpus), str(seeds_of(name, seeds))]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-        runs, took = (DONE.findall(done.stdout) or [("0", "0")])[-1]
-        edges = (COVERED.findall(done.stdout) or ["-"])[-1]
-        cpu = float((CPU.findall(done.stdout) or [took])[-1])
-        cost = float((COST.findall(done.stdout) or ["0"])[-1])
-        crashed = done.returncode != 0
-        failed += crashed
-        total_runs, total_cpu, worst = total_runs + int(runs), total_cpu + cpu, max(worst, cost)
-        row = [name.removeprefix("fuzz_"), f"{int(runs):,}", f"{cpu / 3600:.2f}", edges, f"{cost:.1%}", int(crashed)]
-        print(f"| {' | '.join(map(str, row))} |", flush=True)
-        if crashed:
-            print(done.stdout[-8000:], flush=True)
+        found = run(commands_of(name, programs, seeds, corpus, inputs, share))
+        failed += bool(found.crashes)
+        total_runs, total_cpu, worst = total_runs + found.runs, total_cpu + found.cpu, max(worst, found.cost)
+        row = [
+            name.removeprefix("fuzz_"),
+            f"{found.runs:,}",
+            f"{found.cpu / 3600:.2f}",
+            found.edges,
+            f"{found.cost:.1%}",
+        ]
+        print(f"| {' | '.join([*row, str(len(found.crashes))])} |", flush=True)
+        for output in found.crashes:
+            print(output, flush=True)
     print(f"| all | {total_runs:,} | {total_cpu / 3600:.2f} | | {worst:.1%} | {failed} |", flush=True)
     return failed
 
@@ -181,12 +232,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("seconds", type=int, help="over all targets")
     parser.add_argument("--keep", type=Path, help="where corpora and crashes stay (default: a folder that goes away)")
+    parser.add_argument("--driver", action="store_true", help="our own driver, also where there is libFuzzer")
     parser.add_argument("targets", nargs="*", help="such as verify, view, write, decoder (default: all)")
     arguments = parser.parse_intermixed_args()
-    if arguments.keep:
-        return fuzz(arguments.seconds, arguments.keep, arguments.targets)
     with tempfile.TemporaryDirectory() as folder:
-        return fuzz(arguments.seconds, Path(folder), arguments.targets)
+        return fuzz(arguments.seconds, arguments.keep or Path(folder), arguments.targets, not arguments.driver)
 
 
 if __name__ == "__main__":
