@@ -20,7 +20,7 @@ from jaxexp._artifact.inspect import shown_node
 from jaxexp._artifact.module_head import Bytecode
 from jaxexp._codec.dtypes import DTYPES
 from jaxexp._codec.nodes import OWN_NAMES
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, shown
 from jaxexp._module import mlir
 from jaxexp._native import Artifact
 from jaxexp._public import part_of, public
@@ -144,7 +144,7 @@ class Compatibility:
             if self.readers
             else "no release of JAX",
         }
-        lines = [f"{self.fun_name}:", *itertools.starmap(_field, described.items())]
+        lines = [f"{shown(self.fun_name)}:", *itertools.starmap(_field, described.items())]
         lines += [_field("" if i else "refused by", f"JAX {refusal}") for i, refusal in enumerate(self.refusals)]
         return "\n".join(lines)
 
@@ -364,4 +364,4 @@ def _listed(names: Any, separator: str = ", ") -> str:
 
 
 def _field(name: str, value: str) -> str:
-    return textwrap.fill(f"  {name:<14}{value}", 100, subsequent_indent=" " * 16, break_long_words=False)
+    return textwrap.fill(f"  {name:<14}{shown(value)}", 100, subsequent_indent=" " * 16, break_long_words=False)

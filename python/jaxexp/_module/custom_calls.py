@@ -10,7 +10,7 @@ from typing import Any
 from jaxexp import _jax
 from jaxexp._artifact import module_head
 from jaxexp._artifact.operations import is_understood
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, Lines
 from jaxexp._function.data import ExportedData
 
 from . import branches, mlir, runnable
@@ -69,13 +69,15 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
             refused.setdefault(target, operation)
     if not refused:
         return
-    examples = "\n".join(f"  {operation} at {operation.location}" for operation in refused.values())
+    examples = (f"  {operation} at {operation.location}" for operation in refused.values())
     also_allowed = f" (allowed so far: {', '.join(sorted(allowed_targets))})" if allowed_targets else ""
-    raise ExportError(
+    said = (
         f"the function contains custom calls that may change with any release of JAX: {', '.join(sorted(refused))}. "
         f"To export it all the same, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
-        f"{also_allowed}. They come from:\n{examples}"
+        f"{also_allowed}. They come from:"
     )
+    # MLIR prints an operation that has regions in several lines, and escapes the texts in them.
+    raise ExportError(Lines.of([said, *(line for example in examples for line in example.split("\n"))]))
 
 
 def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[int]) -> None:
