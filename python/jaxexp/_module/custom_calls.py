@@ -165,6 +165,13 @@ def is_callback(target: str) -> bool:
     return _PYTHON_CALLBACK.fullmatch(target) is not None
 
 
+# Those of the stable ones that compute nothing: they say where arrays are, or assert what shapes promise, which is
+# decided before the function is compiled.
+HINTS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "shape_assertion"}
+)
+
+
 # Custom calls that are no calls when the program runs: the compiler takes them apart.
 _OF_COMPILER = r"""
     (stablehlo|mhlo|chlo|vhlo|sdy|xla|tf)\..*
