@@ -1,18 +1,51 @@
 """jaxexp's exceptions: one base class, and a subclass wherever `jax.export` raises another built-in type.
 
+Names in an artifact are whatever its author wrote. So `str` of an error escapes what is not printable, line breaks too:
+who logs it has one line, or the lines that jaxexp itself made. The attributes of an error have names as they are.
+
 Nothing here imports JAX: the native codec raises these classes without it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ._public import public
 
 
+def shown(text: str) -> str:
+    """Text with everything but printable characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def in_one_line(error: Exception) -> str:
+    """The message of JAX, which often has several lines, as a part of one of jaxexp's."""
+    return " ".join(map(str.strip, str(error).split("\n")))
+
+
+class Lines(str):
+    """A message of several lines, each of which is escaped; the breaks between them are jaxexp's own."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, lines: Iterable[str]) -> Lines:
+        return cls("\n".join(map(shown, lines)))
+
+
 @public
 class ExportError(ValueError):
-    """The base class of all errors that jaxexp raises on purpose."""
+    """The base class of all errors that jaxexp raises on purpose.
+
+    `str` escapes what is not printable in names from an artifact, line breaks too, so that it can be logged.
+    """
+
+    def __str__(self) -> str:
+        message = BaseException.__str__(self)  # KeyError's would put it in quotation marks
+        return message if len(self.args) == 1 and isinstance(self.args[0], Lines) else shown(message)
 
 
 class ExportTypeError(ExportError, TypeError):
@@ -39,8 +72,6 @@ class SerializationTypeError(SerializationError, TypeError):
 
 class SerializationKeyError(SerializationError, KeyError):
     """A dtype that has no number in the format."""
-
-    __str__ = Exception.__str__  # KeyError's would put the message in quotation marks
 
 
 class UnsupportedSerializationError(SerializationError, NotImplementedError):
@@ -91,7 +122,7 @@ class DeserializationError(ExportError):
     def __str__(self) -> str:
         file = "" if self.file is None else f" {self.file!r}"
         where = self._where() if self.path else ""
-        return f"{self._failed}{file}: {where}expected {self.expected}, found {self.found}"
+        return shown(f"{self._failed}{file}: {where}expected {self.expected}, found {self.found}")
 
 
 class ModuleError(DeserializationError, RuntimeError):
@@ -181,4 +212,4 @@ class PolicyError(ExportError):
 
     def __str__(self) -> str:
         file = "" if self.file is None else f" {self.file!r}"
-        return f"the policy does not allow the artifact{file}: {self.where} {self.found}. {self.advice}"
+        return shown(f"the policy does not allow the artifact{file}: {self.where} {self.found}. {self.advice}")

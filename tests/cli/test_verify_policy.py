@@ -57,6 +57,24 @@ def test_every_field_can_be_in_a_file(folder, policy, good) -> None:
     assert "1 of 1 artifact whole and allowed" in good("verify", "--policy", policy, folder / "hostile.jaxexp")
 
 
+def test_hidden_files_are_counted_as_skipped(folder, policy, tmp_path, run, good) -> None:
+    policy.write_text("max_devices = 1\n")
+    models = tmp_path / "models"
+    (models / "inner" / ".cache").mkdir(parents=True)
+    (models / "README.md").write_text("# Models")
+    for name in ("a.jaxexp", "inner/.b.jaxexp", "inner/.cache/c.jaxexp"):
+        (models / name).write_bytes((folder / "scores.jaxexp").read_bytes())
+    said = good("verify", "--policy", policy, models)
+    assert said.endswith("; 1 other file and 2 hidden files skipped\n")
+    assert "; 1 other file skipped" in good("verify", "--no-recursive", models)
+    skipped = json.loads(good("verify", "--json", models))["skipped"]
+    assert {Path(name).name for name in skipped} == {"README.md", ".b.jaxexp", ".cache"}
+    (models / "a.jaxexp").unlink()
+    status, _, err = run("verify", models)
+    assert status == 1
+    assert "2 hidden files skipped" in err
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

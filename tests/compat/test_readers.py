@@ -22,6 +22,7 @@ import jaxexp
 from jaxexp._compat import compatibility as _compatibility
 from jaxexp._read.decode import verified
 from jaxexp._releases import table
+from jaxexp._releases.table import number
 from kit import wire
 from kit.goldens import ARTIFACTS, blob_of, every_artifact
 from kit.places import GOLDEN, ROOT
@@ -209,6 +210,26 @@ def test_plain_jax_export_does_not_read_nodes_of_jaxexp(tmp_path: Path) -> None:
         path.write_bytes(blob)
         run = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
         assert "unregistered type" in run.stderr
+
+
+def test_where_the_module_is_too_new_jaxexp_does_not_help_either() -> None:
+    def reason(blob: Any, asked: str) -> str | None:
+        found = [
+            r.reason for r in jaxexp.compatibility(blob).refusals if number(r.first) <= number(asked) <= number(r.last)
+        ]
+        return found[0] if found else None
+
+    eye = np.eye(2, dtype=np.float32)
+    own = jaxexp.export(jax.jit(lambda d: jnp.linalg.cholesky(d[1])))({1: eye})
+    plain = jaxexp.export(jax.jit(lambda d: jnp.linalg.cholesky(d["1"])))({"1": eye})
+    for asked in ("0.10.2", INSTALLED):
+        module = reason(plain.serialize(), asked)
+        expected = "it reads only if jaxexp is imported: jaxexp.dict"
+        if module is not None:
+            expected += f"; and {module}, which jaxexp does not read there, either"
+        assert reason(own.serialize(), asked) == f"pytree nodes that {expected}"
+    for_older = reason(own.serialize(compatibility="0.10.2"), "0.10.2")
+    assert for_older == "pytree nodes that it reads only if jaxexp is imported: jaxexp.dict"
 
 
 def test_without_the_node_type() -> None:

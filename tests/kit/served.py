@@ -11,7 +11,8 @@ from typing import Any
 
 
 class _Served(http.server.BaseHTTPRequestHandler):
-    """Serves `server.data` by ranges, with `server.headers`, and keeps what was asked for in `server.requests`."""
+    """Serves `server.data` by ranges, with `server.headers`, and keeps what was asked for in `server.requests`.
+    `server.others` are files beside it, by their paths."""
 
     protocol_version = "HTTP/1.1"
 
@@ -19,12 +20,18 @@ class _Served(http.server.BaseHTTPRequestHandler):
         self.answer(b"")
 
     def do_GET(self) -> None:
-        self.answer(self.server.data)  # type: ignore[attr-defined]
+        self.answer(self.whole() or b"")
+
+    def whole(self) -> bytes | None:
+        server: Any = self.server
+        path = self.path.partition("?")[0]
+        found: bytes | None = server.data if path.endswith("/fleet.zip") else server.others.get(path)
+        return found
 
     def answer(self, body: bytes) -> None:
         server: Any = self.server
-        whole: bytes = server.data
-        if not self.path.endswith("/fleet.zip"):
+        whole = self.whole()
+        if whole is None:
             self.send_error(404)
             return
         if (status := server.refusals.get(self.command)) is not None:
@@ -61,6 +68,7 @@ def serving(data: bytes) -> Iterator[Any]:
     says in place of the size, where the empty text is nothing."""
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
     server.data, server.headers, server.refusals, server.requests = data, {}, {}, []
+    server.others = {}
     server.head_length = None
     server.url = f"http://127.0.0.1:{server.server_port}/fleet.zip"
     thread = threading.Thread(target=server.serve_forever)

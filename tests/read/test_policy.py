@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp import _jax
 from jaxexp._module import mlir
+from jaxexp._module.custom_calls import HINTS, STABLE_CUSTOM_CALLS
 from kit.corpus import CASES, arr, export_with, f32, mesh
 from kit.other_modules import serialized, with_module
 from kit.places import GOLDEN, ROOT
@@ -86,6 +88,30 @@ def test_what_only_the_compiler_sees_is_no_native_code() -> None:
     jaxexp.deserialize(exported.serialize(), policy=jaxexp.Policy(stable_custom_calls=False))
     with pytest.raises(TypeError, match="expected True, False, or None"):
         jaxexp.Policy(stable_custom_calls=())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", sorted(STABLE_CUSTOM_CALLS))
+def test_without_stable_custom_calls_only_what_computes_nothing(target: str) -> None:
+    def f(x: Any) -> Any:
+        return jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    blob = jaxexp.export(jax.jit(f))(np.ones(3, np.float32)).serialize()
+    jaxexp.deserialize(blob, policy=jaxexp.Policy())
+    strict = jaxexp.Policy(stable_custom_calls=False)
+    if target in HINTS:
+        jaxexp.deserialize(blob, policy=strict)
+        return
+    with pytest.raises(jaxexp.PolicyError) as error:
+        jaxexp.deserialize(blob, policy=strict)
+    assert error.value.field == "custom_calls"
+    jaxexp.deserialize(blob, policy=jaxexp.Policy(stable_custom_calls=False, custom_calls=(target,)))
+
+
+def test_the_guide_lists_what_stays_allowed() -> None:
+    (listed,) = re.findall(
+        r"What computes nothing stays allowed: ([^|]*) \|", (ROOT / "docs/guide/policy.md").read_text()
+    )
+    assert set(re.findall(r"`(\w+)`", listed)) == HINTS
 
 
 @pytest.mark.parametrize(("given", "meant"), [("cpus", "'cpu'"), ("CUDA", "'cuda'"), ("gpu", "'cuda' or 'rocm'")])

@@ -89,7 +89,7 @@ def test_errors(library: Library, runtime: Handle, tmp_path: Path) -> None:
         assert error.value.reason == reason
         assert "\n" not in str(error.value)
 
-    fails(Reason.ARGUMENT, "takes 1 arguments, and not 2", library.call, function, *[library.array(X)] * 2)
+    fails(Reason.ARGUMENT, "takes 1 argument, and not 2", library.call, function, *[library.array(X)] * 2)
     wrong = r"args\[0\] is float32\[3\], and not float32\[1, 3\]"
     fails(Reason.ARGUMENT, wrong, library.call, function, library.array(X[None]))
     wrong = r"args\[0\] is float32\[3\], and not int32\[3\]"

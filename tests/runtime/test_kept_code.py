@@ -68,6 +68,20 @@ def test_another_process_uses_the_code(artifact: Path, exe: Path) -> None:
     assert re.match(r"compiled in ", runtime.run(artifact, artifact.parent / "x.npy", "--repeat", 1).stdout)
 
 
+def test_with_inputs_or_a_file_for_results_it_is_called_too(artifact: Path, exe: Path, tmp_path: Path) -> None:
+    x, y = artifact.parent / "x.npy", tmp_path / "y.npy"
+    expected = call(artifact)[0]
+    save(artifact, exe, x, "--out", y)
+    np.testing.assert_array_equal(np.load(y), expected)
+    assert len(ExecutablesFile(exe).records) == 1
+    shown = runtime.run(artifact, x, "--save-executable", exe)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("result: float32")
+    missing = runtime.run(artifact, "--save-executable", exe, "--out", y)
+    assert missing.returncode == 1
+    assert "no file gives args[0]" in missing.stderr
+
+
 def test_what_is_there_is_not_added_again(artifact: Path, exe: Path) -> None:
     save(artifact, exe)
     written = exe.read_bytes()

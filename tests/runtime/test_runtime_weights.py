@@ -61,6 +61,24 @@ def result(artifact: Path, *more: object) -> np.ndarray:
         return file["result"]
 
 
+def test_arguments_are_counted_as_in_python(model: Path, tmp_path: Path) -> None:
+    inspected = subprocess.run([built.RUN, "--inspect", model], capture_output=True, text=True, check=True).stdout
+    paths = [value.path for value in jaxexp.inspect(model).arguments]
+    assert paths[-1] == "args[0]"
+    listed = inspected.split("arguments:\n")[1].split("\nresults")[0].split("\n")
+    assert [line.split(": ")[0].strip() for line in listed] == paths
+    x, wrong = tmp_path / "x.npy", tmp_path / "wrong.npy"
+    np.save(x, X)
+    np.save(wrong, X[:, :-1])
+    done = built.run(model, "--argument", f"args[0]={x}", "--out", tmp_path / "y.npy")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), result(model))
+    assert "the function has no argument args[1]" in built.run(model, "--argument", f"args[1]={x}").stderr
+    assert "no file gives args[0], float32[4, 32]" in built.run(model).stderr
+    assert built.run(model, wrong).stderr == "jaxexp-run: args[0] is float32[4, 32], and not float32[4, 31]\n"
+    assert "the function takes 1 argument;" in built.run(model, x, x).stderr
+
+
 def test_values_and_derivatives(library: Library, runtime: Handle, call: Call, model: Path) -> None:
     given = params()
     function = library.load(runtime, model)
@@ -124,7 +142,7 @@ def test_other_weights_and_none(library: Library, runtime: Handle, call: Call, m
     unbound = library.changed("unbound", function)
     assert library.c.jaxexp_argument_count(pointer(unbound)) == 8
     close(call(unbound, *(other[name] for name in sorted(other)), X), expected)
-    with pytest.raises(RunError, match="takes 1 arguments beside its weights, and not 2"):
+    with pytest.raises(RunError, match="takes 1 argument beside its weights, and not 2"):
         call(function, X, X)
 
 

@@ -72,6 +72,24 @@ def test_what_is_there_in_place_of_an_archive(tmp_path: Path, data: bytes, said:
                 jaxexp.Archive.open(place)
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\n<!DOCTYPE html><html><title>Log in</title></html>", "an HTML page, as servers send it in place of a file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS: 'git lfs pull' gets"),
+    ],
+    ids=["page", "pointer"],
+)
+def test_what_is_there_in_place_of_an_artifact(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "model.jaxexp").write_bytes(data)
+    with serving(b"") as server:
+        server.others["/model.jaxexp"] = data
+        for place in (tmp_path / "model.jaxexp", server.url.replace("fleet.zip", "model.jaxexp")):
+            for read in (jaxexp.load, jaxexp.verify, jaxexp.inspect):
+                with pytest.raises(jaxexp.DeserializationError, match=re.escape(said)):
+                    read(place)
+
+
 def test_a_pass_in_this_thread_opens_what_is_behind_a_url_once(tmp_path: Path) -> None:
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
         archive.add("model", blob())

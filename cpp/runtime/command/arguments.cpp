@@ -46,7 +46,8 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --member NAME       the function of this name, where ARTIFACT is an archive
   --vjp N             not the function but its VJP (1), the VJP's VJP (2), ...
   --weights FILE      the weights: a safetensors file, or an index of several (default: what ARTIFACT names)
-  --save-executable FILE  add the compiled code to FILE, which is made if it is not there, and do not call
+  --save-executable FILE  add the compiled code to FILE, which is made if it is not there; the function is called only
+                      if there are inputs, --out or --repeat, too
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
   --repeat N          call the function N times more, and say how long that takes
   --inspect           say what the function takes and returns; needs no plugin
@@ -79,6 +80,10 @@ Arguments::Arguments(int count, char** texts) {
   artifact = files.front();
   inputs.assign(files.begin() + 1, files.end());
   split_member();
+}
+
+bool Arguments::calls() const {
+  return save_executable.empty() || !inputs.empty() || !named_inputs.empty() || !out.empty() || repeat > 0;
 }
 
 bool Arguments::takes_value(std::string_view option) { return setters().contains(option); }

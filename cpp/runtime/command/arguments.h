@@ -33,6 +33,9 @@ struct Arguments {
   std::size_t vjp_order = 0;
   bool inspect = false, help = false, version = false;
 
+  /// Whether the function is called: to keep its code, nobody needs inputs.
+  bool calls() const;
+
  private:
   using Setters = std::map<std::string_view, std::function<void(Arguments&, const std::string&, const std::string&)>>;
 

@@ -83,7 +83,7 @@ class Inputs {
   std::size_t at_position(std::size_t position, const std::string& where) const {
     if (position < positions_.size()) return positions_[position];
     const std::size_t given = found_.size() - positions_.size();
-    refuse("the function takes " + std::to_string(found_.size()) + " arguments" +
+    refuse("the function takes " + std::to_string(found_.size()) + (found_.size() == 1 ? " argument" : " arguments") +
            (given > 0 ? ", of which --argument gives " + std::to_string(given) : "") + "; " + where + " is one more");
   }
 

@@ -11,12 +11,14 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jaxexp/archive.h"
 #include "jaxexp/runtime.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
+#include "runtime/command/beside_weights.h"
 #include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
 #include "wire/bytecode/bytecode.h"
@@ -108,19 +110,28 @@ void print_weights(const Artifact& artifact) {
 }
 
 /// What a value of a VJP is to the function that it belongs to.
-std::string meaning_in_vjp(const Artifact& function, std::size_t argument) {
-  const auto arguments = function.arguments();
+std::string meaning_in_vjp(const Artifact& function, const std::vector<jaxexp::Value>& arguments,
+                           std::size_t argument) {
   if (argument < arguments.size()) return ", " + arguments[argument].path + " of the function";
   return ", the cotangent of " + function.results().at(argument - arguments.size()).path;
 }
 
-void inspect(const Artifact& artifact, const std::optional<Artifact>& primal) {
+/// The arguments of a function, whose VJP has numbers for paths. Weights are counted as in Python, too.
+std::vector<jaxexp::Value> arguments_of(const Artifact& artifact, bool is_vjp) {
+  auto arguments = artifact.arguments();
+  return !is_vjp && artifact.weights() ? jaxexp::command::beside_weights(std::move(arguments)) : arguments;
+}
+
+/// `primal` is what the artifact is the VJP of; it may be a VJP itself.
+void inspect(const Artifact& artifact, const std::optional<Artifact>& primal, bool primal_is_vjp) {
   std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\nplatforms:";
   for (const std::string_view platform : artifact.platforms()) std::cout << ' ' << platform;
   std::cout << '\n';
-  print("arguments", artifact.arguments(), [&](std::size_t i) { return primal ? meaning_in_vjp(*primal, i) : ""; });
+  const auto taken = primal ? arguments_of(*primal, primal_is_vjp) : std::vector<jaxexp::Value>();
+  print("arguments", arguments_of(artifact, primal.has_value()),
+        [&](std::size_t i) { return primal ? meaning_in_vjp(*primal, taken, i) : ""; });
   print("results", artifact.results(),
-        [&](std::size_t i) { return primal ? ", the cotangent of " + primal->arguments().at(i).path : ""; });
+        [&](std::size_t i) { return primal ? ", the cotangent of " + taken.at(i).path : ""; });
   print_weights(artifact);
   print_custom_calls(artifact);
   int order = 0;
@@ -155,24 +166,23 @@ void inspect_file(const jaxexp::command::Arguments& arguments) {
     const Artifact artifact = arguments.member.empty() ? Artifact(file.bytes()) : member_of(file.bytes(), arguments);
     const std::size_t order = arguments.vjp_order;
     if (order == 0)
-      inspect(artifact, std::nullopt);
+      inspect(artifact, std::nullopt, false);
     else
-      inspect(vjp_of(artifact, order), vjp_of(artifact, order - 1));
+      inspect(vjp_of(artifact, order), vjp_of(artifact, order - 1), order > 1);
   });
 }
 
-void run(const jaxexp::command::Arguments& arguments) {
-  const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
-  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights};
-  std::optional<jaxexp::wire::MappedFile> archive;  // may have more weights than memory has room for
-  if (!arguments.member.empty()) archive = jaxexp::wire::MappedFile::named(arguments.artifact);
-  const jaxexp::Function function = reading(arguments, [&] {
-    return vjp_of(archive ? runtime.load(member_of(archive->bytes(), arguments), options)
-                          : runtime.load(std::filesystem::path(arguments.artifact), options),
-                  arguments.vjp_order);
-  });
-  if (!arguments.save_executable.empty()) return function.save_executable(arguments.save_executable);
-  const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, function.arguments());
+/// Whether a function gets its weights by itself. Then Python counts only the other arguments, and so does the program.
+bool has_weights(const jaxexp::Function& function, const jaxexp::command::Arguments& arguments) {
+  const Artifact& artifact = function.artifact();
+  return arguments.vjp_order == 0 && artifact.weights() && function.arguments().size() < artifact.arguments().size();
+}
+
+void call(const jaxexp::Function& function, const jaxexp::command::Arguments& arguments) {
+  const bool is_beside_weights = has_weights(function, arguments);
+  auto values = function.arguments();
+  if (is_beside_weights) values = jaxexp::command::beside_weights(std::move(values));
+  const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, values);
   if (arguments.repeat > 0) {
     const auto start = Clock::now();
     function.compile();
@@ -183,7 +193,13 @@ void run(const jaxexp::command::Arguments& arguments) {
       std::printf("compiled in %.1f ms\n", took);
   }
   double first = 0;
-  const std::vector<Array> results = timed_call(function, inputs, first);
+  std::vector<Array> results;
+  try {
+    results = timed_call(function, inputs, first);
+  } catch (const RunError& error) {
+    if (!is_beside_weights || error.reason() != RunError::Reason::argument) throw;
+    refuse(jaxexp::command::beside_weights(std::string(error.what())));  // which begins with the path of the argument
+  }
   if (const std::string why = function.why_compiled(); !why.empty())
     std::cerr << "jaxexp-run: compiled, because the code in " << arguments.executables << " is not used: " << why
               << '\n';
@@ -197,6 +213,20 @@ void run(const jaxexp::command::Arguments& arguments) {
     std::printf("first call: %.3f ms\n", first);
     repeat(function, inputs, arguments.repeat);
   }
+}
+
+void run(const jaxexp::command::Arguments& arguments) {
+  const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
+  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights};
+  std::optional<jaxexp::wire::MappedFile> archive;  // may have more weights than memory has room for
+  if (!arguments.member.empty()) archive = jaxexp::wire::MappedFile::named(arguments.artifact);
+  const jaxexp::Function function = reading(arguments, [&] {
+    return vjp_of(archive ? runtime.load(member_of(archive->bytes(), arguments), options)
+                          : runtime.load(std::filesystem::path(arguments.artifact), options),
+                  arguments.vjp_order);
+  });
+  if (!arguments.save_executable.empty()) function.save_executable(arguments.save_executable);
+  if (arguments.calls()) call(function, arguments);
 }
 
 }  // namespace

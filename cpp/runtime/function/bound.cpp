@@ -35,10 +35,10 @@ const std::vector<std::shared_ptr<const Numbers>>& Bound::placed() const {
 std::vector<std::shared_ptr<const Numbers>> Bound::call(std::vector<std::shared_ptr<const Numbers>> arguments) const {
   const std::size_t expected = callable_->arguments().size() - nr_weights();
   if (arguments.size() != expected)
-    throw RunError(RunError::Reason::argument, std::string(callable_->artifact().function_name()) + " takes " +
-                                                   std::to_string(expected) + " arguments" +
-                                                   (weights_ ? " beside its weights" : "") + ", and not " +
-                                                   std::to_string(arguments.size()));
+    throw RunError(RunError::Reason::argument,
+                   std::string(callable_->artifact().function_name()) + " takes " + std::to_string(expected) +
+                       (expected == 1 ? " argument" : " arguments") + (weights_ ? " beside its weights" : "") +
+                       ", and not " + std::to_string(arguments.size()));
   const auto& weights = placed();
   arguments.insert(arguments.begin(), weights.begin(), weights.end());
   return callable_->call(arguments);

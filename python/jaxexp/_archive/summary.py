@@ -9,7 +9,7 @@ from typing import Any
 from jaxexp import _native
 from jaxexp._artifact.inspect import shown_node, values_of
 from jaxexp._artifact.inspection import Value
-from jaxexp._artifact.words import counted
+from jaxexp._artifact.words import counted, shown
 from jaxexp._public import public
 
 # How many arguments and results are listed, and how many bytes their list may have.
@@ -61,9 +61,8 @@ class Summary:
         return f"{counted(self.weight_count, 'weight')}; {_shown(self.arguments, self.argument_count)}"
 
     def __str__(self) -> str:
-        return (
-            f"{self.fun_name}({self.taken}) -> {_shown(self.results, self.result_count)} on {', '.join(self.platforms)}"
-        )
+        results, platforms = _shown(self.results, self.result_count), ", ".join(self.platforms)
+        return shown(f"{self.fun_name}({self.taken}) -> {results} on {platforms}")
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dict of strings, numbers and tuples, which `json.dumps` accepts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxexp._errors import shown
 from jaxexp._public import part_of, public
 
 
@@ -165,7 +166,8 @@ class Inspection:
             "constraints": _listed(self.constraints),
             "metadata": "none" if self.metadata is None else _listed(f"{k} = {v!r}" for k, v in self.metadata.items()),
         }
-        return "\n".join([f"{self.fun_name}:", *(f"  {name:<13}{text}" for name, text in facts.items())])
+        lines = [f"{self.fun_name}:", *(f"  {name:<13}{text}" for name, text in facts.items())]
+        return "\n".join(map(shown, lines))
 
     def _weights(self) -> str:
         files = _listed(dict.fromkeys(weight.file for weight in self.weights))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from jaxexp._errors import shown
+
+__all__ = ["LONGEST", "bytes_in_words", "counted", "cut", "shown"]
+
 LONGEST = 240  # characters of a text, where there is not room for all
-
-
-def shown(text: str) -> str:
-    """Text with everything but printable characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def cut(text: str, most: int = LONGEST) -> str:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError, in_one_line
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._function.sharding import in_call, meshes_of_call
@@ -111,7 +111,7 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
         constraints.check_statically(sizes)
         return names, [sizes.evaluate(solution[name]) for name in names]
     except ValueError as error:
-        raise ExportError(f"calling {exported.fun_name}: {error}") from error
+        raise ExportError(f"calling {exported.fun_name}: {in_one_line(error)}") from error
 
 
 def code_from_file(exported: ExportedData, leaves: Sequence[Any], results: tuple[int, ...] | None = None) -> Any:

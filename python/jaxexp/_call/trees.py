@@ -15,7 +15,7 @@ from jaxexp._artifact.node import Description, shown
 from jaxexp._codec import library_nodes, treedefs
 from jaxexp._codec.generic_node import GenericNode
 from jaxexp._codec.treedefs import Node
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, Lines
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 
@@ -246,7 +246,7 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str
         for path, ours, theirs, why_there in _jax.tree_equality_errors(given, expected)
         if theirs != str(GenericNode)
     ]
-    return "\n".join(
+    return Lines.of(
         [
             f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
             "position or by keyword as in export, without those that jit took as static: they are part of the function",

@@ -20,7 +20,7 @@ from jaxexp._artifact.inspect import shown_node
 from jaxexp._artifact.module_head import Bytecode
 from jaxexp._codec.dtypes import DTYPES
 from jaxexp._codec.nodes import OWN_NAMES
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, shown
 from jaxexp._module import mlir
 from jaxexp._native import Artifact
 from jaxexp._public import part_of, public
@@ -144,7 +144,7 @@ class Compatibility:
             if self.readers
             else "no release of JAX",
         }
-        lines = [f"{self.fun_name}:", *itertools.starmap(_field, described.items())]
+        lines = [f"{shown(self.fun_name)}:", *itertools.starmap(_field, described.items())]
         lines += [_field("" if i else "refused by", f"JAX {refusal}") for i, refusal in enumerate(self.refusals)]
         return "\n".join(lines)
 
@@ -252,7 +252,14 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
         return "custom pytree nodes"
     if facts.own_nodes:
         reader = "it reads only if jaxexp is imported" if release.number >= _jax.OLDEST_JAX else "only jaxexp reads"
-        return f"pytree nodes that {reader}: {_some(sorted(facts.own_nodes))}"
+        nodes = f"pytree nodes that {reader}: {_some(sorted(facts.own_nodes))}"
+        # To import jaxexp helps only where nothing else is in the way.
+        other = _why_not(release, dataclasses.replace(facts, own_nodes=frozenset()), expired)
+        if other is None:
+            return nodes
+        has_jaxexp = release.number >= _jax.OLDEST_JAX
+        neither = ", which jaxexp does not read there, either" if has_jaxexp and _too_new(release, facts) else ""
+        return f"{nodes}; and {other}{neither}"
     if unknown := sorted(kind for kind in facts.dtypes if not 0 <= kind < release.dtypes):
         return f"the dtype{'s' * (len(unknown) > 1)} {_listed(map(_dtype_name, unknown))}"
     if release.number < features.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
@@ -264,9 +271,14 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
             return "only a 16-bit device count, which it takes for expired"
     if not facts.listed and release.number < features.INDICES:
         return "avals and shardings only by index"
-    if too_new := [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]:
+    if too_new := _too_new(release, facts):
         return f"the module contains {_listed(too_new)}"
     return None
+
+
+def _too_new(release: Release, facts: _Facts) -> list[str]:
+    """What is in a module and newer than what a release can read, with jaxexp or without."""
+    return [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]
 
 
 def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str, str | None]]:
@@ -364,4 +376,4 @@ def _listed(names: Any, separator: str = ", ") -> str:
 
 
 def _field(name: str, value: str) -> str:
-    return textwrap.fill(f"  {name:<14}{value}", 100, subsequent_indent=" " * 16, break_long_words=False)
+    return textwrap.fill(f"  {name:<14}{shown(value)}", 100, subsequent_indent=" " * 16, break_long_words=False)

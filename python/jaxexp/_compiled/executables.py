@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._artifact.words import counted
+from jaxexp._artifact.words import counted, shown
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
@@ -49,7 +49,7 @@ class Executable:
     def __repr__(self) -> str:
         arguments = _shown_arguments(self.conditions.get("arguments", ""), self._weights)
         state = "used" if self.used else f"not used: {self.why}"
-        return f"Executable({self.conditions.get('function')} of {arguments}: {state})"
+        return shown(f"Executable({self.conditions.get('function')} of {arguments}: {state})")
 
 
 class Executables:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxexp import _jax
+from jaxexp._errors import Lines
 
 _MOST_PLACES = 5
 
@@ -27,7 +28,7 @@ def why_refused(jaxpr: Any) -> str:
             "EQX_ON_ERROR to nan or off before equinox is imported."
         )
     found = ":" if places else "."
-    return "\n".join(
+    return Lines.of(
         [f"the function calls back to Python, and Python code cannot be exported{found}", *places, " ".join(advice)]
     )
 

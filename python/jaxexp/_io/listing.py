@@ -21,8 +21,7 @@ def described(url: str) -> tuple[int, str]:
 
 
 def files_in(url: str) -> Iterator[tuple[str, int, str]]:
-    """The URLs of the files in a folder and in those inside of it, in their order, as `described` describes them; none
-    that is hidden.
+    """The URLs of the files in a folder and in those inside of it, in their order, as `described` describes them.
 
     Raises:
         OSError: there is no such folder.
@@ -32,8 +31,7 @@ def files_in(url: str) -> Iterator[tuple[str, int, str]]:
     found = filesystem.find(folder, detail=True)
     for path in sorted(found):
         inside = path[len(folder.rstrip("/")) + 1 :]
-        if not any(part.startswith(".") for part in inside.split("/")):
-            yield url.rstrip("/") + "/" + inside, *_facts(found[path])
+        yield url.rstrip("/") + "/" + inside, *_facts(found[path])
 
 
 def _opened(url: str) -> Any:

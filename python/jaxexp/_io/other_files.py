@@ -27,11 +27,8 @@ def instead_of_weights(head: bytes) -> str:
 
 def instead_of_archive(head: bytes) -> str:
     """What a file is that should be an archive; empty if its first bytes do not say."""
-    start = head.lstrip()[:14].lower()
-    if start.startswith((b"<!doctype html", b"<html")):
-        return "what looks like an HTML page, as servers send it in place of a file: look at it in a browser"
-    if head.startswith(b"version https://git-lfs"):
-        return "a pointer of Git LFS: 'git lfs pull' gets the file"
+    if known := _of_servers(head):
+        return known
     if head[:8].strip() and all(32 <= c < 127 or 9 <= c <= 13 or 128 <= c <= 244 for c in head[:8]):
         return "what looks like text, as servers send it where they refuse a file: look at it"
     if known := _arrays(head):
@@ -43,6 +40,8 @@ def instead_of_archive(head: bytes) -> str:
 
 def instead_of_artifact(head: bytes) -> str:
     """The same for a file that should be an artifact, behind what was found."""
+    if known := _of_servers(head):
+        return f": this is {known}"
     if known := _arrays(head):
         return f": this looks like {known}"
     if head[:4] in _ZIP:
@@ -51,6 +50,15 @@ def instead_of_artifact(head: bytes) -> str:
             "too, and has no program"
         )
     return f": {_OF_OTHERS}" if _is_pickle_or_hdf5(head) else ""
+
+
+def _of_servers(head: bytes) -> str:
+    start = head.lstrip()[:14].lower()
+    if start.startswith((b"<!doctype html", b"<html")):
+        return "what looks like an HTML page, as servers send it in place of a file: look at it in a browser"
+    if head.startswith(b"version https:/"):
+        return "a pointer of Git LFS: 'git lfs pull' gets the file"
+    return ""
 
 
 def _arrays(head: bytes) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from jaxexp import _jax
 from jaxexp._artifact import module_head
 from jaxexp._artifact.operations import is_understood
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, Lines
 from jaxexp._function.data import ExportedData
 
 from . import branches, mlir, runnable
@@ -69,13 +69,15 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
             refused.setdefault(target, operation)
     if not refused:
         return
-    examples = "\n".join(f"  {operation} at {operation.location}" for operation in refused.values())
+    examples = (f"  {operation} at {operation.location}" for operation in refused.values())
     also_allowed = f" (allowed so far: {', '.join(sorted(allowed_targets))})" if allowed_targets else ""
-    raise ExportError(
+    said = (
         f"the function contains custom calls that may change with any release of JAX: {', '.join(sorted(refused))}. "
         f"To export it all the same, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
-        f"{also_allowed}. They come from:\n{examples}"
+        f"{also_allowed}. They come from:"
     )
+    # MLIR prints an operation that has regions in several lines, and escapes the texts in them.
+    raise ExportError(Lines.of([said, *(line for example in examples for line in example.split("\n"))]))
 
 
 def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[int]) -> None:
@@ -161,6 +163,13 @@ _PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callba
 def is_callback(target: str) -> bool:
     """Whether a custom call calls back to Python."""
     return _PYTHON_CALLBACK.fullmatch(target) is not None
+
+
+# Those of the stable ones that compute nothing: they say where arrays are, or assert what shapes promise, which is
+# decided before the function is compiled.
+HINTS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "shape_assertion"}
+)
 
 
 # Custom calls that are no calls when the program runs: the compiler takes them apart.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, in_one_line
 from jaxexp._function.convention import Arguments
 
 from . import mlir
@@ -127,4 +127,6 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
     try:
         return lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
-        raise ExportError(f"the dimension variables do not follow from the argument shapes: {error}") from error
+        raise ExportError(
+            f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
+        ) from error

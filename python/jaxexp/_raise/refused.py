@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxexp._errors import UnsupportedError
+from jaxexp._errors import UnsupportedError, shown
 
 
 class RefusedError(UnsupportedError):
@@ -23,4 +23,4 @@ class RefusedError(UnsupportedError):
     def __str__(self) -> str:
         why = f" ({self.why})" if self.why else ""
         at = f" at {self.location}" if self.location else ""
-        return f"{self.operation}{why}{at} cannot be read back into JAX"
+        return shown(f"{self.operation}{why}{at} cannot be read back into JAX")

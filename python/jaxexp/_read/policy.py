@@ -35,7 +35,8 @@ class Policy:
             ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``.
         stable_custom_calls: whether custom calls that JAX promises to keep stable are allowed without being named: also
             native code such as LAPACK's (``"lapack_*"``), and Pallas kernels (``"tpu_custom_call"``,
-            ``"mosaic_gpu_v2"``). With False, only those that the compiler itself understands, such as ``"Sharding"``.
+            ``"mosaic_gpu_v2"``). With False, only those that compute nothing, such as ``"Sharding"``; the guide lists
+            them.
         callbacks: whether the module may call back to Python.
         effects: what a module may do in addition to computing its results. Each name is one of: the type of a JAX
             effect, with or without its module; the target of a custom call that declares side effects (stable targets

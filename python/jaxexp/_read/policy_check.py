@@ -15,7 +15,7 @@ from jaxexp._errors import DeserializationError, ExportError, PolicyError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._module import mlir, runnable
-from jaxexp._module.custom_calls import STABLE_CUSTOM_CALLS, is_callback, is_of_compiler
+from jaxexp._module.custom_calls import HINTS, STABLE_CUSTOM_CALLS, is_callback
 
 _MODULE = "mlir_module_serialized"
 
@@ -229,7 +229,7 @@ class _ModuleCheck:
     def _is_always_allowed(self, target: str) -> bool:
         if target not in STABLE_CUSTOM_CALLS:
             return False
-        return self.limits.policy.stable_custom_calls is not False or is_of_compiler(target)
+        return self.limits.policy.stable_custom_calls is not False or target in HINTS
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:

@@ -67,6 +67,14 @@ class MappedFile(NamedTuple):
     memory: mmap.mmap
     identity: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        return len(self.memory)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """A part of the file, which is not copied."""
+        return memoryview(self.memory)[start:end]
+
 
 def mapped(descriptor: int) -> MappedFile:
     """A file's bytes, read-only; the descriptor is closed.

@@ -1,4 +1,5 @@
-"""Tensors that are in files: one file, or several ones with an index. Files are mapped, and read when they are used."""
+"""Tensors that are in files: one file, or several ones with an index. Files are mapped, and read when they are used;
+those behind URLs are read by ranges."""
 
 from __future__ import annotations
 
@@ -9,29 +10,42 @@ from typing import Any, Protocol
 from jaxexp import _native
 from jaxexp._errors import WeightsError
 from jaxexp._io import files
+from jaxexp._io.sources import open_source
 
 from . import header, places
 from .content import CONTENT
 from .header import LENGTH_SIZE, Header, Tensor
 from .writing import Source, damaged
 
-# How much of a tensor is written at once.
+# How much of a tensor is written at once, or fetched.
 PIECE = 1 << 24
 
 # An index has a line for each tensor, and at most this many bytes.
 MAX_INDEX_SIZE = 32 << 20
 
 
+class FileBytes(Protocol):
+    """The bytes of a file, wherever it is. `identity` is as in `TensorFile`."""
+
+    @property
+    def identity(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, start: int, end: int) -> memoryview: ...
+
+
 class TensorFile:
-    """One file, mapped.
+    """One file: mapped, or behind a URL.
 
     Attributes:
         name: what messages call it.
-        identity: what no other file has, and no earlier or later state of this one.
+        identity: what no other file has, and no earlier or later state of this one; None where that is not known.
         header: which tensors it has.
     """
 
-    def __init__(self, name: str, found: places.MappedFile) -> None:
+    def __init__(self, name: str, found: FileBytes) -> None:
         """Reads and checks the header.
 
         Raises:
@@ -39,15 +53,15 @@ class TensorFile:
         """
         self.name = name
         self.identity: tuple[int, ...] | None = found.identity
-        self._mapping = found.memory
+        self._bytes = found
         with files.named_in_errors(name):
-            end = header.size_of_header(self._mapping[:LENGTH_SIZE], self.size)
-            self.header: Header = header.read(self._mapping[LENGTH_SIZE:end], self.size)
+            end = header.size_of_header(bytes(found.read(0, min(LENGTH_SIZE, self.size))), self.size)
+            self.header: Header = header.read(bytes(found.read(LENGTH_SIZE, end)), self.size)
 
     @property
     def size(self) -> int:
         """How many bytes the file has."""
-        return len(self._mapping)
+        return self._bytes.size
 
     @property
     def content(self) -> str | None:
@@ -55,9 +69,15 @@ class TensorFile:
         return self.header.metadata.get(CONTENT)
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
-        """The bytes of a tensor: a read-only view into the mapped file."""
+        """The bytes of a tensor: a read-only view, where the file is mapped."""
         start = self.header.size
-        return memoryview(self._mapping)[start + tensor.start : start + tensor.end]
+        return self._bytes.read(start + tensor.start, start + tensor.end)
+
+    def pieces_of(self, tensor: Tensor) -> Iterator[memoryview]:
+        """The same in pieces, of which a file behind a URL holds one at a time."""
+        start, end = self.header.size + tensor.start, self.header.size + tensor.end
+        for piece in range(start, end, PIECE):
+            yield self._bytes.read(piece, min(piece + PIECE, end))
 
     def array(self, tensor: Tensor) -> Any:
         """A tensor as a NumPy array over the mapped file.
@@ -99,8 +119,17 @@ def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
     Raises:
         WeightsError: they are other bytes.
     """
-    if (found := _native.digest(file.bytes_of(tensor))) != expected:
+    if (found := _digest(file, tensor)) != expected:
         raise damaged(file.name, tensor.name, expected, found)
+
+
+def _digest(file: HoldsTensors, tensor: Tensor) -> bytes:
+    if not isinstance(file, TensorFile) or file.identity is not None:  # one that is mapped, or fetched as a whole
+        return _native.digest(file.bytes_of(tensor))
+    digester = _native.Digester()
+    for piece in file.pieces_of(tensor):
+        digester.update(piece)
+    return digester.digest()
 
 
 def source_in(file: HoldsTensors, tensor: Tensor, digest: bytes | None) -> Source:
@@ -182,6 +211,39 @@ def open_beside(path: str | os.PathLike[str], name: str) -> TensorFile:
     return _shard(os.fsdecode(path), name)
 
 
+def open_behind(url: str, beside: str) -> TensorFile:
+    """Opens a safetensors file behind a URL; no more than a piece of it is held at a time.
+
+    Args:
+        url: the file.
+        beside: what messages call the file in which its name stands.
+
+    Raises:
+        WeightsError: it is not there, or it cannot be read; the error names it.
+        OSError: its storage does not let it be read.
+    """
+    with files.named_in_errors(url):
+        try:
+            return TensorFile(url, _Behind(url))
+        except FileNotFoundError:
+            raise _missing(beside) from None
+
+
+class _Behind:
+    """The bytes of a file behind a URL."""
+
+    identity = None
+
+    def __init__(self, url: str) -> None:
+        self._source = open_source(url, {})
+        self.size = self._source.size
+        if not self.size:
+            raise WeightsError("", "a safetensors file", "an empty file")
+
+    def read(self, start: int, end: int) -> memoryview:
+        return memoryview(self._source.read(start, end - start))
+
+
 def _shard(path: str, name: str) -> TensorFile:
     with files.named_in_errors(path):
         places.check_name(name)
@@ -190,7 +252,11 @@ def _shard(path: str, name: str) -> TensorFile:
         try:
             return TensorFile(shown, places.mapped(places.open_beside(path, name)))
         except FileNotFoundError:
-            raise WeightsError("", f"a file that {os.path.basename(path)!r} names", "none of this name") from None
+            raise _missing(os.path.basename(path)) from None
+
+
+def _missing(beside: str) -> WeightsError:
+    return WeightsError("", f"a file that {beside!r} names", "none of this name")
 
 
 def _weight_map(path: str) -> dict[str, str]:

@@ -25,12 +25,14 @@ class Folders:
         recursive: whether to look into folders inside.
         without: a folder inside that is left out, because what is found is written there; empty for none.
         skipped: the files that were left out, because they are neither.
+        hidden: the files and folders that nobody looked at, because their names begin with a dot.
     """
 
     include: tuple[str, ...] = ()
     recursive: bool = True
     without: str = ""
     skipped: list[str] = dataclasses.field(default_factory=list)
+    hidden: list[str] = dataclasses.field(default_factory=list)
 
     def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
         """The artifacts and archives in a folder, in the order of their names; nothing that is hidden, and no files of
@@ -41,8 +43,9 @@ class Folders:
         """
         for entry in sorted(Path(folder).iterdir()):
             if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
+                if self.recursive or not entry.is_dir():
+                    self.hidden.append(str(entry))
+            elif entry.is_dir():
                 if self.recursive and not entry.is_symlink() and not self._is_left_out(entry):
                     yield from self.files(str(entry))
             elif not self.include or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self.include):
@@ -73,5 +76,7 @@ class Folders:
         self.skipped[:] = [file for file in self.skipped if file not in used]
 
     def said(self) -> str:
-        """As in "; 3 other files skipped", for the end of a line."""
-        return f"; {counted(len(self.skipped), 'other file')} skipped" if self.skipped else ""
+        """As in "; 3 other files and 1 hidden file skipped", for the end of a line."""
+        kinds = (self.skipped, "other file"), (self.hidden, "hidden file")
+        said = " and ".join(counted(len(files), what) for files, what in kinds if files)
+        return f"; {said} skipped" if said else ""

@@ -112,7 +112,9 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     elif is_url(path) and path.endswith("/"):
         for url, size, version in listing.files_in(path):
             inside = url.removeprefix(path)
-            if is_archive(url):
+            if any(part.startswith(".") for part in inside.split("/")):
+                folders.hidden.append(url)
+            elif is_archive(url):
                 yield _archive(url, inside)
             elif url.endswith(SUFFIXES):
                 yield Place(url, 0, inside, size=size, version=version)

@@ -13,6 +13,7 @@ from jaxexp import _native
 from jaxexp._bulk.errors import packed
 from jaxexp._bulk.work import FILE
 from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._io import listing
 from jaxexp._io.other_files import instead_of_artifact
 
 from . import verify as verifying
@@ -37,7 +38,7 @@ def verify(parts: Parts, options: dict[str, Any]) -> list[Any]:
         options: "threads", and "policy" or None.
 
     Returns:
-        For a file: its size, whether it has digests, the files of weights beside it with their sizes and times, its
+        For a file: its size, whether it has digests, the files of weights beside it with what `stamp` says of them, its
         error or None, and how many bytes follow its end. For a part of an archive, what `verify_members` returns.
     """
     from jaxexp._archive.verify_share import verify_members
@@ -65,8 +66,7 @@ def _of_file(path: str, size: int, has_digests: bool, has_weights: bool, wrong: 
             where, expected, found = wrong
             raise DeserializationError(where, expected, found if where else found + _advice(path))
         if has_weights:
-            beside = (os.path.join(os.path.dirname(path), name) for name, _ in verifying.weights_beside(path))
-            weights = [[file, *stamp(file)] for file in beside]
+            weights = _stamped(verifying.weights_beside(path))
         if has_digests:
             with open(path, "rb") as file:
                 behind = verifying.bytes_behind(file.read(verifying.HEAD), size)
@@ -84,29 +84,41 @@ def _advice(path: str) -> str:
         return ""
 
 
-def stamp(path: str) -> list[int]:
-    """What is different when a file was written again."""
+def _stamped(files: Sequence[tuple[str, int]]) -> list[list[Any]]:
+    return [[file, *stamp(file)] for file, _ in files]
+
+
+def stamp(path: str) -> list[Any]:
+    """The size of a file, and what is different when it was written again."""
+    if is_url(path):
+        return list(listing.described(path))
     found = os.stat(path)
     return [found.st_size, found.st_mtime_ns]
 
 
 def _of_remote(url: str) -> list[Any]:
     source = Source(url, url)
+    size = 0
     try:
         checked = verifying.checked(source, source.read)
+        view = memoryview(checked.buffer)
+        size = view.nbytes
+        weights = _stamped(verifying.weights_of(url, checked.buffer))
     except OF_ARTIFACTS as error:
-        return [0, False, [], packed(error), 0]
-    view = memoryview(checked.buffer)
-    behind = verifying.bytes_behind(bytes(view[: verifying.HEAD]), view.nbytes) if checked.has_digests else 0
-    return [view.nbytes, checked.has_digests, [], None, behind]
+        return [size, False, [], packed(error), 0]
+    behind = verifying.bytes_behind(bytes(view[: verifying.HEAD]), size) if checked.has_digests else 0
+    return [size, checked.has_digests, weights, None, behind]
 
 
 def _allowed(path: str, found: list[Any], policy: Policy) -> list[Any]:
     """The same, after a look at the function under a policy."""
-    from .load import load
+    from jaxexp._read.load import deserialize
 
+    source = Source(path, path)
     try:
-        load(path, policy=policy)
+        with source.named():
+            # The program is enough: its weights were verified, and nobody calls it.
+            deserialize(source.read(policy.check_size), policy=policy)
     except OF_ARTIFACTS as error:
         return [*found[:3], packed(error), 0]
     return found

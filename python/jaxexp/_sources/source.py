@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import urllib.parse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +204,18 @@ def is_url(path: str) -> bool:
 def link_of_file(url: str) -> str:
     """The link of a chained URL that names the file; the others say where that is. Of any other URL, it is the same."""
     return next((link for link in url.split(MEMBER) if "://" in link), url)
+
+
+def beside_url(url: str, name: str) -> str:
+    """The URL of a file in the same folder as another one, with the same query where that is sent to a server."""
+    link = link_of_file(url)
+    if link.startswith(("http://", "https://")):
+        parts = urllib.parse.urlsplit(link)
+        path = f"{parts.path.rpartition('/')[0]}/{urllib.parse.quote(name)}"
+        beside = urllib.parse.urlunsplit(parts._replace(path=path))
+    else:
+        beside = f"{link.rpartition('/')[0]}/{name}"
+    return url.replace(link, beside, 1)
 
 
 def is_archive(path: str) -> bool:

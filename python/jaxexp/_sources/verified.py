@@ -16,7 +16,7 @@ from jaxexp._public import public
 from .folders import Folders
 from .given import Place, inputs, places, several
 from .passes import stamp
-from .source import MEMBER
+from .source import MEMBER, is_url
 
 if TYPE_CHECKING:
     from jaxexp._archive.opened import Opened
@@ -146,7 +146,13 @@ def _decoded(part: Part, result: Any) -> Any:
     error = None if error is None else unpacked(error)
     if isinstance(error, DeserializationError) and error.file is None:
         error.file = part.input.name
-    return size, has_digests, [(str(name), int(size), int(changed)) for name, size, changed in weights], error, behind
+    return size, has_digests, [_weights_file(*file) for file in weights], error, behind
+
+
+def _weights_file(name: Any, size: Any, version: Any) -> tuple[str, int, int | str]:
+    if not isinstance(name, str) or type(size) is not int or type(version) not in (int, str):
+        raise ValueError
+    return name, size, version
 
 
 def _is_current(part: Part, found: Any) -> bool:
@@ -158,7 +164,7 @@ def _is_current(part: Part, found: Any) -> bool:
         return False
     try:
         return all(stamp(name) == list(then) for name, *then in weights)
-    except OSError:
+    except (OSError, ImportError):
         return False
 
 
@@ -172,9 +178,14 @@ def _seen(finding: Finding) -> Iterator[Verified]:
         yield Verified(place, 1, {place.name: _named(finding.error, place.name)})
     else:
         size, has_digests, weights, error, behind = finding.found
-        beside = tuple((os.path.join(os.path.dirname(place.name), os.path.basename(n)), s) for n, s, _ in weights)
+        beside = tuple((_as_given(name, place.name), size) for name, size, _ in weights)
         errors = {} if error is None else {place.name: error}
         yield Verified(place, 1, errors, size, has_digests if error is None else None, beside, bytes_behind=behind)
+
+
+def _as_given(name: str, artifact: str) -> str:
+    """A file beside an artifact, with the folder as the user wrote it."""
+    return name if is_url(name) else os.path.join(os.path.dirname(artifact), os.path.basename(name))
 
 
 def _of_archive(finding: Finding, parts: InParts) -> Iterator[Verified]:

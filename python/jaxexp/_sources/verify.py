@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from jaxexp._errors import DeserializationError
 from jaxexp._io import files
 from jaxexp._public import public
 
-from .source import Source, source
+from .source import Source, beside_url, is_url, source
 
 if TYPE_CHECKING:
     from .source import Given
@@ -24,9 +25,10 @@ def verify(artifact: Given) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
     All of it is read; nothing is loaded, and JAX is not imported. Weights in files beside it, or in its archive, are
-    read, too, and compared with their digests. An artifact without digests (of `jax.export`, or written with
-    ``trailer=False``) may have damage that nobody can notice. `Archive.verify` checks all members of an archive in
-    threads.
+    read, too, and compared with their digests; those of a URL are looked for in the same folder, and read by ranges. Of
+    a buffer or a file object, only the program is verified, because nobody knows where its weights are. An artifact
+    without digests (of `jax.export`, or written with ``trailer=False``) may have damage that nobody can notice.
+    `Archive.verify` checks all members of an archive in threads.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
@@ -42,10 +44,9 @@ def verify(artifact: Given) -> None:
         >>> jaxexp.verify("fleet.zip::resnet/b8")
     """
     found = source(artifact, "verify")
-    checked(found, found.read)
-    if found.is_file:
-        assert found.path is not None
-        weights_beside(found.path)
+    program = checked(found, found.read)
+    if found.path is not None:
+        weights_of(found.path, program.buffer)
     elif (weights := found.stored_weights()) is not None:
         with found.named():
             weights.check_digests()
@@ -96,21 +97,35 @@ def bytes_behind(head: bytes, size: int) -> int:
 
 
 def weights_beside(path: str) -> tuple[tuple[str, int], ...]:
+    """The same as `weights_of`, of a file on this machine."""
+    file: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
+    return weights_of(path, file)
+
+
+def weights_of(path: str, buffer: Any) -> tuple[tuple[str, int], ...]:
     """Reads the files of weights beside an artifact that is whole, and compares them with their digests.
 
+    Args:
+        path: the artifact, or its URL.
+        buffer: its bytes.
+
     Returns:
-        The names of these files, and their sizes; nothing if it has no weights.
+        The paths or URLs of these files, and their sizes; nothing if it has no weights.
 
     Raises:
         DeserializationError: one of them is damaged; the error names it.
         OSError: one of them cannot be read.
     """
-    from jaxexp._weights.stored import Stored, Table
+    from jaxexp._weights.stored import Stored, StoredBehind, Table
 
-    file: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-    found = _native.Artifact(file).weights()
+    found = _native.Artifact(buffer).weights()
     if found is None:
         return ()
     table = Table.of_trailer(*found)
-    Stored(path, table).check_digests()
-    return tuple((file.name, file.size) for file in table.files)
+
+    def beside(name: str) -> str:
+        return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)
+
+    stored = StoredBehind(path, table, beside) if is_url(path) else Stored(path, table)
+    stored.check_digests()
+    return tuple((beside(file.name), file.size) for file in table.files)

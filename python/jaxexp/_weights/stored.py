@@ -1,4 +1,4 @@
-"""Weights in files beside an artifact, as its trailer describes them."""
+"""Weights in files beside an artifact, on this machine or behind a URL, as its trailer describes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from jaxexp._errors import WeightsError
-from jaxexp._safetensors import content, reading
+from jaxexp._io import files
+from jaxexp._safetensors import content, places, reading
 from jaxexp._safetensors.header import Tensor
 from jaxexp._safetensors.reading import HoldsTensors, TensorFile, source_in
 from jaxexp._safetensors.writing import Source, WrittenFile
@@ -181,12 +182,12 @@ class Stored(WithDigests):
         # Between two steps of saving, or after a process died there, the file has only its second name. It is tried
         # again because it may have got it in the meantime.
         second = content.second_name(stored.name, stored.content)
-        for name in (second, stored.name, second):
+        for name in self._tried(stored.name, second):
             with contextlib.suppress(FileNotFoundError, WeightsError):
-                file = reading.open_beside(self.path, name)
+                file = self._open_beside(name)
                 if stored.is_same(file):
                     return file
-        file = reading.open_beside(self.path, stored.name)
+        file = self._open_beside(stored.name)
         if not stored.is_same(file):
             program = os.path.basename(self.path)
             _refuse(
@@ -197,6 +198,35 @@ class Stored(WithDigests):
                 "with_weights",
             )
         return file
+
+    def _tried(self, name: str, second: str) -> tuple[str, ...]:
+        """The names under which a file is looked for, in this order."""
+        return second, name, second
+
+    def _open_beside(self, name: str) -> TensorFile:
+        return reading.open_beside(self.path, name)
+
+
+class StoredBehind(Stored):
+    """The same files behind a URL, which are read by ranges."""
+
+    def __init__(self, url: str, table: Table, url_of: Callable[[str], str]) -> None:
+        """Args:
+        url: the artifact.
+        table: what its trailer says.
+        url_of: the URL of a file beside it, given its name.
+        """
+        super().__init__(url, table)
+        self.path = url
+        self._url_of = url_of
+
+    def _tried(self, name: str, second: str) -> tuple[str, ...]:
+        return name, second  # nobody saves there, and each try is a request
+
+    def _open_beside(self, name: str) -> TensorFile:
+        with files.named_in_errors(self.path):
+            places.check_name(name)
+        return reading.open_behind(self._url_of(name), os.path.basename(self.path))
 
 
 def _refuse(file: TensorFile, tensor: str, expected: str, found: str) -> NoReturn:

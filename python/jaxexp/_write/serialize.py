@@ -12,7 +12,7 @@ import jax
 from jaxexp import _native
 from jaxexp._artifact.metadata import to_json
 from jaxexp._codec import binding, nodes
-from jaxexp._errors import ExportError, ExportTypeError, SerializationError, SerializationTypeError
+from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._function.vjps import chain_up_to
@@ -91,12 +91,13 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
         return
     lines = [nodes.registration_line(name, nodetype, auxdata) for name, (nodetype, auxdata) in missing.items()]
     many = len(missing) > 1
-    raise SerializationError(
+    said = (
         f"{data.described(chain[0])} cannot be serialized with strict=True: its trees contain "
         f"{f'{len(missing)} pytree node types that are' if many else 'a pytree node type that is'} not registered for "
         f"serialization. Register {'them' if many else 'it'} here and wherever the artifact is read, or leave out "
-        "strict:\n  " + "\n  ".join(lines)
+        "strict:"
     )
+    raise SerializationError(Lines.of([said, *(f"  {line}" for line in lines)]))
 
 
 def _notes(

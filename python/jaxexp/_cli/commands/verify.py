@@ -259,6 +259,6 @@ def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
         "artifacts": len(verdicts),
         **{state: states[state] for state in ("whole", "damaged", "unreadable", "refused")},
         "bytes": _total(verdicts)[0],
-        "skipped": folders.skipped,
+        "skipped": [*folders.skipped, *folders.hidden],
     }
     click.echo(json.dumps({**summary, "files": [dataclasses.asdict(verdict) for verdict in verdicts]}, indent=2))

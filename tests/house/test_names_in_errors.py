@@ -1,0 +1,131 @@
+"""Names from an artifact in errors and in what is printed: escaped, so that no name makes lines of a log or acts on a
+terminal."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp._errors import Lines
+from kit.command_line import HOSTILE
+
+ESCAPED = r"evil\x1b[31m\n\u202egood\x07"
+Failing = Callable[[], object]
+
+
+class Files:
+    """Artifacts with a hostile name in every place that takes one."""
+
+    def __init__(self, folder: Path) -> None:
+        def f(tree: Any) -> Any:
+            called = jax.ffi.ffi_call(HOSTILE, jax.ShapeDtypeStruct((3,), np.float32))(tree[HOSTILE])
+            return {HOSTILE: called + 1}
+
+        f.__name__ = HOSTILE
+        checks = [jaxexp.DisabledSafetyCheck.custom_call(HOSTILE)]
+        self.argument = {HOSTILE: jnp.ones(3, np.float32)}
+        exported = jaxexp.export(jax.jit(f), disabled_checks=checks)(self.argument)
+        self.program = folder / "program.jaxexp"
+        exported.save(self.program, metadata={HOSTILE: HOSTILE})
+
+        def g(x: Any) -> Any:
+            return x * self.argument[HOSTILE]
+
+        g.__name__ = HOSTILE
+        bound = jaxexp.export(jax.jit(g), weights=self.argument)(jnp.ones(3, np.float32))
+        self.bound = folder / "bound.jaxexp"
+        bound.save(self.bound)
+        with jaxexp.Archive.create(folder / "fleet.zip") as archive:
+            archive.add_file("program", self.program)
+        self.archive = folder / "fleet.zip"
+        self.damaged = folder / f"{HOSTILE}.jaxexp"
+        self.damaged.write_bytes(self.program.read_bytes()[:-8])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("hostile"))
+
+
+def ways(files: Files) -> Iterator[tuple[str, Failing]]:
+    """Ways to an error about something with the name."""
+    program = jaxexp.load(files.program)
+    bound = jaxexp.load(files.bound)
+    assert isinstance(bound, jaxexp.BoundExported)
+    x = jnp.ones(3, np.float32)
+    named = collections.namedtuple("named", ["x"])
+    named.__name__ = named.__qualname__ = HOSTILE
+    yield "policy: custom call", lambda: jaxexp.load(files.program, policy=jaxexp.Policy())
+    yield "policy: size", lambda: jaxexp.load(files.program, policy=jaxexp.Policy(max_module_bytes=1))
+    yield (
+        "policy: platform",
+        lambda: jaxexp.load(files.program, policy=jaxexp.Policy(custom_calls=("*",), platforms=("tpu",))),
+    )
+    yield "call: type", lambda: program.call({HOSTILE: jnp.ones(4, np.float32)})
+    yield "call: count", lambda: program.call()
+    yield "call: tree", lambda: program.call({"x": x})
+    yield "call: class", lambda: program.call({HOSTILE: named(x)})
+    yield "call: nobody implements it", lambda: program.call(files.argument)
+    yield "vjp", lambda: program.vjp()
+    yield "specialize", lambda: program.specialize({HOSTILE: jax.ShapeDtypeStruct((4,), np.float32)})
+    yield "export again", lambda: jaxexp.export(jax.jit(program.call))(files.argument)
+    yield "load: damaged", lambda: jaxexp.load(files.damaged)
+    yield "verify: damaged", lambda: jaxexp.verify(files.damaged)
+    yield "inspect: damaged", lambda: jaxexp.inspect(files.damaged)
+    yield "weights: missing", lambda: bound.with_weights({"x": x})
+    yield "weights: type", lambda: bound.with_weights({HOSTILE: jnp.ones(4, np.float32)})
+    yield "archive: another member", lambda: jaxexp.Archive.open(files.archive)[HOSTILE]
+    yield "archive: policy", lambda: jaxexp.Archive.open(files.archive)["program"].load(policy=jaxexp.Policy())
+
+
+def test_every_error_escapes_names(files: Files) -> None:
+    for way, fail in ways(files):
+        with pytest.raises((jaxexp.ExportError, KeyError)) as raised:
+            fail()
+        text = str(raised.value)
+        own = isinstance(raised.value.args[0], Lines) if raised.value.args else False
+        lines = text.split("\n") if own else [text]
+        assert all(line.isprintable() for line in lines), (way, text)
+        assert "evil" in text, (way, text)
+        assert r"\x1b[31m" in text, (way, text)
+        assert text.count("\n") == 0 or all(line.startswith("  ") for line in lines[1:]), (way, text)
+
+
+def test_attributes_have_names_as_they_are(files: Files) -> None:
+    with pytest.raises(jaxexp.PolicyError) as raised:
+        jaxexp.load(files.program, policy=jaxexp.Policy(max_module_bytes=1))
+    assert HOSTILE in raised.value.where
+    assert ESCAPED in str(raised.value)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_what_is_printed_escapes_names(files: Files) -> None:
+    handle = jaxexp.Archive.open(files.archive)["program"]
+    for shown in (jaxexp.inspect(files.program), jaxexp.inspect(files.bound), jaxexp.compatibility(files.program)):
+        lines = str(shown).split("\n")
+        assert all(line.isprintable() for line in lines)
+        assert lines[0] == f"{ESCAPED}:"
+        assert all(line.startswith("  ") for line in lines[1:])
+    for shown in (handle.summary, repr(handle), repr(jaxexp.load(files.program)), repr(jaxexp.load(files.bound))):
+        assert str(shown).isprintable()
+        assert r"\x1b[31m" in str(shown)
+
+
+def test_own_lines_stay() -> None:
+    def calls_back(x: Any) -> Any:
+        jax.debug.print("{}", x)
+        return x
+
+    with pytest.raises(jaxexp.UnsupportedError) as raised:
+        jaxexp.export(jax.jit(calls_back))(1.0)
+    assert str(raised.value).count("\n") == 2
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
