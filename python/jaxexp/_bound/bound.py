@@ -102,6 +102,9 @@ class BoundExported(Exported):
     def with_weights(self, weights: Any) -> BoundExported:
         return BoundExported.of(self.unbound, self.weights.with_values(weights))
 
+    def weights_into(self, model: Any) -> Any:
+        return self.weights.into(model)
+
     def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
         shardings = self.unbound.in_shardings_jax(mesh, axis_names=axis_names)[: len(self.weights)]
         return BoundExported.of(self.unbound, self.weights.on(shardings))
