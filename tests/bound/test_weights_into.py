@@ -104,6 +104,13 @@ def test_another_place_of_a_tied_weight_is_enough() -> None:
     assert (made.weights_into({"out": jnp.ones(4)})["out"] == tied).all()
 
 
+def test_a_function_in_the_place_of_its_weights() -> None:
+    model, _ = bound()
+    with pytest.raises(TypeError, match=r"takes arrays, not the function .*: pass its \.weights") as raised:
+        model.with_weights(model)
+    assert isinstance(raised.value, jaxexp.ExportError)
+
+
 def test_a_function_without_weights() -> None:
     with pytest.raises(jaxexp.ExportError, match="has no weights"):
         jaxexp.export(jax.jit(jnp.sin))(X).weights_into({"w": X})

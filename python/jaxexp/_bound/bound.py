@@ -100,6 +100,8 @@ class BoundExported(Exported):
         raise ExportTypeError(f"{self.fun_name} has weights: use with_weights for others, or unbound.bind")
 
     def with_weights(self, weights: Any) -> BoundExported:
+        if isinstance(weights, Exported):
+            raise ExportTypeError(f"with_weights takes arrays, not the function {weights.fun_name}: pass its .weights")
         return BoundExported.of(self.unbound, self.weights.with_values(weights))
 
     def weights_into(self, model: Any) -> Any:
