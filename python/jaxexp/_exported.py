@@ -134,10 +134,8 @@ class Exported(ExportedData):
 
     @property
     def unbound(self) -> Exported:
-        """The program of a function with weights: it takes them as its first argument, a dict by their names.
-
-        A function without weights is its own program.
-        """
+        """The program of a function with weights, which takes them as its first argument, a dict by their names. A
+        function without weights is its own program."""
         return self
 
     def bind(self, weights: Any) -> BoundExported:
@@ -175,13 +173,24 @@ class Exported(ExportedData):
         """
         raise data.has_no_weights(self)
 
+    def weights_into(self, model: Any) -> Any:
+        """The way back from `with_weights`: a pytree like `model`, in which the leaves at the paths of weights are the
+        weights of the function, also at the other paths of tied ones. All other leaves are the model's own.
+
+        Args:
+            model: a pytree of arrays or specs, such as a module. A `UserWarning` names its arrays that are no weights.
+
+        Raises:
+            ExportError: the function has no weights. DeserializationError: a leaf is missing, or of another type.
+        """
+        raise data.has_no_weights(self)
+
     def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
         """The function with its weights on the devices of a mesh, as `in_shardings_jax` says; each process reads only
         what its devices need.
 
         Args:
-            mesh: as in `in_shardings_jax`.
-            axis_names: as in `in_shardings_jax`.
+            mesh, axis_names: as in `in_shardings_jax`.
 
         Raises:
             ExportError: the function has no weights, or the mesh does not match.
@@ -319,11 +328,7 @@ class Exported(ExportedData):
 
         Args:
             path: the file; an existing one is replaced.
-            vjp_order: as in `serialize`.
-            compatibility: as in `serialize`.
-            trailer: as in `serialize`.
-            metadata: as in `serialize`.
-            strict: as in `serialize`.
+            vjp_order, compatibility, trailer, metadata, strict: as in `serialize`.
 
         Raises:
             ExportError: as in `serialize`.
@@ -342,9 +347,7 @@ class Exported(ExportedData):
         reads the module back into JAX's primitives and maps these; if it cannot, it makes one call for each element,
         and logs which operation is the reason. It refuses functions with ordered effects.
 
-        A call keeps its arguments, also those that were donated in the export (`donated_arguments`). To donate, call
-        the function inside a `jax.jit` of your own: ``jax.jit(exported.call, donate_argnums=...)``. Equal functions
-        share compiled code.
+        A call keeps its arguments; `donated_arguments` says how to donate some. Equal functions share compiled code.
 
         Args:
             args: positional arguments with the tree structure, shapes and dtypes that the function was exported with. A
@@ -428,9 +431,6 @@ class Exported(ExportedData):
         Raises:
             ExportError: a spec does not fit the function's signature.
             UnsupportedError: the module does what has no exact counterpart in JAX; the message names the operation.
-
-        Example:
-            >>> print(load("model.jaxexp").jaxpr())
         """
         from jaxexp._call.read_back import jaxpr
 

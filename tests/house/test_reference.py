@@ -22,6 +22,9 @@ DIRECTIVE = re.compile(r"^\.\. auto(\w+):: (\w+)$", re.MULTILINE)
 # Messages that come from JAX, and pass through.
 OF_JAX = {
     "Input shapes do not match the symbolic shape constraint",
+    "Input shapes do not match the polymorphic shapes specification",
+    "Symbolic dimension",
+    "used in a context that requires a constant",
     "unhashable type: 'jaxlib._jax.ArrayImpl'",
     "No module named 'absl'",
     "Please install 'flatbuffers' in order to use Exported serialization",

@@ -34,6 +34,9 @@ class _Served(http.server.BaseHTTPRequestHandler):
         if whole is None:
             self.send_error(404)
             return
+        if server.token is not None and self.headers.get("Authorization") != f"Bearer {server.token}":
+            self.send_error(401)
+            return
         if (status := server.refusals.get(self.command)) is not None:
             self.send_error(status)
             return
@@ -65,11 +68,11 @@ class _Served(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(data: bytes) -> Iterator[Any]:
     """A server with `data` at `url`. `refusals` has the status of the error that a method gets, `head_length` what HEAD
-    says in place of the size, where the empty text is nothing."""
+    says in place of the size, where the empty text is nothing. With a `token`, each request has to have it."""
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
     server.data, server.headers, server.refusals, server.requests = data, {}, {}, []
     server.others = {}
-    server.head_length = None
+    server.head_length = server.token = None
     server.url = f"http://127.0.0.1:{server.server_port}/fleet.zip"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -244,6 +244,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         *,
         into: str | os.PathLike[str],
         mesh_or_device: Any = None,
+        policy: Policy | None = None,
     ) -> dict[str, tuple[Executable, ...]]:
         """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
 
@@ -252,6 +253,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 dict with the tuple of arguments of each member, or None for one whose shapes are constant.
             into: the file, as in `Exported.precompile`.
             mesh_or_device: as in `Exported.precompile`.
+            policy: as in `Handle.load`, checked before a function is compiled.
 
         Returns:
             What is in the file for each member.
@@ -259,6 +261,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         Raises:
             KeyError: there is no member with such a name.
             ExportError: as in `Exported.precompile`.
+            PolicyError: a member contains something that the policy does not allow.
             DeserializationError: a member, or the file, is damaged.
             OSError: a file cannot be read or written.
         """
@@ -269,7 +272,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         compiled: dict[str, tuple[Executable, ...]] = {}
         for name, args in given.items():
             handle = self[name]
-            function = handle.load()
+            function = handle.load(policy=policy)
             if args is None:
                 _refuse_unknown_sizes(handle, function)
             compiled[name] = function.precompile(args, into=file, mesh_or_device=mesh_or_device)

@@ -49,7 +49,7 @@ class Opened:
         self.source = source
         self.is_closed = False
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
-        self.kept: dict[int, Exported] = {}
+        self.kept: dict[int, tuple[Exported, Any]] = {}  # with the policies that they were loaded with
         self._open_again = open_again
         self._names: list[str] | None = None
         with self.placed():

@@ -100,7 +100,12 @@ class BoundExported(Exported):
         raise ExportTypeError(f"{self.fun_name} has weights: use with_weights for others, or unbound.bind")
 
     def with_weights(self, weights: Any) -> BoundExported:
+        if isinstance(weights, Exported):
+            raise ExportTypeError(f"with_weights takes arrays, not the function {weights.fun_name}: pass its .weights")
         return BoundExported.of(self.unbound, self.weights.with_values(weights))
+
+    def weights_into(self, model: Any) -> Any:
+        return self.weights.into(model)
 
     def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
         shardings = self.unbound.in_shardings_jax(mesh, axis_names=axis_names)[: len(self.weights)]

@@ -170,9 +170,9 @@ def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
     has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)
     if (has_mesh or as_attributes) and not _jax.shardy_flag.value:
         raise ExportError(
-            f"calling {exported.fun_name}: it was exported with Shardy, which is turned off here; "
-            "set jax_use_shardy_partitioner to True. If it is export(..., compatibility=...) that turns it off, for a "
-            "release without Shardy, export without compatibility=, and pass it to save or serialize"
+            f"calling {exported.fun_name}: it was exported with Shardy, which is turned off here. "
+            "If export(..., compatibility=...) does that, for a release without Shardy, export without compatibility=, "
+            "and pass it to save or serialize. Otherwise set jax_use_shardy_partitioner to True"
         )
     round_trip = ["xla-sdy-round-trip-import-shardy-attrs"] if as_attributes and not has_mesh else []
     mlir.run_passes(callee, *round_trip, "sdy-lift-inlined-meshes")

@@ -29,6 +29,12 @@ class Loadable(Protocol):
     def load(self) -> ExportedData: ...
 
 
+class Checks(Protocol):
+    """A `Policy`, which stands above this room."""
+
+    def check(self, exported: Any) -> None: ...
+
+
 _Function = ExportedData | Loadable
 _Item = _Function | tuple[_Function, tuple[Any, ...]] | tuple[_Function, tuple[Any, ...], dict[str, Any]]
 
@@ -40,6 +46,7 @@ def prefetch(
     *,
     workers: int | None = None,
     on_error: Literal["raise"] = "raise",
+    policy: Checks | None = None,
 ) -> list[jax.stages.Compiled]: ...
 @overload
 def prefetch(
@@ -48,6 +55,7 @@ def prefetch(
     *,
     workers: int | None = None,
     on_error: Literal["return"],
+    policy: Checks | None = None,
 ) -> list[jax.stages.Compiled | Exception]: ...
 @public
 def prefetch(
@@ -56,6 +64,7 @@ def prefetch(
     *,
     workers: int | None = None,
     on_error: Literal["raise", "return"] = "raise",
+    policy: Checks | None = None,
 ) -> list[jax.stages.Compiled] | list[jax.stages.Compiled | Exception]:
     """Compiles functions ahead of time, so that the first `Exported.call` of each does not wait for the compiler.
 
@@ -84,6 +93,8 @@ def prefetch(
         workers: how many threads compile; by default one for each CPU that the process may use.
         on_error: ``"raise"`` raises the error of the first function that cannot be compiled. ``"return"`` puts the
             exception in its place and compiles the others.
+        policy: a `Policy`, which is checked before a function is lowered. Handles load with it, as in `Handle.load`;
+            of other functions, the modules are checked.
 
     Returns:
         A `jax.stages.Compiled` for each function. Its `memory_analysis` and `cost_analysis` estimate what a call needs.
@@ -92,6 +103,8 @@ def prefetch(
     Raises:
         ExportError: a function has symbolic dimensions and no arguments; it is for other platforms or another number of
             devices; or there are more than 2,048 functions, because JAX would forget some of them.
+        PolicyError: a function contains something that the policy does not allow.
+        TypeError: something is no function, or `policy` is no Policy.
 
     Example:
         >>> functions = load_many(paths)
@@ -101,6 +114,8 @@ def prefetch(
     items = list(handles)
     if on_error not in ("raise", "return"):
         raise ExportError(f'on_error has to be "raise" or "return", found {on_error!r}')
+    if policy is not None and (isinstance(policy, type) or not callable(getattr(policy, "check", None))):
+        raise ExportTypeError(f"policy= takes a jaxexp.Policy or None, found {type(policy)}")
     if len(items) > _MOST:
         raise ExportError(
             f"prefetch compiles at most {_MOST:,} functions, because JAX would forget the first of more; found "
@@ -110,7 +125,7 @@ def prefetch(
         compiling: list[concurrent.futures.Future[Any]] = []
         try:
             for item in items:
-                compiling.append(_begin(pool, item, mesh_or_device))
+                compiling.append(_begin(pool, item, mesh_or_device, policy))
                 if on_error == "raise":
                     _raise_first(compiling)
             if on_error == "raise":
@@ -122,10 +137,12 @@ def prefetch(
             raise
 
 
-def _begin(pool: concurrent.futures.Executor, item: Any, place: Any) -> concurrent.futures.Future[Any]:
+def _begin(
+    pool: concurrent.futures.Executor, item: Any, place: Any, policy: Checks | None
+) -> concurrent.futures.Future[Any]:
     """Lowers a function here, where JAX's context managers are in force, and has it compiled in another thread."""
     try:
-        exported, args, kwargs = _function_and_arguments(item, place)
+        exported, args, kwargs = _function_and_arguments(item, place, policy)
         bound = bound_of(exported)
         program = lowered(exported, args, kwargs) if bound is None else bound.lowered(args, kwargs)
     except Exception as error:
@@ -144,14 +161,20 @@ def _raise_first(compiling: list[concurrent.futures.Future[Any]]) -> None:
             raise error
 
 
-def _function_and_arguments(item: Any, place: Any) -> tuple[ExportedData, tuple[Any, ...], dict[str, Any]]:
+def _function_and_arguments(
+    item: Any, place: Any, policy: Checks | None
+) -> tuple[ExportedData, tuple[Any, ...], dict[str, Any]]:
     given: list[Any] = list(item) if isinstance(item, tuple) else [item]
     exported = given[0] if given else None
-    if not isinstance(exported, ExportedData):
+    if callable(keep := getattr(exported, "load_and_keep", None)):
         # An archive keeps what its handles load so: another handle of the same member then finds the compiled function.
-        loads = (getattr(exported, name, None) for name in ("load_and_keep", "load"))
-        load = next(filter(callable, loads), None)
-        exported = None if load is None else load()
+        exported = keep(policy)
+    else:
+        if not isinstance(exported, ExportedData):
+            load = getattr(exported, "load", None)
+            exported = load() if callable(load) else None
+        if policy is not None and isinstance(exported, ExportedData):
+            policy.check(exported)
     if not isinstance(exported, ExportedData) or len(given) > 3:
         raise ExportTypeError(
             "prefetch takes functions (an Exported, or a handle whose load() returns one), or tuples (function, args) "

@@ -1,8 +1,7 @@
-"""A policy in a file, for commands that take one: the fields of `Policy` in TOML."""
+"""A policy in a file, for commands that take one."""
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING
 
 import click
@@ -23,12 +22,8 @@ def read(path: str) -> Policy:
     from jaxexp._read.policy import Policy
 
     try:
-        with open(path, "rb") as file:
-            fields = tomllib.load(file)
-        return Policy(**fields)
+        return Policy.from_toml(path)
     except OSError as error:
         raise click.UsageError(f"--policy {path!r}: {error.strerror}") from error
     except ExportError as error:
-        raise click.UsageError(f"--policy {path!r}: {error}") from error
-    except (ValueError, RecursionError) as error:  # of TOML, and of text that is not UTF-8
-        raise click.UsageError(f"--policy {path!r} is no TOML file: {error}") from error
+        raise click.UsageError(f"--policy {error}") from error

@@ -160,7 +160,7 @@ class ExportedData(_Attributes):
             name, order = origin(self)
             raise ExportError(
                 f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Serialize it with "
-                f"vjp_order={order + 1} or more"
+                f"vjp_order={order + 1} or more, where its code is"
             )
         return self._vjp
 

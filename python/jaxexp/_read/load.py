@@ -46,10 +46,11 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
             expected, and what was found. Functions that were registered for pytree nodes may be what refuses the data.
         PolicyError: the artifact contains something that the policy does not allow. The error says what, where, and
             which field would allow it.
-        TypeError: `blob` is not a buffer.
+        TypeError: `blob` is not a buffer, or `policy` is no Policy.
     """
     if policy is None:
         return read(blob)
+    check_policy(policy)
     with contextlib.suppress(TypeError):  # of what is no buffer, which is refused below
         policy.check_size(memoryview(blob).nbytes)
     artifact = verified(blob)
@@ -90,6 +91,14 @@ def load_bytes(
     if executables is not None:
         give_executables(exported, executables)
     return exported
+
+
+def check_policy(policy: object) -> None:
+    """Raises ExportTypeError if what a caller passed as `policy` is neither a policy nor None."""
+    if policy is not None:
+        from .policy import check_is_policy  # which most processes do without
+
+        check_is_policy(policy)
 
 
 def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike[str] | None) -> None:

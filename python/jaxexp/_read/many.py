@@ -14,6 +14,7 @@ from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
 from .decode import reader_of_many
+from .load import check_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,6 +33,9 @@ class Manner:
     workers: int | None = None
     on_error: OnError = "raise"
     policy: Policy | None = None
+
+    def __post_init__(self) -> None:
+        check_policy(self.policy)
 
     @property
     def raises(self) -> bool:
@@ -100,7 +104,7 @@ def load_many(
         DeserializationError: as in `deserialize`. Its `file` is the path, or ``item 17`` for a buffer.
         PolicyError: as in `deserialize`, with `file` as above.
         OSError: a file cannot be read.
-        TypeError: an item is neither a path nor a buffer.
+        TypeError: an item is neither a path nor a buffer; or `policy` is no Policy.
         ExportError: `workers` or `on_error` has a value that is not allowed.
 
     Example:

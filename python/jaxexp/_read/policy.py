@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+import os
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError, ExportTypeError
@@ -94,6 +96,31 @@ class Policy:
             if (value := getattr(self, field.name)) is not None:
                 object.__setattr__(self, field.name, _checked(field.name, value))
 
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Self:
+        """The policy in a TOML file with the fields of `Policy`, as for ``jaxexp verify --policy``.
+
+        A field that is left out has its default. TOML has no None: ``["*"]`` allows every name.
+
+        Raises:
+            ExportError: the file is not TOML, or has what is no field of a policy. If the type is wrong, it is also a
+                TypeError.
+            OSError: the file cannot be read.
+
+        Example:
+            >>> Policy.from_toml("policy.toml")  # platforms = ["cpu"]
+        """
+        path = os.fsdecode(path)
+        try:
+            with open(path, "rb") as file:
+                fields = tomllib.load(file)
+        except (ValueError, RecursionError) as error:  # of TOML, and of text that is not UTF-8
+            raise ExportError(f"{path!r} is no TOML file: {error}") from error
+        try:
+            return cls(**fields)
+        except ExportError as error:
+            raise type(error)(f"{path!r}: {error}") from error
+
     def check(self, exported: ExportedData) -> None:
         """Raises an error if a function, or a VJP in its artifact, contains something that is not allowed.
 
@@ -144,7 +171,7 @@ def _with_known_fields(init: Callable[..., None]) -> Callable[..., None]:
     """The constructor, which refuses fields that there are not by naming those that are meant."""
 
     @functools.wraps(init)
-    def checked(self: Policy, *args: Any, **fields: Any) -> None:
+    def checked(self: Policy, /, *args: Any, **fields: Any) -> None:
         known = Policy.__dataclass_fields__
         for name in fields.keys() - known.keys():
             similar = difflib.get_close_matches(name, known, 3)
@@ -156,6 +183,18 @@ def _with_known_fields(init: Callable[..., None]) -> Callable[..., None]:
 
 
 Policy.__init__ = _with_known_fields(Policy.__init__)  # type: ignore[method-assign]
+
+
+def check_is_policy(given: object) -> None:
+    """Raises ExportTypeError if what a caller passed as `policy` is neither a policy nor None."""
+    if given is None or isinstance(given, Policy):
+        return
+    advice = "such as Policy(platforms=('cpu',))"
+    if isinstance(given, Mapping):
+        advice = "which takes such fields as keywords: Policy(**fields)"
+    elif isinstance(given, (str, os.PathLike)):
+        advice = f"and Policy.from_toml({os.fspath(given)!r}) reads one from a file"
+    raise ExportTypeError(f"policy= takes a jaxexp.Policy or None, {advice}; found {type(given)}")
 
 
 def _checked(name: str, value: Any) -> Any:

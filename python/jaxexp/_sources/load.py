@@ -57,7 +57,7 @@ def load(
         ExportError: both `policy` and `executables` are given: no policy can say what native code does.
         KeyError: the archive has no such member.
         OSError: a file cannot be opened.
-        TypeError: it is none of these, or a file object that was opened for text.
+        TypeError: it is none of these, or a file object that was opened for text; or `policy` is no Policy.
 
     Example:
         >>> exported = load("model.jaxexp")
@@ -67,6 +67,7 @@ def load(
 
     found = source(artifact, "load")
     reading.refuse_both(found.name, policy, executables)
+    reading.check_policy(policy)
     if found.handle is not None:
         return found.handle.load(policy=policy, verify=verify, executables=executables)
     with found.named():

@@ -70,6 +70,10 @@ def migrate_many(
         >>> failed = migrate_many(["old.zip"], "new/", executor=client.get_executor(), journal="migrate.journal")
     """
     folders = Folders(without=os.fsdecode(into))
+    if policy is not None:
+        from jaxexp._read.policy import check_is_policy  # which takes JAX along
+
+        check_is_policy(policy)
     given = places(several(artifacts, "migrate_many"), folders, "migrate_many")
     found = migrated(given, into, to, executor=executor, journal=journal, policy=policy)
     return {name: one for _, name, one in found if isinstance(one, Exception)}

@@ -62,12 +62,16 @@ def verify_many(
         ExportError: the workers cannot run jaxexp, or another release than this process; or another process has the
             journal.
         OSError: the journal cannot be written.
-        TypeError: something is given that other processes could not find, such as a buffer.
+        TypeError: something is given that other processes could not find, such as a buffer; or `policy` is no Policy.
 
     Example:
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:
         ...     damaged = verify_many(["models/", "fleet.zip"], executor=executor, journal="verify.journal")
     """
+    if policy is not None:
+        from jaxexp._read.policy import check_is_policy  # which takes JAX along
+
+        check_is_policy(policy)
     given = places(several(artifacts, "verify_many"), Folders(), "verify_many")
     found: dict[str, Exception] = {}
     for one in verified(given, executor=executor, workers=workers, journal=journal, policy=policy):

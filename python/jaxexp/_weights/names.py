@@ -94,7 +94,18 @@ def warn_of_unused(names: Sequence[str]) -> None:
         )
 
 
-_CALLER = 4  # of with_weights: behind it, Weights.with_values and warn_of_unused
+def warn_of_others(names: Sequence[str]) -> None:
+    """Warns of arrays in a model that stay what they are, as they are none of the weights that go into it."""
+    if names:
+        warnings.warn(
+            f"arrays of the model that stay its own: {_listed(names)}. They are no weights of the function: it does "
+            "not use them, or they are part of its program",
+            UserWarning,
+            stacklevel=_CALLER,
+        )
+
+
+_CALLER = 4  # of with_weights and weights_into: behind them, a method of Weights and a function here
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from jaxexp._safetensors.reading import HoldsTensors, TensorFile
 from jaxexp._safetensors.writing import Source
 
 from . import placing
-from .names import check_names, is_array, named_leaves, warn_of_unused
+from .names import check_names, is_array, named_leaves, warn_of_others, warn_of_unused
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied
@@ -207,16 +207,23 @@ class Weights(Mapping[str, Any]):
         is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
         check_names(self._types, arrays, is_mapping=is_mapping)
         for name, type_ in self._types.items():
-            array = given[name]
-            if not is_array(array):
-                raise WeightsError(name, _shown(type_), repr(array)[:200])
-            if tuple(array.shape) != tuple(type_.shape) or array.dtype != type_.dtype:
-                raise WeightsError(name, _shown(type_), _shown(array))
+            _check_type(name, type_, given[name])
         check_tied(given, self.other_names)
         if not is_mapping:
             others = (name for name in arrays if name not in self._types and name not in self.other_names)
             warn_of_unused([name for name in others if not isinstance(given[name], np.generic)])
         return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
+
+    def into(self, model: Any) -> Any:
+        """`Exported.weights_into`."""
+        leaves = named_leaves(model)
+        places = {name: own for name in leaves if (own := self.other_names.get(name, name)) in self._types}
+        check_names(self._types, [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)])
+        for place, name in places.items():
+            _check_type(place, self._types[name], leaves[place])
+        warn_of_others([name for name, leaf in leaves.items() if name not in places and is_array(leaf)])
+        new = (self[places[name]] if name in places else leaf for name, leaf in leaves.items())
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(model), new)
 
     def sources(self) -> list[Source]:
         """The weights as they are written to files; those in files without a way over devices."""
@@ -264,6 +271,13 @@ class Weights(Mapping[str, Any]):
             if not isinstance(array, jax.Array):
                 array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
             return array if sharding is None else jax.device_put(array, sharding)
+
+
+def _check_type(name: str, type_: Any, leaf: Any) -> None:
+    if not is_array(leaf):
+        raise WeightsError(name, _shown(type_), repr(leaf)[:200])
+    if tuple(leaf.shape) != tuple(type_.shape) or leaf.dtype != type_.dtype:
+        raise WeightsError(name, _shown(type_), _shown(leaf))
 
 
 def _shown(array: Any) -> str:

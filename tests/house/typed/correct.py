@@ -46,6 +46,7 @@ def weights(exported: jaxexp.Exported, path: Path) -> None:
     assert_type(loaded.weights["w"], Any)
     assert_type(loaded.unbound, jaxexp.Exported)
     assert_type(loaded.with_weights("tuned.safetensors").with_weights(loaded.weights), jaxexp.BoundExported)
+    loaded.weights_into({"w": jax.ShapeDtypeStruct((3,), np.float32)})
     if isinstance(loaded, jaxexp.BoundExported):
         loaded.weights.check_digests()
     jax.tree.map(lambda w: 2 * w, bound)

@@ -1,0 +1,146 @@
+"""`policy=`: only a policy, or None, wherever it is taken; and policies in TOML files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxexp
+from kit.corpus import arr
+
+POLICY = jaxexp.Policy(platforms=("cpu",), max_devices=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    exported = jaxexp.export(jax.jit(jnp.sin))(arr(2))
+    exported.save(tmp_path / "sin.jaxexp")
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("sin", exported)
+    return tmp_path
+
+
+TAKERS = {
+    "load": lambda folder, policy: jaxexp.load(folder / "sin.jaxexp", policy=policy),
+    "load of a member": lambda folder, policy: jaxexp.load(f"{folder}/fleet.zip::sin", policy=policy),
+    "load of a buffer": lambda folder, policy: jaxexp.load((folder / "sin.jaxexp").read_bytes(), policy=policy),
+    "deserialize": lambda folder, policy: jaxexp.deserialize((folder / "sin.jaxexp").read_bytes(), policy=policy),
+    "load_many": lambda folder, policy: jaxexp.load_many([folder / "sin.jaxexp"], policy=policy),
+    "Handle.load": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip")["sin"].load(policy=policy),
+    "load_all": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip").load_all(policy=policy),
+    "prefetch": lambda folder, policy: jaxexp.prefetch(
+        jaxexp.Archive.open(folder / "fleet.zip").values(), policy=policy
+    ),
+    "prefetch functions": lambda folder, policy: jaxexp.prefetch([jaxexp.load(folder / "sin.jaxexp")], policy=policy),
+    "Archive.precompile": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip").precompile(
+        into=folder / "code", policy=policy
+    ),
+    "verify_many": lambda folder, policy: jaxexp.verify_many([folder], policy=policy),
+    "migrate_many": lambda folder, policy: jaxexp.migrate_many(
+        [folder / "sin.jaxexp"], folder / "new", "jax-0.6.2", policy=policy
+    ),
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_what_is_no_policy(folder: Path, taker: str) -> None:
+    take: Any = TAKERS[taker]
+    take(folder, POLICY)
+    for given, advice in (
+        ({"platforms": ("cpu",)}, r"takes such fields as keywords: Policy\(\*\*fields\); found <class 'dict'>"),
+        ("policy.toml", r"and Policy\.from_toml\('policy\.toml'\) reads one from a file; found <class 'str'>"),
+        (Path("policy.toml"), r"Policy\.from_toml\('policy\.toml'\) reads one"),
+        (jaxexp.Policy, r"such as Policy\(platforms=\('cpu',\)\); found <class 'type'>"),
+        (False, "found <class 'bool'>"),
+    ):
+        if taker.startswith("prefetch"):  # which says only what it found
+            advice = "found <class"
+        with pytest.raises(TypeError, match=rf"policy= takes a jaxexp\.Policy or None, .*{advice}") as raised:
+            take(folder, given)
+        assert isinstance(raised.value, jaxexp.ExportError)
+
+
+LAPACK = jaxexp.Policy(stable_custom_calls=False)
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> jaxexp.Archive:
+    """An archive with a function that `LAPACK` refuses, and two that it allows."""
+    n = jaxexp.symbolic_shape("n, 2")
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("a", jaxexp.export(jax.jit(jnp.cos))(arr(2)))
+        archive.add("cholesky", jaxexp.export(jax.jit(jnp.linalg.cholesky), platforms=["cpu"])(arr(2, 2)))
+        archive.add("sizes", jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(n, "float32")))
+    return jaxexp.Archive.open(tmp_path / "fleet.zip")
+
+
+def test_prefetch_compiles_nothing_that_is_not_allowed(refused: jaxexp.Archive, tmp_path: Path) -> None:
+    a, cholesky = refused["a"], refused["cholesky"]
+    with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf") as raised:
+        jaxexp.prefetch([a, cholesky], policy=LAPACK)
+    assert raised.value.file == cholesky.label
+    good, bad = jaxexp.prefetch([a, cholesky], policy=LAPACK, on_error="return")
+    assert isinstance(good, jax.stages.Compiled)
+    assert isinstance(bad, jaxexp.PolicyError)
+    loaded = cholesky.load()
+    with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf"):
+        jaxexp.prefetch([loaded], policy=LAPACK)
+
+    class Other:
+        def load(self) -> jaxexp.Exported:
+            return loaded
+
+    with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf"):
+        jaxexp.prefetch([Other()], policy=LAPACK)
+    with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf"):
+        refused.precompile(["cholesky"], into=tmp_path / "code", policy=LAPACK)
+
+
+def test_what_prefetch_checked_is_what_handles_load(refused: jaxexp.Archive) -> None:
+    sizes = refused["sizes"]
+    before = sizes.load()
+    specs = [jax.ShapeDtypeStruct((rows, 2), "float32") for rows in (1, 2)]
+    jaxexp.prefetch([(sizes, (spec,)) for spec in specs], policy=LAPACK)
+    checked = sizes.load()
+    assert checked is not before
+    jaxexp.prefetch([(refused["sizes"], (spec,)) for spec in specs], policy=LAPACK)
+    jaxexp.prefetch([(sizes, (specs[0],))])
+    assert sizes.load() is refused["sizes"].load() is checked
+    jaxexp.prefetch([(sizes, (specs[0],))], policy=jaxexp.Policy())
+    assert sizes.load() is not checked
+
+
+def test_a_policy_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('platforms = ["cpu"]\nmax_devices = 1\n')
+    assert jaxexp.Policy.from_toml(path) == jaxexp.Policy.from_toml(str(path)) == POLICY
+    path.write_text("")
+    assert jaxexp.Policy.from_toml(path) == jaxexp.Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "kind"),
+    [
+        ("platform = ['cpu']", "Policy has no field 'platform': did you mean platforms?", TypeError),
+        ("self = 1", "Policy has no field 'self'", TypeError),
+        ("platforms = 'cpu'", "found one str", TypeError),
+        ("platforms = ['cpus']", "there is no platform 'cpus'", ValueError),
+        ("max_devices = ", "is no TOML file", ValueError),
+        ("a = " + "[" * 100_000, "is no TOML file", ValueError),
+    ],
+    ids=["field", "self", "type", "platform", "syntax", "nesting"],
+)
+def test_files_that_are_no_policy(tmp_path: Path, text: str, said: str, kind: type[Exception]) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(jaxexp.ExportError) as raised:
+        jaxexp.Policy.from_toml(path)
+    assert isinstance(raised.value, kind)
+    assert said in str(raised.value)
+    assert repr(str(path)) in str(raised.value)
+    with pytest.raises(FileNotFoundError):
+        jaxexp.Policy.from_toml(tmp_path / "other.toml")
