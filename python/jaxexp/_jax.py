@@ -189,6 +189,7 @@ try:
     names_of_surroundings: Any = config.trace_context_names
     config_states = config.config_states
     thread_resources = mesh.thread_resources
+    not_set: Any = config.config_ext.unset
     other_surroundings = (
         config.mesh_context_manager,
         config.compute_on_context_manager,

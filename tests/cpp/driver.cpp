@@ -71,8 +71,8 @@ std::uint8_t magnitude(std::uint8_t count) {
   return static_cast<std::uint8_t>(1u << std::min<int>(std::bit_width(count), 7));
 }
 
-/// Of resident memory, at the peak.
-std::uint64_t megabytes() {
+/// Of resident memory, at the peak. On Linux, it begins with the peak of the process that started this one.
+std::uint64_t peak_megabytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
 #ifdef __APPLE__
@@ -80,6 +80,14 @@ std::uint64_t megabytes() {
 #else
   return static_cast<std::uint64_t>(usage.ru_maxrss) >> 10;
 #endif
+}
+
+const std::uint64_t inherited_megabytes = peak_megabytes();
+
+/// Our own.
+std::uint64_t megabytes() {
+  const std::uint64_t peak = peak_megabytes();
+  return peak > inherited_megabytes ? peak : 0;
 }
 
 double cpu_seconds() {

@@ -97,3 +97,16 @@ def test_the_bindings_have_a_namespace_of_their_own() -> None:
         if path.suffix in (".h", ".cpp") and path != CPP / "bindings" / "module.cpp":
             opened = re.findall(r"^namespace (\S+) \{$", path.read_text(), re.MULTILINE)
             assert opened == ["jaxexp::bindings"], path
+
+
+def test_lists_and_dicts_are_made_with_a_check() -> None:
+    """nanobind's own constructors make an object of nothing when memory runs out."""
+    unchecked = re.compile(r"nb::(dict|list)( \w+;|\(\)| \w+\{\})")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in FILES
+        for line in path.read_text().split("\n")
+        if unchecked.search(line)
+    ]
+    assert not found, "new_dict() and new_list() of bindings/base/owned.h"
+    assert unchecked.search("nb::dict fields;")

@@ -14,6 +14,7 @@
 
 #include "bindings/archive/member.h"
 #include "bindings/base/digest.h"
+#include "bindings/base/owned.h"
 #include "bindings/base/text.h"
 #include "wire/archive/weights.h"
 #include "wire/artifact/stored_digest.h"
@@ -117,7 +118,7 @@ nb::object IndexView::find(std::string_view name) const {
 
 nb::list IndexView::names() const {
   index_.check_names();
-  nb::list names;
+  nb::list names = new_list();
   for (std::uint32_t i = 0; i < index_.size(); ++i) names.append(name(i));
   return names;
 }
@@ -131,14 +132,14 @@ wire::Member IndexView::member(std::uint32_t number) const {
 
 nb::tuple IndexView::extent(std::uint32_t number) const {
   const auto& member = index_.member(number);
-  nb::list modules;
+  nb::list modules = new_list();
   if (member.place()->apart())
     for (const auto* module : *member.modules()) modules.append(nb::make_tuple(module->position(), module->size()));
   return nb::make_tuple(member.place()->position(), member.place()->size(), nb::tuple(modules));
 }
 
 nb::list IndexView::find_all(const nb::list& names) const {
-  nb::list numbers;
+  nb::list numbers = new_list();
   for (nb::handle name : names) {
     const auto number = nb::isinstance<nb::str>(name) ? index_.find(nb::cast<std::string_view>(name)) : std::nullopt;
     if (!number) throw nb::key_error(nb::cast<std::string>(nb::repr(name)).c_str());
@@ -148,13 +149,13 @@ nb::list IndexView::find_all(const nb::list& names) const {
 }
 
 nb::list IndexView::extents(const nb::list& numbers) const {
-  nb::list extents;
+  nb::list extents = new_list();
   for (nb::handle number : numbers) extents.append(extent(nb::cast<std::uint32_t>(number)));
   return extents;
 }
 
 nb::list IndexView::zip_extents(const nb::list& numbers) const {
-  nb::list extents;
+  nb::list extents = new_list();
   for (nb::handle given : numbers) {
     const auto number = nb::cast<std::uint32_t>(given);
     const schema::Place& place = *index_.member(number).place();
@@ -187,13 +188,13 @@ nb::list IndexView::owners(const nb::list& numbers) const {
     if (!owner || owner->position != place.position) owner = &place;
     owners[place.at] = given[owner->at];
   }
-  nb::list found;
+  nb::list found = new_list();
   for (const std::uint32_t number : owners) found.append(number);
   return found;
 }
 
 nb::list IndexView::own_metadata(const nb::list& numbers) const {
-  nb::list found;
+  nb::list found = new_list();
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto& member = index_.member(nb::cast<std::uint32_t>(numbers[i]));
     if (member.own_metadata()) found.append(nb::make_tuple(i, text(member.metadata())));
@@ -202,7 +203,7 @@ nb::list IndexView::own_metadata(const nb::list& numbers) const {
 }
 
 nb::list IndexView::weights_files() const {
-  nb::list files;
+  nb::list files = new_list();
   if (const auto* weights = index_.weights())
     for (const schema::WeightsFile& file : wire::files_of(*weights))
       files.append(nb::make_tuple(file.position(), file.size(), file.crc32(), file.header()));
@@ -210,7 +211,7 @@ nb::list IndexView::weights_files() const {
 }
 
 nb::list IndexView::tensors() const {
-  nb::list tensors;
+  nb::list tensors = new_list();
   if (const auto* weights = index_.weights())
     for (const schema::WeightsTensor* tensor : *weights->tensors())
       tensors.append(nb::make_tuple(to_bytes(wire::stored(tensor->digest())), tensor->position(), tensor->size()));

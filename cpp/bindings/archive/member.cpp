@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings/base/digest.h"
+#include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -32,7 +33,7 @@ std::optional<std::string> to_string(const std::optional<wire::Text>& text) {
 }
 
 nb::tuple modules_of(const Member& member) {
-  nb::list modules;
+  nb::list modules = new_list();
   for (const auto& [position, size, digest] : member.modules)
     modules.append(nb::make_tuple(position, size, to_bytes(digest)));
   return nb::tuple(modules);

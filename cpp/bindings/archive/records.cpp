@@ -12,6 +12,7 @@
 #include "bindings/archive/index_view.h"
 #include "bindings/archive/member.h"
 #include "bindings/base/digest.h"
+#include "bindings/base/owned.h"
 #include "wire/archive/records.h"
 
 namespace jaxexp::bindings {
@@ -21,7 +22,7 @@ using namespace nb::literals;
 using Records = wire::ArchiveRecords;
 
 nb::list list(const std::vector<std::string>& names) {
-  nb::list listed;
+  nb::list listed = new_list();
   for (const std::string& name : names) listed.append(nb::cast(name));
   return listed;
 }
@@ -35,7 +36,7 @@ void define_changes(nb::class_<Records>& records) {
       .def(
           "names",
           [](const Records& records) {
-            nb::list names;
+            nb::list names = new_list();
             for (const auto& [name, record] : records.members()) names.append(nb::cast(name));
             return names;
           },

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "bindings/base/owned.h"
 #include "bindings/base/workers.h"
 #include "wire/archive/ranges.h"
 #include "wire/base/crew.h"
@@ -84,7 +85,7 @@ void for_all(const wire::FileBytes& file, std::vector<Item>& items, ScratchPool&
 /// For Python.
 template <class Part>
 nb::list damaged(const std::vector<Part>& parts) {
-  nb::list found;
+  nb::list found = new_list();
   for (const Part& part : parts)
     if (const auto& error = part.error)
       found.append(nb::make_tuple(part.number, error->path, error->expected, error->found));
@@ -108,7 +109,7 @@ std::vector<Verification::Module> Verification::modules_of(const wire::schema::M
 
 nb::tuple Verification::extent(std::uint32_t number) const {
   const auto& member = index_.member(number);
-  nb::list modules;
+  nb::list modules = new_list();
   for (const Module& module : modules_of(member))
     modules.append(nb::make_tuple(module.place.first, module.place.second));
   const auto [position, size] = range_of(*member.place());

@@ -58,7 +58,7 @@ Artifact::Artifact(nb::handle buffer, nb::handle modules, bool in_place)
     : Artifact(std::make_shared<const Source>(buffer, modules, in_place)) {}
 
 nb::dict Artifact::decode() const {
-  nb::dict fields;
+  nb::dict fields = new_dict();
   complete(fields);
   return fields;
 }
@@ -157,7 +157,7 @@ nb::str Artifact::fun_name() const { return text(*exported_->function_name()); }
 std::uint32_t Artifact::nr_devices() const { return wire::device_count(*exported_); }
 
 nb::tuple Artifact::platforms() const {
-  nb::list names;
+  nb::list names = new_list();
   for (const auto* name : *exported_->platforms()) names.append(text(*name));
   return nb::tuple(names);
 }
@@ -197,7 +197,7 @@ nb::dict Artifact::facts(const nb::object& library_node) const {
   LibraryNodes library_nodes(library_node);
   for (const auto* tree : {e.in_tree(), e.out_tree()}) add_custom_nodes(*tree, library_nodes, custom_nodes, seen);
 
-  nb::dict facts;
+  nb::dict facts = new_dict();
   facts["calling_convention_version"] = e.calling_convention_version();
   facts["short_device_count"] = e.nr_devices_short();
   facts["long_device_count"] = e.nr_devices();
@@ -212,7 +212,7 @@ nb::dict Artifact::facts(const nb::object& library_node) const {
 }
 
 nb::list Artifact::modules() const {
-  nb::list modules;
+  nb::list modules = new_list();
   const std::uint8_t* const start = source_->bytes.data();
   for (std::optional<Artifact> link = *this; link; link = link->vjp()) {
     const auto bytes = link->unchecked_module_bytes();
@@ -226,7 +226,7 @@ nb::list Artifact::modules() const {
 nb::object Artifact::metadata() const {
   if (order_ != 0 || !source_->opened->trailer() || !source_->opened->trailer()->content().metadata())
     return nb::none();
-  nb::dict texts;
+  nb::dict texts = new_dict();
   for (const schema::Entry* entry : *source_->opened->trailer()->content().metadata())
     texts[text(*entry->key())] = text(*entry->value());
   return texts;
@@ -242,7 +242,7 @@ nb::object Artifact::trailer() const {
   if (!source_->opened->trailer()) return nb::none();
   const schema::Trailer& content = source_->opened->trailer()->content();
   const auto indices = [](const flatbuffers::Vector<std::uint32_t>* indices) {
-    nb::list numbers;
+    nb::list numbers = new_list();
     for (std::uint32_t i = 0; i < wire::Values::length(indices); ++i) numbers.append(indices->Get(i));
     return nb::tuple(numbers);
   };
@@ -252,14 +252,14 @@ nb::object Artifact::trailer() const {
   for (std::size_t order = 0; order < content.functions()->size(); ++order) {
     const schema::FunctionNotes& notes = source_->opened->trailer()->notes(order);
     const wire::Digest digest = source_->opened->trailer()->module_digest(order);
-    nb::dict function;
+    nb::dict function = new_dict();
     function["module_size"] = notes.module_size();
     function["module_digest"] = to_bytes(digest);
     function["weak_arguments"] = indices(notes.weak_arguments());
     function["weak_results"] = indices(notes.weak_results());
     functions.append(function);
   }
-  nb::dict facts;
+  nb::dict facts = new_dict();
   facts["writer"] = text(*content.writer());
   facts["constraints"] = nb::tuple(constraints);
   facts["functions"] = nb::tuple(functions);

@@ -4,6 +4,7 @@
 
 #include "bindings/artifact/artifact.h"
 #include "bindings/artifact/library_nodes.h"
+#include "bindings/base/owned.h"
 #include "bindings/base/text.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
@@ -22,7 +23,7 @@ constexpr std::size_t longest_tree = 1 << 16;
 
 template <class Vector, class Describe>
 nb::tuple each(const Vector* vector, const Describe& describe) {
-  nb::list described;
+  nb::list described = new_list();
   for (std::uint32_t i = 0; i < wire::Values::length(vector); ++i) described.append(describe(*vector->Get(i)));
   return nb::tuple(described);
 }
@@ -78,7 +79,7 @@ nb::object tree(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
 
 /// Where the leaves of a tree are. A child of a custom node has its name, where one is known.
 nb::tuple leaves(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
-  nb::list found;
+  nb::list found = new_list();
   const auto step = [&](const schema::PyTreeDef& node, std::uint32_t i) {
     if (node.kind() == schema::PyTreeDefKind::dict)
       return '[' + repr(node.children_names()->Get(i)->string_view(), wire::longest_path) + ']';
@@ -97,7 +98,7 @@ class ValueDescriber {
 
   /// For each value its dtype's name, dimensions as texts, its memory space's number, and its sharding.
   nb::tuple all(const wire::Values& values) {
-    nb::list described;
+    nb::list described = new_list();
     for (std::uint32_t i = 0; i < values.size(); ++i) described.append(value(values, i));
     return nb::tuple(described);
   }
@@ -141,7 +142,7 @@ class ValueDescriber {
   }
 
   nb::object mesh(const schema::AbstractMesh& mesh) {
-    nb::list axes;
+    nb::list axes = new_list();
     for (std::uint32_t i = 0; i < wire::Values::length(mesh.axis_names()); ++i)
       axes.append(nb::make_tuple(string(*mesh.axis_names()->Get(i)), mesh.axis_sizes()->Get(i)));
     return nb::tuple(axes);
@@ -170,7 +171,7 @@ nb::dict Artifact::describe(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
   LibraryNodes library_nodes(library_node);
   const auto effect = [](const schema::Effect& effect) { return text(effect.type_name()->string_view()); };
-  nb::dict facts;
+  nb::dict facts = new_dict();
   facts["fun_name"] = text(e.function_name()->string_view());
   facts["writer"] = text(writer());
   facts["jax_version"] = e.jax_version() ? text(e.jax_version()->string_view()) : nb::object(nb::none());
@@ -181,7 +182,7 @@ nb::dict Artifact::describe(const nb::object& library_node) const {
   ValueDescriber values(e);
   facts["arguments"] = values.all(wire::Values::arguments(e));
   facts["results"] = values.all(wire::Values::results(e));
-  nb::list kept;
+  nb::list kept = new_list();
   for (std::uint32_t i = 0; i < wire::Values::length(e.module_kept_var_idx()); ++i)
     kept.append(e.module_kept_var_idx()->Get(i));
   facts["kept"] = nb::tuple(kept);

@@ -158,7 +158,7 @@ nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& 
 
 nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Form& form, const wire::Notes* notes) {
   Encoded encoded(chain, jax_version, form, notes);
-  nb::list parts;
+  nb::list parts = new_list();
   // What stands between two modules: the padding of the one, the length of the next.
   std::string between;
   const auto add = [&](std::span<const std::uint8_t> bytes) { between.append(bytes.begin(), bytes.end()); };

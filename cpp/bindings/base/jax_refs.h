@@ -9,6 +9,7 @@
 
 #include "bindings/base/cache.h"
 #include "bindings/base/object_cache.h"
+#include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
 
@@ -57,7 +58,7 @@ struct JaxRefs {
   std::array<nb::object, 3> axis_types, memory_spaces;  // in the order of their enums, from 1
   std::vector<nb::object> dtypes;                       // by kind
   std::vector<nb::object> plain_avals;                  // what create_aval takes for plain shapes, by rank; or None
-  nb::dict kinds_of_dtypes;
+  nb::dict kinds_of_dtypes = new_dict();
 
   // Avals of constant shapes without a sharding, and trees without custom nodes: all that they are made of is the same
   // in every call.

@@ -14,4 +14,8 @@ Object owned(PyObject* reference) {
   return nb::steal<Object>(reference);
 }
 
+/// Not nanobind's own constructors, which make an object of nothing when memory runs out.
+inline nb::dict new_dict() { return owned<nb::dict>(PyDict_New()); }
+inline nb::list new_list() { return owned<nb::list>(PyList_New(0)); }
+
 }  // namespace jaxexp::bindings

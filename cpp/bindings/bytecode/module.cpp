@@ -21,7 +21,7 @@ const wire::Path module_path{nullptr, "mlir_module_serialized"};
 /// A frozenset of what `make` makes of each element.
 template <class Range, class Make>
 nb::object frozenset(const Range& elements, const Make& make) {
-  nb::list made;
+  nb::list made = new_list();
   for (const auto& element : elements) made.append(make(element));
   return owned(PyFrozenSet_New(made.ptr()));
 }
@@ -42,7 +42,7 @@ nb::object contents(nb::handle module) {
       over(bytes.size(), [&] { return wire::read_contents(bytes, module_path); });
   if (!found) return nb::none();
   const auto counts = [](const auto& counted) {
-    nb::dict dict;
+    nb::dict dict = new_dict();
     for (const auto& [name, count] : counted) dict[text(name)] = count;
     return dict;
   };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/base/errors.h"
+#include "bindings/base/owned.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 #include "wire/exported/constraint.h"
@@ -229,11 +230,11 @@ nb::object Decoder::dimension_by_jax(std::string_view printed, const wire::Expre
 
 /// The terms of an expression: (coefficient, factors), where a factor is (name, terms of its operands, exponent).
 nb::object Decoder::terms(const wire::Expression& expression, const wire::Path& where) {
-  nb::list terms;
+  nb::list terms = new_list();
   for (const wire::Term& term : expression.terms) {
-    nb::list factors;
+    nb::list factors = new_list();
     for (const wire::Factor& factor : term.factors) {
-      nb::list operands;
+      nb::list operands = new_list();
       for (const wire::Expression& operand : factor.operands) operands.append(this->terms(operand, where));
       const bool is_old = factor.operation == wire::Operation::non_negative;  // of max(x, 0)
       if (is_old) operands.append(this->terms(wire::Expression{{wire::Term{0, {}}}}, where));

@@ -59,7 +59,7 @@ class Decoder {
     struct Run {
       std::size_t start = 0, nodes = 0, leaves = 0;
     };
-    nb::list nodes;
+    nb::list nodes = new_list();
     const nb::tuple leaf = nb::make_tuple(0, 0, nb::none(), nb::none(), 1, 1);
     std::size_t leaves = 0;
     wire::FlatMap<Run> runs;  // where the nodes of a subtree are, by its position
@@ -173,10 +173,10 @@ class Decoder {
   std::string key_;                           // of a cache, while it is being put together
   wire::Growth growth_;                       // of symbolic dimensions
   bool shareable_ = true;
-  nb::dict parsed_auxdata_;     // of custom nodes that jaxexp itself knows
-  bool library_nodes_ = false;  // whether the tree that is read has such nodes
-  nb::object described_;        // that tree as the artifact describes it, where it has
-  nb::object scope_;            // of symbolic dimensions; made for the first of them
+  nb::dict parsed_auxdata_ = new_dict();  // of custom nodes that jaxexp itself knows
+  bool library_nodes_ = false;            // whether the tree that is read has such nodes
+  nb::object described_;                  // that tree as the artifact describes it, where it has
+  nb::object scope_;                      // of symbolic dimensions; made for the first of them
   struct Hash {
     std::size_t operator()(std::string_view text) const { return wire::seeded_hash(text); }
   };

@@ -1,6 +1,7 @@
 // Exported <-> its fields in Python.
 #include <limits>
 
+#include "bindings/base/owned.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
@@ -202,7 +203,7 @@ nb::dict Decoder::exported() {
     });
   };
 
-  nb::dict fields;
+  nb::dict fields = new_dict();
   fields[names_.fun_name] = string(*e.function_name());
   fields[names_.in_tree] = tree(*e.in_tree(), in_avals, {&path_, "in_tree"});
   if (described_.is_valid()) fields[names_._described_in_tree] = described_;

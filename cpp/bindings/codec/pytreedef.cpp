@@ -4,6 +4,7 @@
 // children or flattening a pytree. Nodes come in post-order, as (kind, arity, node data, custom type, leaves, nodes).
 #include "bindings/base/errors.h"
 #include "bindings/base/no_collections.h"
+#include "bindings/base/owned.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 #include "wire/exported/library_node.h"
@@ -266,7 +267,7 @@ void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
   for (std::uint32_t i = 0; i < arity; ++i) add_nodes(*node.children()->Get(i), state);
   nb::object keys = nb::none();
   if (node.kind() == Kind::dict) {
-    keys = nb::list();
+    keys = new_list();
     for (std::uint32_t i = 0; i < arity; ++i) nb::borrow<nb::list>(keys).append(string(*node.children_names()->Get(i)));
   }
   const std::size_t leaves = state.leaves - leaves_before,
@@ -279,13 +280,13 @@ nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leav
                            const wire::Path& where) {
   if (node.kind() == Kind::leaf) return nb::borrow(PyTuple_GET_ITEM(leaves.ptr(), next_leaf++));
   if (node.kind() == Kind::none) return nb::none();
-  nb::list children;
+  nb::list children = new_list();
   for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i)
     children.append(pytree(*node.children()->Get(i), leaves, next_leaf, {&where, "children", i}));
   switch (node.kind()) {
     case Kind::tuple: return nb::tuple(children);
     case Kind::dict: {
-      nb::dict dict;
+      nb::dict dict = new_dict();
       for (std::size_t i = 0; i < nb::len(children); ++i)
         dict[string(*node.children_names()->Get(static_cast<std::uint32_t>(i)))] = nb::borrow(children[i]);
       return dict;

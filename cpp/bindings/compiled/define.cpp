@@ -23,7 +23,7 @@ nb::str to_text(std::string_view text) {
 }
 
 nb::dict to_dict(const wire::Entries& entries) {
-  nb::dict dict;
+  nb::dict dict = new_dict();
   for (const auto& [name, value] : entries) dict[to_text(name)] = to_text(value);
   return dict;
 }
@@ -37,7 +37,7 @@ wire::Entries to_entries(const nb::dict& dict) {
 
 nb::tuple read(const wire::FileBytes& file, std::uint64_t position) {
   const wire::ExecutableRecords found = wire::read_executables(file, position);
-  nb::list records;
+  nb::list records = new_list();
   for (const wire::ExecutableRecord& record : found.records)
     records.append(nb::make_tuple(to_dict(record.conditions), to_dict(record.call), record.position, record.size,
                                   to_bytes(record.digest)));

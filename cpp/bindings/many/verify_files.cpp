@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/base/file.h"
+#include "bindings/base/owned.h"
 #include "bindings/base/workers.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
@@ -78,7 +79,7 @@ nb::list verify_files(const nb::list& given, std::size_t workers) {
     nb::gil_scoped_release release;
     wire::Crew::run(workers, paths.size(), [&](std::size_t i) { verify(paths[i], verdicts[i]); });
   }
-  nb::list said;
+  nb::list said = new_list();
   for (const Verdict& verdict : verdicts)
     said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_weights, wrong(verdict)));
   return said;

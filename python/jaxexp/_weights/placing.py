@@ -81,5 +81,5 @@ def wherever() -> Generator[None]:
         undo.enter_context(jax.enable_x64(True))
         undo.enter_context(jax.transfer_guard("allow"))
         for context in _jax.other_surroundings:
-            undo.callback(context.set_local, context.swap_local(context.get_global()))
+            undo.callback(context.set_local, context.swap_local(_jax.not_set))
         yield

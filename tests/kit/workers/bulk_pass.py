@@ -1,6 +1,7 @@
 """A pass that somebody interrupts: ``bulk_pass.py FOLDER JOURNAL RESULT WORKERS``. It says when it has begun."""
 
 import json
+import signal
 import sys
 import time
 
@@ -22,6 +23,7 @@ def slowly() -> None:
 
 if __name__ == "__main__":
     folder, path, result, workers = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what is in the background without
     verified.SHARE_BYTES = 3 * verified.UNIT_BYTES
     slowly()
     print("begun", flush=True)
