@@ -162,7 +162,7 @@ def test_verify_folders(folder, damaged, tmp_path, run, good) -> None:
         status, out, _ = run("verify", *recursive, models)
         assert status == 1
         assert "1 of 2 artifacts whole" in out
-        assert "1 other file skipped" in out
+        assert "1 other file and 1 hidden file skipped" in out
     status, out, _ = run("verify", "--include", "*.jaxexp", "--include", "*.txt", models)
     assert "1 of 3 artifacts whole" in out
     status, out, _ = run("verify", "-q", "--include", "*.jaxexp", models)
