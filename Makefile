@@ -44,8 +44,8 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="codec read" to choose)
 	@$(BIN)/python tests/tools/check.py $(ROOMS) -- -n $(JOBS) $(PYTEST_ARGS)
 
-test: $(INSTALLED)  ## the test suite (PYTEST_ARGS=... is passed on), then lint
-	@$(BIN)/pytest -n $(JOBS) -m "not slow" --junitxml=build/junit/test.xml $(PYTEST_ARGS)
+test: $(INSTALLED)  ## the test suite, of many cases a sample (PYTEST_ARGS=... is passed on), then lint
+	@$(BIN)/pytest -n $(JOBS) -m "not slow" --sample --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
 test-all: $(INSTALLED) $(DOCS)  ## the test suite with the tests for rare failures and of the documentation's site, then lint

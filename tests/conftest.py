@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="ROOMS",
         help="of the tests in these rooms (folders of tests/, with commas between), the first case of each; of each "
         "other file, one test; nothing that is slow or starts processes",
+    )
+    parser.addoption(
+        "--sample",
+        action="store_true",
+        help="of tests that are marked as sampled, one case in so many as the mark says",
     )
 
 
@@ -68,10 +74,26 @@ def subprocess_env():
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases_in_a_row(items)
     rooms = config.getoption("--brief")
+    if config.getoption("--sample"):
+        keep(sample(items), items, config)
     if rooms is not None:
-        chosen = brief(items, set(rooms.split(",")))
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = [item for item in items if item in chosen]
+        keep(brief(items, set(rooms.split(","))), items, config)
+
+
+def keep(chosen: set[pytest.Item], items: list[pytest.Item], config: pytest.Config) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
+def sample(items: list[pytest.Item]) -> set[pytest.Item]:
+    """All tests, but of each that is marked as sampled the first case of so many."""
+    chosen, seen = set(), collections.Counter[str]()
+    for item in items:
+        mark, test = item.get_closest_marker("sampled"), item.nodeid.partition("[")[0]
+        if mark is None or (mark.kwargs["one_in"] and seen[test] % mark.kwargs["one_in"] == 0):
+            chosen.add(item)
+        seen[test] += 1
+    return chosen
 
 
 def cases_in_a_row(items: list[pytest.Item]) -> None:

@@ -280,6 +280,7 @@ IN_PROCESSES = {
 in_processes = pytest.mark.slow(reason="starts up to five processes")
 
 
+@pytest.mark.sampled(one_in=3, reason="questions are asked in the same way")
 @pytest.mark.parametrize(
     "question",
     [

@@ -18,6 +18,8 @@ from kit.batches import ONE, operations, reload
 from kit.compare import assert_same_placement, assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, mesh, spec, touch
 
+pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+
 
 def affine(x: Any, p: Any, *, n: Any) -> Any:
     """float32[4], {"w": float32[4, 2], "b": float32[2]}, n=int32[] -> float32[2], int32[]"""

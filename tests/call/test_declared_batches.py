@@ -22,6 +22,8 @@ from kit.batches import MAPPED, ONE, operations, reload, rows
 from kit.compare import assert_same_values
 from kit.corpus import arr, spec
 
+pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+
 # --- batch_dim: the declaration -------------------------------------------------------------------------------------
 
 

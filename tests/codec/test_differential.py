@@ -24,6 +24,8 @@ from kit.compare import (
 from kit.corpus import CASES, Program, export_with
 from kit.derivatives import cotangents, pull_back, second_order
 
+pytestmark = pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+
 LIBRARIES = {"jax": jax_export, "ours": jaxexp}
 
 # Called before serialization as well as after it: one of each kind, for the module is the same.

@@ -29,6 +29,8 @@ from kit.sharded.case import LIBRARIES, Auto, Explicit, Manual, abstract_mesh_by
 from kit.sharded.exported import exported, loaded, name_of, program
 from kit.sharded.meshes import abstract
 
+pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+
 # --- both libraries, both directions --------------------------------------------------------------------------------
 
 every_case = pytest.mark.parametrize("name", CASES)

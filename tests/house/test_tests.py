@@ -49,6 +49,8 @@ def test_marks_say_why(request: pytest.FixtureRequest) -> None:
         for mark in item.iter_markers(name)
     ]
     assert all(mark.kwargs.keys() == {"reason"} and mark.kwargs["reason"] for mark in marks)
+    sampled = [mark for item in request.session.items for mark in item.iter_markers("sampled")]
+    assert all(mark.kwargs.keys() == {"one_in", "reason"} and mark.kwargs["reason"] for mark in sampled)
 
 
 @pytest.mark.parametrize(

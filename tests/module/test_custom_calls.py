@@ -14,6 +14,8 @@ from jax import export as jax_export
 import jaxexp
 from kit.linear_algebra import ARTIFACTS, LAPACK, close, load, precision, stored
 
+pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+
 
 def is_lapack(target: str) -> bool:
     return target.startswith(("lapack_", "blas_"))

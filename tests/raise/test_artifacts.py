@@ -19,6 +19,8 @@ from kit.linear_algebra import ARTIFACTS as LAPACK
 from kit.linear_algebra import close, load, precision, stored
 from kit.raising import assert_same_bits, no_loops
 
+pytestmark = pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+
 ONE_DEVICE = [pair for pair in ARTIFACTS if pair[1] != "sharded"]
 
 

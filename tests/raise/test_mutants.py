@@ -21,7 +21,10 @@ from jaxexp._raise.program import Block
 from kit.raising import assert_same_bits
 from kit.snippets import SNIPPETS
 
-pytestmark = pytest.mark.once(reason="it is about the tests, which are the same for every JAX")
+pytestmark = [
+    pytest.mark.once(reason="it is about the tests, which are the same for every JAX"),
+    pytest.mark.sampled(one_in=3, reason="many cases go the same way"),
+]
 
 # What changes no value on the CPU; `test_hints` looks at these.
 HINTS = {

@@ -1,6 +1,6 @@
 """Writes docs/behaviours.md: what behaviours.toml lists, with the outcome of its tests on each JAX that was tested.
 
-python tests/tools/behaviours.py [JUNIT_XML ...]    (default: build/junit/*.xml, of `make test` and `make matrix`)
+python tests/tools/behaviours.py [JUNIT_XML ...]    (default: build/junit/*.xml, of `make test-all` and `make matrix`)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ check the same for jaxexp. The tests compare with the `jax.export` of the same J
 `jax.export` has a `raise` that is not listed.
 
 Each number says how many cases of a row's tests passed on that JAX. `python tests/tools/behaviours.py` writes this page
-from `tests/house/behaviours.toml` and the results of `make test` and `make matrix`.
+from `tests/house/behaviours.toml` and the results of `make test-all` and `make matrix`.
 """
 
 # Outcomes: JAX release -> "room/file::function" -> (cases, cases that did not pass)
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> None:
     reports = [Path(argument) for argument in arguments] or sorted((ROOT / "build" / "junit").glob("*.xml"))
     outcomes = outcomes_of(reports)
     if not outcomes:
-        sys.exit("no test results found: run `make test` and `make matrix` first")
+        sys.exit("no test results found: run `make test-all` and `make matrix` first")
     PAGE.write_text(render(outcomes))
     print(f"{PAGE.relative_to(ROOT)}: JAX {', '.join(outcomes)}")
 
