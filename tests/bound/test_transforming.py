@@ -18,13 +18,13 @@ from jaxexp._call.primitive import call
 from kit.command_line import started
 from kit.weighted import X, apply, bound, close, closed, named, params, squared
 
+pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+
 # What a process lowers in which JAX makes inputs of what functions close over: its setting is read on import.
 HOISTED = """
 import sys
 import jax, jaxexp
 from kit.weighted import X, apply, close, params
-
-pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
 
 model = jaxexp.load(sys.argv[1])
 functions = {
