@@ -9,26 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._sources import verify
 from jaxexp._sources.folders import Folders
 from jaxexp._sources.kinds import Kind
 from jaxexp._sources.source import MEMBER, Source, is_archive, split
-from jaxexp._sources.verify import Checked
+from jaxexp._sources.verify import Checked, checked
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
 
 __all__ = ["MEMBER", "Checked", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
-
-
-def checked(source: Source) -> Checked:
-    """Verifies an artifact: structure, digests, and the bytecode of its modules.
-
-    Raises:
-        DeserializationError: it is damaged; the error names it.
-        OSError: it cannot be read.
-    """
-    return verify.checked(source, source.mapped)
 
 
 def artifacts(text: str, *, all_members: bool = False) -> Iterator[Source]:

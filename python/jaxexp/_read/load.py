@@ -13,6 +13,7 @@ from jaxexp._io import files
 from jaxexp._public import public
 
 from .decode import decode, read, verified, verify_modules
+from .given_policy import check_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -91,14 +92,6 @@ def load_bytes(
     if executables is not None:
         give_executables(exported, executables)
     return exported
-
-
-def check_policy(policy: object) -> None:
-    """Raises ExportTypeError if what a caller passed as `policy` is neither a policy nor None."""
-    if policy is not None:
-        from .policy import check_is_policy  # which most processes do without
-
-        check_is_policy(policy)
 
 
 def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike[str] | None) -> None:

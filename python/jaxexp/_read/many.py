@@ -14,7 +14,7 @@ from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
 from .decode import reader_of_many
-from .load import check_policy
+from .given_policy import check_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -186,8 +186,8 @@ Policy.__init__ = _with_known_fields(Policy.__init__)  # type: ignore[method-ass
 
 
 def check_is_policy(given: object) -> None:
-    """Raises ExportTypeError if what a caller passed as `policy` is neither a policy nor None."""
-    if given is None or isinstance(given, Policy):
+    """Raises ExportTypeError for anything else."""
+    if isinstance(given, Policy):
         return
     advice = "such as Policy(platforms=('cpu',))"
     if isinstance(given, Mapping):

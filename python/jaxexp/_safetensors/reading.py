@@ -24,7 +24,7 @@ PIECE = 1 << 24
 MAX_INDEX_SIZE = 32 << 20
 
 
-class FileBytes(Protocol):
+class HoldsBytes(Protocol):
     """The bytes of a file, wherever it is. `identity` is as in `TensorFile`."""
 
     @property
@@ -45,7 +45,7 @@ class TensorFile:
         header: which tensors it has.
     """
 
-    def __init__(self, name: str, found: FileBytes) -> None:
+    def __init__(self, name: str, found: HoldsBytes) -> None:
         """Reads and checks the header.
 
         Raises:

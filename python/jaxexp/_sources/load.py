@@ -64,10 +64,11 @@ def load(
         >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
     """
     from jaxexp._read import load as reading  # which takes JAX along
+    from jaxexp._read.given_policy import check_policy
 
     found = source(artifact, "load")
     reading.refuse_both(found.name, policy, executables)
-    reading.check_policy(policy)
+    check_policy(policy)
     if found.handle is not None:
         return found.handle.load(policy=policy, verify=verify, executables=executables)
     with found.named():

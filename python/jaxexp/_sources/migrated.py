@@ -70,10 +70,9 @@ def migrate_many(
         >>> failed = migrate_many(["old.zip"], "new/", executor=client.get_executor(), journal="migrate.journal")
     """
     folders = Folders(without=os.fsdecode(into))
-    if policy is not None:
-        from jaxexp._read.policy import check_is_policy  # which takes JAX along
+    from jaxexp._read.given_policy import check_policy
 
-        check_is_policy(policy)
+    check_policy(policy)
     given = places(several(artifacts, "migrate_many"), folders, "migrate_many")
     found = migrated(given, into, to, executor=executor, journal=journal, policy=policy)
     return {name: one for _, name, one in found if isinstance(one, Exception)}

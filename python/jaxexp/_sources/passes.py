@@ -100,10 +100,10 @@ def _of_remote(url: str) -> list[Any]:
     source = Source(url, url)
     size = 0
     try:
-        checked = verifying.checked(source, source.read)
+        checked = verifying.checked(source)
         view = memoryview(checked.buffer)
         size = view.nbytes
-        weights = _stamped(verifying.weights_of(url, checked.buffer))
+        weights = _stamped(verifying.weights_of(url, checked.artifact))
     except OF_ARTIFACTS as error:
         return [size, False, [], packed(error), 0]
     behind = verifying.bytes_behind(bytes(view[: verifying.HEAD]), size) if checked.has_digests else 0

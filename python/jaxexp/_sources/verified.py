@@ -68,10 +68,9 @@ def verify_many(
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:
         ...     damaged = verify_many(["models/", "fleet.zip"], executor=executor, journal="verify.journal")
     """
-    if policy is not None:
-        from jaxexp._read.policy import check_is_policy  # which takes JAX along
+    from jaxexp._read.given_policy import check_policy
 
-        check_is_policy(policy)
+    check_policy(policy)
     given = places(several(artifacts, "verify_many"), Folders(), "verify_many")
     found: dict[str, Exception] = {}
     for one in verified(given, executor=executor, workers=workers, journal=journal, policy=policy):

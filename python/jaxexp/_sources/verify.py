@@ -44,9 +44,9 @@ def verify(artifact: Given) -> None:
         >>> jaxexp.verify("fleet.zip::resnet/b8")
     """
     found = source(artifact, "verify")
-    program = checked(found, found.read)
+    program = checked(found)
     if found.path is not None:
-        weights_of(found.path, program.buffer)
+        weights_of(found.path, program.artifact)
     elif (weights := found.stored_weights()) is not None:
         with found.named():
             weights.check_digests()
@@ -58,14 +58,19 @@ class Checked:
 
     Attributes:
         buffer: its bytes.
-        has_digests: whether it has digests of its own, by which any damage is found.
+        artifact: what they are.
     """
 
     buffer: Any
-    has_digests: bool
+    artifact: _native.Artifact
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether it has digests of its own, by which any damage is found."""
+        return self.artifact.trailer() is not None
 
 
-def checked(source: Source, read: Any) -> Checked:
+def checked(source: Source) -> Checked:
     """Verifies an artifact: structure, digests, and the bytecode of its modules.
 
     Raises:
@@ -73,13 +78,13 @@ def checked(source: Source, read: Any) -> Checked:
         OSError: it cannot be read.
     """
     with source.named():
-        buffer = read()
+        buffer = source.read()
         if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
             raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
         artifact = opened(buffer)
         for link in chain(artifact):
             _native.check_bytecode(link.module())
-    return Checked(buffer, artifact.trailer() is not None)
+    return Checked(buffer, artifact)
 
 
 HEAD = 16  # bytes, with which an artifact with digests says where it ends
@@ -99,15 +104,15 @@ def bytes_behind(head: bytes, size: int) -> int:
 def weights_beside(path: str) -> tuple[tuple[str, int], ...]:
     """The same as `weights_of`, of a file on this machine."""
     file: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-    return weights_of(path, file)
+    return weights_of(path, _native.Artifact(file))
 
 
-def weights_of(path: str, buffer: Any) -> tuple[tuple[str, int], ...]:
+def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:
     """Reads the files of weights beside an artifact that is whole, and compares them with their digests.
 
     Args:
-        path: the artifact, or its URL.
-        buffer: its bytes.
+        path: where the artifact is, or its URL.
+        artifact: the artifact.
 
     Returns:
         The paths or URLs of these files, and their sizes; nothing if it has no weights.
@@ -118,7 +123,7 @@ def weights_of(path: str, buffer: Any) -> tuple[tuple[str, int], ...]:
     """
     from jaxexp._weights.stored import Stored, StoredBehind, Table
 
-    found = _native.Artifact(buffer).weights()
+    found = artifact.weights()
     if found is None:
         return ()
     table = Table.of_trailer(*found)

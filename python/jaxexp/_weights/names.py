@@ -85,27 +85,26 @@ def check_names(
 
 def warn_of_unused(names: Sequence[str]) -> None:
     """Warns of arrays in a model that are none of the weights: they have no effect, and perhaps it is another model."""
-    if names:
-        warnings.warn(
-            f"not used of the given arrays: {_listed(names)}. They are no weights of the function: they belong to "
-            "another model, or are part of the program. A mapping of arrays by the names of the weights may have more",
-            UserWarning,
-            stacklevel=_CALLER,
-        )
+    _warn(
+        "not used of the given arrays",
+        names,
+        "they belong to another model, or are part of the program. A mapping of arrays by the names of the weights may "
+        "have more",
+    )
 
 
 def warn_of_others(names: Sequence[str]) -> None:
     """Warns of arrays in a model that stay what they are, as they are none of the weights that go into it."""
+    _warn("arrays of the model that stay its own", names, "it does not use them, or they are part of its program")
+
+
+def _warn(what: str, names: Sequence[str], why: str) -> None:
     if names:
-        warnings.warn(
-            f"arrays of the model that stay its own: {_listed(names)}. They are no weights of the function: it does "
-            "not use them, or they are part of its program",
-            UserWarning,
-            stacklevel=_CALLER,
-        )
+        text = f"{what}: {_listed(names)}. They are no weights of the function: {why}"
+        warnings.warn(text, UserWarning, stacklevel=_CALLER)
 
 
-_CALLER = 4  # of with_weights and weights_into: behind them, a method of Weights and a function here
+_CALLER = 5  # of with_weights and weights_into: behind them, a method of Weights and two functions here
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:
