@@ -153,6 +153,7 @@ def test_arrays(name: str) -> None:
         assert outcome(way(ours), ARRAYS[name]) == outcome(way(theirs), ARRAYS[name])
 
 
+@pytest.mark.sampled(one_in=5, reason="many cases go the same way")
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "complex64"])
 @pytest.mark.parametrize("name", SCALARS)
 def test_scalars(name: str, dtype: str) -> None:

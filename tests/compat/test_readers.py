@@ -64,6 +64,7 @@ def test_what_was_written_for_a_release(path: Path) -> None:
     assert jaxexp.compatibility(path.read_bytes()).readable_by(path.parent.name.removeprefix("jax-"))
 
 
+@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
 @every_artifact
 def test_installed_jax_export(version: str, name: str) -> None:
     """The same for the installed one, asked now."""
@@ -92,6 +93,7 @@ def test_installed_jax_export(version: str, name: str) -> None:
         assert not report.expired_flag_helps
 
 
+@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
 @every_artifact
 def test_writer(version: str, name: str) -> None:
     report = jaxexp.compatibility(blob_of(version, name))

@@ -148,6 +148,7 @@ def _both_kinds_of_constants(request: pytest.FixtureRequest):
     jax.clear_caches()
 
 
+@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
 @pytest.mark.usefixtures("_both_kinds_of_constants")
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_without_constants(name: str) -> None:
@@ -171,6 +172,7 @@ def test_the_same_without_constants(name: str) -> None:
 DIFFERENTIABLE = [name for name in CASES if name not in ("while", "switch")]
 
 
+@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_the_same_gradient(name: str) -> None:
     """By the argument, and by the constants as if they had always been arguments."""

@@ -20,12 +20,14 @@ TOGETHER = [page for page in HERE if pages.processes(page) and not pages.needs_p
 APART = [page for page in HERE if pages.processes(page) and pages.needs_processes(page)]
 
 
+@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
 @pytest.mark.parametrize("page", TOGETHER, ids=pages.name_of)
 def test_page(page: Path, tmp_path: Path) -> None:
     skip_without_programs(page)
     pages.run_here(page, tmp_path)
 
 
+@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
 @pytest.mark.parametrize("page", APART, ids=pages.name_of)
 @pytest.mark.processes(reason="runs the page in the processes that it speaks of")
 def test_page_in_processes(page: Path, tmp_path: Path) -> None:

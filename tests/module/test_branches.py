@@ -56,6 +56,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_called_and_only_lowered(name: str) -> None:
     function, x = FUNCTIONS[name]
