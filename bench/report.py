@@ -14,7 +14,7 @@ from bench.question import Question
 from bench.results import ORACLE, PEAK, SUBJECT, Cell, Results
 
 HEADER = ("question", "case", "{subject}", "IQR", "jax.export", "IQR", "ratio", "peaks")
-WIDTHS = (22, 22, 11, 6, 11, 6, 9, 19)
+WIDTHS = (22, 22, 11, 6, 11, 6, 12, 19)
 UNITS = {"second": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)), "byte": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))}
 
 
@@ -78,7 +78,7 @@ def pair(cell: Cell | None) -> str:
 
 
 def percent(cell: Cell, rival: str) -> str:
-    return f"{spread(cell.rivals[rival]):.0%}" if rival in cell.rivals else ""
+    return f"{spread(cell.rivals[rival]):.0%}" if rival in cell.rivals and not cell.is_nothing(rival) else ""
 
 
 def _line(cells: Iterable[str]) -> str:

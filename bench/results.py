@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyperf
 
+from bench.measure import ZERO
+
 SUBJECT, ORACLE = "subject", "jax.export"
 # Metadata of a benchmark that says where it belongs; all other metadata is about the run as a whole or about the case.
 PLACE = "question", "case", "rival"
@@ -37,10 +39,15 @@ class Cell:
     def median(self, rival: str) -> float | None:
         return self.rivals[rival].median() if rival in self.rivals else None
 
+    def is_nothing(self, rival: str) -> bool:
+        """Whether a rival took no memory at all."""
+        median = self.median(rival)
+        return median is not None and median <= ZERO
+
     @property
     def ratio(self) -> float | None:
-        """The oracle's median, divided by the subject's; None if one of them is missing."""
-        return over(self.median(ORACLE), self.median(SUBJECT))
+        """The oracle's median, divided by the subject's; None if one is missing, or the subject's is nothing."""
+        return None if self.is_nothing(SUBJECT) else over(self.median(ORACLE), self.median(SUBJECT))
 
 
 def over(a: float | None, b: float | None) -> float | None:

@@ -100,6 +100,13 @@ def test_medians_spread_and_ratio():
     assert Cell("serialize", "tiny").ratio is None
 
 
+def test_nothing_has_no_ratio():
+    samples = {SUBJECT: [measure.ZERO, measure.ZERO, 6144.0], ORACLE: [2e6, 2e6, 2e6]}
+    cell = results_of({("load, new memory", "1 MiB constant"): samples}).cell("load, new memory", "1 MiB constant")
+    assert cell.ratio is None
+    assert "\N{MULTIPLICATION SIGN}" not in (row := report.row(cell, None)) and row.count("%") == 1
+
+
 def test_files_keep_everything(tmp_path):
     results = results_of({("serialize", "2,000 sharded"): {SUBJECT: [1.0, 2.0], ORACLE: [3.0, 4.0]}}, machine="Zoë, 2")
     results.mistakes.append("load, tiny: failed: OSError: no")

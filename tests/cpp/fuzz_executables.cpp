@@ -122,12 +122,15 @@ std::optional<wire::ExecutableRecords> read(const Bytes& bytes) {
   }
 }
 
-/// Adds a record to the file that has these bytes, and these records.
-void append(const Bytes& bytes, const std::optional<wire::ExecutableRecords>& before) {
+/// Adds a record to the file that has these bytes, and these records. An empty file has none, and becomes a new one.
+void append(const Bytes& bytes, const std::optional<wire::ExecutableRecords>& found) {
   write(bytes);
   const Bytes code(130, 7);
   const wire::Entries conditions{{"module", "new"}, {"", ""}}, call{{"call", "x"}};
   const std::size_t added_size = wire::executable_head(conditions, call, 0, {}).size() + 192;
+  const std::string head = wire::executables_head();
+  const auto before = bytes.empty() ? wire::ExecutableRecords{{}, head.size()} : found;
+  const Bytes kept = bytes.empty() ? Bytes(head.begin(), head.end()) : bytes;
   try {
     wire::append_executable(path(), conditions, call, code);
   } catch (const wire::Error& error) {
@@ -138,7 +141,7 @@ void append(const Bytes& bytes, const std::optional<wire::ExecutableRecords>& be
   tests::require(before.has_value(), "what can be added to can be read");
   const Bytes longer = written();
   tests::require(longer.size() == before->end + added_size, "what was not finished has gone");
-  tests::require(std::equal(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(before->end), longer.begin()),
+  tests::require(std::equal(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(before->end), longer.begin()),
                  "nothing is overwritten");
   const wire::FileBytes file(path(), Reading::in_parts, ~std::uint64_t{0});
   const auto after = wire::read_executables(file), added = wire::read_executables(file, before->end);

@@ -217,14 +217,14 @@ def fuzz(seconds: int, keep: Path, wanted: list[str], with_libfuzzer: bool) -> i
         row = [
             name.removeprefix("fuzz_"),
             f"{found.runs:,}",
-            f"{found.cpu / 3600:.2f}",
+            f"{found.cpu / 3600:.3f}",
             found.edges,
             f"{found.cost:.1%}",
         ]
         print(f"| {' | '.join([*row, str(len(found.crashes))])} |", flush=True)
         for output in found.crashes:
             print(output, flush=True)
-    print(f"| all | {total_runs:,} | {total_cpu / 3600:.2f} | | {worst:.1%} | {failed} |", flush=True)
+    print(f"| all | {total_runs:,} | {total_cpu / 3600:.3f} | | {worst:.1%} | {failed} |", flush=True)
     return failed
 
 
