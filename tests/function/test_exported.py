@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp import _native
 from kit.compare import assert_same_chains, assert_same_fields, assert_same_values, describe
 from kit.corpus import CASES, arr, export_with, f32, mesh, spec
 from kit.derivatives import pull_back
@@ -102,6 +103,26 @@ def test_equality_and_hash_are_by_content() -> None:
         "in_avals": first.in_avals[::-1], "out_tree": first.in_tree, "_get_vjp": None,
     }.items():  # fmt: skip
         assert dataclasses.replace(first, **{name: value}) != first, name
+
+
+def test_modules_of_equal_functions_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    blob = exported_case("sin").serialize()
+    first, second, third = jaxexp.deserialize(blob), jaxexp.deserialize(bytes(blob)), jaxexp.deserialize(bytes(blob))
+    other = dataclasses.replace(first, mlir_module_serialized=bytes(len(first.mlir_module_serialized)))
+    compared = []
+
+    def counted(one: bytes, two: bytes) -> bool:
+        compared.append(two)
+        return equal_bytes(one, two)
+
+    equal_bytes = _native.equal_bytes
+    monkeypatch.setattr(_native, "equal_bytes", counted)
+    for _ in range(3):
+        assert first == second and second == first
+    assert len(compared) == 1
+    assert second == third and first == third
+    assert len(compared) == 2
+    assert other != first and first != other and hash(other) == hash(first)
 
 
 def test_same_content_is_traced_and_compiled_once() -> None:

@@ -41,8 +41,10 @@ struct Item {
   const wire::FileBytes* buffer_file = nullptr;  // that the buffer is of
   nb::object error;
 
-  Bytes part;                  // of the buffer
-  std::vector<Bytes> modules;  // where the part is an image
+  Bytes part;                       // of the buffer
+  std::span<std::uint8_t> to_read;  // where the part is, if a thread has to read it
+  std::uint64_t position = 0;       // in the buffer's file, of what is to be read
+  std::vector<Bytes> modules;       // where the part is an image
   std::shared_ptr<const Buffer> modules_buffer;
   nb::object name;             // of the file
   const Item* twin = nullptr;  // an earlier item with the same bytes, which is opened for both
@@ -163,6 +165,8 @@ class Reading {
         if (source->bytes.empty()) throw wire::Error({}, "a serialized Exported", "an empty file");
       }
       const wire::FileBytes* const file = item.file ? &*item.file : item.buffer_file;
+      // Whoever opens parts of a file compares them with the digests of an index, where they have none of their own.
+      if (!item.to_read.empty()) file->read(item.position, item.to_read, /*is_digested=*/true);
       wire::open_in(file, source->bytes, !item.modules.empty(), source->opened,
                     [&] { item.metadata = known_.open(source->bytes, item.modules, source->opened); });
       const auto& trailer = source->opened->trailer();
@@ -250,6 +254,35 @@ Bytes part_of(Bytes bytes, nb::handle extent) {
   return bytes.subspan(offset, size);
 }
 
+/// Gives small parts of a file that is read in parts a buffer of their own, which threads fill: fetching each into the
+/// memory for all of the file takes longer, because that is there a page at a time. Returns false where they overlap,
+/// and leaves them where they are.
+bool put_together(const std::vector<Item*>& small, const wire::FileBytes& file) {
+  constexpr std::size_t unit = Buffer::alignment;
+  std::size_t size = 0;
+  for (const Item* item : small) size += (item->part.size() + unit - 1) / unit * unit;
+  if (size > file.bytes().size()) return false;
+  const nb::object together = owned(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+  const auto buffer = std::make_shared<const Buffer>(together);
+  auto* at = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(together.ptr()));
+  for (Item* item : small) {
+    item->position = static_cast<std::uint64_t>(item->part.data() - file.bytes().data());
+    item->to_read = {at, item->part.size()};
+    item->part = item->to_read;
+    item->buffer = buffer;
+    at += (item->part.size() + unit - 1) / unit * unit;
+  }
+  return true;
+}
+
+/// Copies a part that is not aligned as FlatBuffers are written.
+void align(Item& item) {
+  if (Buffer::is_aligned(item.part)) return;
+  if (item.buffer_file) item.buffer_file->fetch(item.part, /*is_digested=*/false);
+  item.buffer = copied(item.part);
+  item.part = item.buffer->bytes();
+}
+
 bool is_same_place(Bytes left, Bytes right) { return left.data() == right.data() && left.size() == right.size(); }
 
 }  // namespace
@@ -281,6 +314,7 @@ nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
   const Bytes bytes = buffer->bytes();
   std::vector<Item> items(nb::len(extents));
   std::map<std::pair<const std::uint8_t*, std::size_t>, const Item*> first;  // with these bytes
+  std::vector<Item*> small;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const nb::object extent = nb::borrow(extents[i]);
     Item& item = items[i];
@@ -290,11 +324,14 @@ nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
     for (nb::handle module : nb::object(extent[2])) item.modules.push_back(part_of(bytes, module));
     const auto [same, is_new] = first.try_emplace({item.part.data(), item.part.size()}, &item);
     if (!is_new && std::ranges::equal(same->second->modules, item.modules, is_same_place)) item.twin = same->second;
-    if (item.twin || Buffer::is_aligned(item.part)) continue;
-    if (file) file->fetch(item.part, /*is_digested=*/false);
-    item.buffer = copied(item.part);
-    item.part = item.buffer->bytes();
+    if (item.twin) continue;
+    if (is_new && file && file->is_in_parts() && item.part.size() < wire::worth_parts)
+      small.push_back(&item);
+    else
+      align(item);
   }
+  if (!small.empty() && !put_together(small, *file))
+    for (Item* item : small) align(*item);
   return Reading(*this, std::move(items), wire::FileBytes::Reading::at_once, UINT64_MAX).run();
 }
 

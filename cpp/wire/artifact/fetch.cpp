@@ -11,9 +11,6 @@
 namespace jaxexp::wire {
 namespace {
 
-/// Fetching such an artifact as a whole takes no longer than finding out what could be left out.
-constexpr std::size_t worth_parts = std::size_t{1} << 16;
-
 constexpr std::size_t length_size = sizeof(flatbuffers::uoffset_t), first_size = length_size + head_size;
 // In a footer; schema/trailer.fbs has the table.
 constexpr std::size_t metadata_size_at = 16, content_size_at = 20;

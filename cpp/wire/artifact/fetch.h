@@ -1,6 +1,7 @@
 // Artifacts in files that are read in parts.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "wire/artifact/known.h"
@@ -9,6 +10,9 @@
 #include "wire/base/file_bytes.h"
 
 namespace jaxexp::wire {
+
+/// Fetching a smaller artifact as a whole takes no longer than finding out what could be left out.
+inline constexpr std::size_t worth_parts = std::size_t{1} << 16;
 
 /// Fetches what opening an artifact or an image looks at, which is all but the modules, where a trailer says what that
 /// is; else all of it. Returns whether it was a part only.

@@ -49,7 +49,7 @@ bool FileBytes::is_changed() const { return false; }
 
 std::uint64_t FileBytes::size_now() const { return bytes_.size(); }
 
-void FileBytes::read(std::uint64_t position, std::span<std::uint8_t> target) const {
+void FileBytes::read(std::uint64_t position, std::span<std::uint8_t> target, bool) const {
   std::ranges::copy(bytes_.subspan(static_cast<std::size_t>(position), target.size()), target.begin());
 }
 
@@ -271,13 +271,13 @@ std::uint64_t FileBytes::size_now() const {
   return parts_ ? static_cast<std::uint64_t>(parts_->now().st_size) : bytes_.size();
 }
 
-void FileBytes::read(std::uint64_t position, std::span<std::uint8_t> target) const {
+void FileBytes::read(std::uint64_t position, std::span<std::uint8_t> target, bool is_digested) const {
   if (!parts_) {
     std::ranges::copy(bytes_.subspan(static_cast<std::size_t>(position), target.size()), target.begin());
     return;
   }
   if (read_at(parts_->file, position, target) != target.size()) parts_->changed();
-  parts_->check(/*is_digested=*/false);
+  parts_->check(is_digested);
 }
 
 #endif

@@ -54,8 +54,8 @@ class FileBytes {
   /// The size that the file has now: that of `bytes()` where it is read at once.
   std::uint64_t size_now() const;
 
-  /// Copies a range of the file, and keeps nothing of it. Throws as `fetch` does.
-  void read(std::uint64_t position, std::span<std::uint8_t> target) const;
+  /// Copies a range of the file, and keeps nothing of it. Otherwise as `fetch`.
+  void read(std::uint64_t position, std::span<std::uint8_t> target, bool is_digested = false) const;
 
  private:
   struct Release {

@@ -131,12 +131,19 @@ class ExportedData(_Attributes):
             return True
         if not isinstance(other, ExportedData):
             return NotImplemented
-        return (
+        mine, others = attributes_of(self), attributes_of(other)
+        known = mine.get("_equal")
+        if known is not None and known is others.get("_equal"):
+            return True
+        is_equal = (
             hash(self) == hash(other)
             and signature(self) == signature(other)
             and _native.equal_bytes(_module_as_it_is(self), _module_as_it_is(other))
             and self._get_vjp == other._get_vjp
         )
+        if is_equal:  # JAX's caches compare the same functions at each trace, and walk a long module each time
+            mine["_equal"] = others["_equal"] = known or others.get("_equal") or object()
+        return is_equal
 
     def __hash__(self) -> int:
         return self._hash
