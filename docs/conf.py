@@ -7,10 +7,16 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.util.docutils import new_document
+
 HERE = Path(__file__).parent
 # Pages that are files of the checkout's root.
 COPIES = {"contributing": "CONTRIBUTING.md", "releasing": "RELEASING.md", "changelog": "CHANGELOG.md"}
 LINK = re.compile(r"^- \[[^\]]*\]\(([^)#]+)\.md\)", re.MULTILINE)
+# What readers of a section search for, in their own words.
+SOUGHT = re.compile(r"<!-- search: (.*?) -->", re.DOTALL)
 
 project = "jaxexp"
 author = "the jaxexp authors"
@@ -48,6 +54,7 @@ html_copy_source = False  # pages of the site have no source of their own: some 
 html_show_sourcelink = False
 html_use_index = False  # the search is better, and fits on a phone
 html_show_sphinx = False
+html_search_scorer = str(HERE / "scorer.js")
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 pygments_style = "default"
 pygments_dark_style = "github-dark"
@@ -87,5 +94,43 @@ def prepare(app: Any, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[[^\]]*\]\((?:\.\./)+((?:cpp|schema|tests|bench|python)/[^)]*)\)", r"`\1`", source[0])
 
 
+def index_sections(app: Any, exception: Exception | None) -> None:
+    """Adds the sections of all pages to the index of the search, as if each were a page named `page#anchor`.
+
+    Sphinx finds pages that have all words of a question, wherever they stand, and shows their beginnings. scorer.js
+    makes links of these names, and puts sections before pages.
+    """
+    indexer = getattr(app.builder, "indexer", None)
+    if exception is not None or indexer is None:
+        return
+    for page in sorted(app.env.found_docs):
+        title, file = app.env.titles[page].astext(), app.env.doc2path(page, base=False)
+        for section in [*app.env.get_doctree(page).findall(nodes.section)]:
+            words = alone(section)
+            if isinstance(section.parent, nodes.document):  # the page up to its first section
+                indexer.feed(f"{page}#", file, title, words)
+            else:
+                words += nodes.paragraph("", title)
+                heading = section.next_node(nodes.title).astext()
+                indexer.feed(f"{page}#{section['ids'][0]}", file, f"{title} > {heading}", words)
+    index = indexer.freeze()
+    for heading, places in index["alltitles"].items():  # which the pages have, too
+        index["alltitles"][heading] = [place for place in places if "#" not in index["docnames"][place[0]]]
+    with open(Path(app.outdir) / "searchindex.js", "w", encoding="utf-8") as file:
+        app.builder.indexer_format.dump(index, file)
+
+
+def alone(section: nodes.section) -> nodes.document:
+    """A section without those inside of it, and with the words that readers search for."""
+    document = new_document("")
+    document += [child for child in section if not isinstance(child, nodes.section)]
+    sought = [words for raw in document.findall(nodes.raw) for words in SOUGHT.findall(raw.astext())]
+    for words in re.split(r",\s*", ", ".join(sought)) if sought else ():
+        document += nodes.paragraph("", words)
+        document += addnodes.index(entries=[("single", words, "", "main", None)])
+    return document
+
+
 def setup(app: Any) -> None:
     app.connect("source-read", prepare)
+    app.connect("build-finished", index_sections)

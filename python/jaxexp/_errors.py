@@ -1,7 +1,8 @@
 """jaxexp's exceptions: one base class, and a subclass wherever `jax.export` raises another built-in type.
 
 Names in an artifact are whatever its author wrote. So `str` of an error escapes what is not printable, line breaks too:
-who logs it has one line, or the lines that jaxexp itself made. The attributes of an error have names as they are.
+who logs it has one line, or the lines that jaxexp itself made. Warnings and log records do the same, with `shown`. The
+attributes of an error have names as they are.
 
 Nothing here imports JAX: the native codec raises these classes without it.
 """

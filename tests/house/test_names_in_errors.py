@@ -1,9 +1,10 @@
-"""Names from an artifact in errors and in what is printed: escaped, so that no name makes lines of a log or acts on a
-terminal."""
+"""Names from an artifact in errors, warnings, log records and in what is printed: escaped, so that no name makes lines
+of a log or acts on a terminal."""
 
 from __future__ import annotations
 
 import collections
+import logging
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,3 +130,61 @@ def test_own_lines_stay() -> None:
         jaxexp.export(jax.jit(calls_back))(1.0)
     assert str(raised.value).count("\n") == 2
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.name.startswith("jaxexp")]
+    caplog.clear()
+    return found
+
+
+def named(function: Callable[..., Any]) -> Any:
+    function.__name__ = HOSTILE
+    return jax.jit(function)
+
+
+def test_warnings_escape_names() -> None:
+    large = np.ones(1 << 19, np.float32)
+    weights = {HOSTILE: large[1:], "small": np.ones(3, np.float32)}
+    export = jaxexp.export(named(lambda x: (x * weights["small"]).sum() * large), weights=weights)
+    with pytest.warns(UserWarning) as warned:
+        export(jnp.ones(3, np.float32))
+    (text,) = [str(warning.message) for warning in warned if "stay in its module" in str(warning.message)]
+    assert text.isprintable()
+    assert text.startswith(f"exporting {ESCAPED}: ")
+    assert text.count("evil") == 2, "the function, and the leaf that an array is a view of"
+
+    model = {"layer": {"small": weights["small"]}}
+    bound = jaxexp.export(named(lambda x: x * weights["small"]), weights=model)(jnp.ones(3, np.float32))
+    with pytest.warns(UserWarning, match="not used of the given arrays") as warned:
+        bound.with_weights({"layer": {**model["layer"], HOSTILE: large}})
+    (text,) = [str(warning.message) for warning in warned]
+    assert text.isprintable()
+    assert "layer/evil" in text
+
+
+def test_logs_escape_names(files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="jaxexp")
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 3"), np.float32)
+    double = jaxexp.export(named(lambda tree: tree[HOSTILE] * 2))({HOSTILE: x})
+    first, module, *_ = messages(caplog)
+    assert first.startswith(f"exported {ESCAPED} for ")
+    assert all(line.isprintable() for line in module.split("\n"))
+
+    double.precompile(({HOSTILE: np.ones((2, 3), np.float32)},), into=tmp_path / "code")
+    double.save(tmp_path / "double.jaxexp")
+    loaded = jaxexp.load(tmp_path / "double.jaxexp", executables=tmp_path / "code")
+    caplog.clear()
+    for rows in (2, 5):
+        loaded.call({HOSTILE: np.ones((rows, 3), np.float32)})
+    used, unused = messages(caplog)
+    assert used.startswith(f"{ESCAPED}: uses code from ")
+    assert unused.startswith(f"{ESCAPED}: no code in ")
+    assert used.isprintable()
+    assert unused.isprintable()
+
+    program = jaxexp.load(files.program)
+    jax.jit(jax.vmap(program.call)).lower({HOSTILE: jnp.ones((2, 3), np.float32)})
+    (loop,) = messages(caplog)
+    assert loop.startswith(f"jax.vmap of {ESCAPED} is a loop, one call after the other: ")
+    assert loop.isprintable()

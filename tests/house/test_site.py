@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -92,9 +93,62 @@ def test_search_finds_vmap(browser: Any, address: str) -> None:
     page.fill("input[name=q]", "vmap")
     page.press("input[name=q]", "Enter")
     page.wait_for_selector("ul.search li a")
-    found = page.eval_on_selector_all("ul.search li a", "links => links.map(link => link.getAttribute('href'))")
-    assert any("guide/vmap.html" in link for link in found[:3])
+    assert any("guide/vmap.html" in link for link in found_in(page)[:3])
     assert all(url.startswith((address, "data:")) for url in asked), "nothing comes from elsewhere"
+    page.context.close()
+
+
+def found_in(page: Any) -> list[str]:
+    """What the search has found, once it has finished."""
+    page.wait_for_function("/finished|did not match/.test(document.querySelector('.search-summary')?.innerText ?? '')")
+    links: list[str] = page.eval_on_selector_all("ul.search li a", "links => links.map(a => a.getAttribute('href'))")
+    return links
+
+
+# What new users searched for, and the section that answers.
+SOUGHT = {
+    "dropout key": "guide/equinox.html#several-inputs-dropout-and-keys",
+    "random key": "guide/versions.html#random-keys",
+    "tied weights": "guide/weights.html#other-weights",
+    "windows": "index.html#install",
+    "old jax": "guide/versions.html#write-for-an-older-jax",
+    "bfloat16": "guide/weights.html#dtypes",
+    "quantized weights": "guide/weights.html#dtypes",
+    "onnx": "comparison.html#what-jaxexp-does-not-do",
+    "gradient C++": "guide/run.html#derivatives",
+    "fine-tune": "guide/weights.html#other-weights",
+    "batch size": "guide/shapes.html",
+    "batch norm state": "guide/equinox.html#good-to-know",
+    "checkpoint": "guide/optax.html#resume-training",
+    "S3": "guide/archive.html#from-a-url",
+    "headers authorization": "guide/archive.html#from-a-url",
+    "policy toml": "guide/policy.html#in-a-file",
+    "cold start": "guide/serving.html#where-a-cold-start-goes",
+    "gpu": "guide/platforms.html",
+    "PolicyError": "reference/errors.html#jaxexp.PolicyError",
+    "deserialize unsupported version": "troubleshooting.html#deserialize-unsupported-version-12",
+}
+
+
+def test_search_finds_sections(browser: Any, address: str) -> None:
+    page = opened(browser, f"{address}/index.html")
+    first = {}
+    for words in SOUGHT:
+        page.goto(f"{address}/search.html?{urlencode({'q': words})}")
+        first[words] = found_in(page)[:3]
+    assert not {words: found for words, found in first.items() if SOUGHT[words] not in found}
+    page.context.close()
+
+
+def test_what_is_found_is_there_and_shown(browser: Any, address: str, built: Path) -> None:
+    page = opened(browser, f"{address}/search.html?q=tied+weights")
+    links = found_in(page)
+    assert len({*links}) == len(links), "each section once"
+    anchors = {name: site.Page(built / name).anchors for name in {link.partition("#")[0] for link in links}}
+    assert all(link.partition("#")[2] in anchors[link.partition("#")[0]] for link in links)
+    hit = page.locator("ul.search li", has=page.locator("a[href='guide/weights.html#other-weights']")).first
+    assert hit.locator("a").text_content() == "Weights beside the program > Other weights"
+    assert "with_weights" in hit.locator("p.context").text_content(), "an excerpt of the section"
     page.context.close()
 
 

@@ -26,9 +26,14 @@ This page lists what `jax.export` promises in its documentation and every place 
 check the same for jaxexp. The tests compare with the `jax.export` of the same JAX. A test fails if the installed
 `jax.export` has a `raise` that is not listed.
 
-Each number says how many cases of a row's tests passed on that JAX. `python tests/tools/behaviours.py` writes this page
-from `tests/house/behaviours.toml` and the results of `make test-all` and `make matrix`.
+Each number says how many cases of a row's tests passed on that JAX. A dash is for tests in which nothing depends on
+JAX, and which run on one. `python tests/tools/behaviours.py` writes this page from `tests/house/behaviours.toml` and
+the results of `make test-all` and `make matrix`.
 """
+
+_NOT_RUN = "not run"
+# The mark of a file whose tests run on one JAX.
+_ONCE = re.compile(r"^pytestmark = (?:\[[^\]]*|.*)\bmark\.once\b", re.MULTILINE)
 
 # Outcomes: JAX release -> "room/file::function" -> (cases, cases that did not pass)
 Outcomes = dict[str, dict[str, tuple[int, int]]]
@@ -78,7 +83,9 @@ def render(outcomes: Outcomes) -> str:
             what = row["what"] + (f" (differs: {row['differs']})" if "differs" in row else "")
             cells = [what, *([f"`{row['raises']}`"] if kind == "failure" else [])]
             cells += ["<br>".join(f"`{test}`" for test in row["tests"])]
-            cells += [_outcome(outcomes[release], row["tests"]) for release in releases]
+            found = [_outcome(outcomes[release], row["tests"]) for release in releases]
+            ran = any(outcome != _NOT_RUN for outcome in found)
+            cells += ["-" if outcome == _NOT_RUN and ran and _run_once(row["tests"]) else outcome for outcome in found]
             lines.append(_row(cells))
         lines.append("")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines).rstrip() + "\n")
@@ -105,8 +112,13 @@ def _outcome(counts: dict[str, tuple[int, int]], tests: list[str]) -> str:
     found = [counts.get(test, (0, 0)) for test in tests]
     cases, bad = sum(cases for cases, _ in found), sum(bad for _, bad in found)
     if not all(cases for cases, _ in found):
-        return "not run"
+        return _NOT_RUN
     return f"{bad} of {cases} failed" if bad else f"{cases} passed"
+
+
+def _run_once(tests: list[str]) -> bool:
+    """Whether all of these tests are in files whose tests run on one JAX."""
+    return all(_ONCE.search((TESTS / test.partition("::")[0]).read_text()) for test in tests)
 
 
 def main(arguments: list[str]) -> None:

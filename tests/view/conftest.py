@@ -34,6 +34,22 @@ def scoped_arguments():
     return [{"w": arr(4, 4), "v": arr(4, 4)} for _ in range(LAYERS)], spec((2, 4))
 
 
+def symbolic() -> jaxexp.Exported:
+    """A model with weights, a symbolic batch in two of three arguments, and more operations than fit a first look."""
+    weights = {"embed": jnp.ones((20, 8)), "in": jnp.ones((5, 8)), "out": jnp.ones(8)}
+
+    def model(features, tokens, scale):
+        x = features @ weights["in"] + weights["embed"][tokens]
+        for i in range(6):
+            with jax.named_scope(f"layer{i}"):
+                x = jnp.tanh(x) * scale
+        return x @ weights["out"]
+
+    (batch,) = jaxexp.symbolic_shape("batch")
+    features, tokens = jax.ShapeDtypeStruct((batch, 5), "float32"), jax.ShapeDtypeStruct((batch,), "int32")
+    return jaxexp.export(jax.jit(model), weights=weights)(features, tokens, spec(()))
+
+
 def with_hostile_names() -> jaxexp.Exported:
     def plus(tree):
         with jax.named_scope(HOSTILE_NAME.replace("/", "_")):
@@ -67,6 +83,8 @@ def folder(tmp_path_factory) -> Path:
     jaxexp.export(jax.jit(lambda x: x @ weights["large"]), weights={"large": weights["large"]})(batch).save(
         folder / "batched.jaxexp"
     )
+    symbolic().save(folder / "symbolic.jaxexp", vjp_order=1)
+    jaxexp.export(jax.jit(lambda a, unused, b: a + b))(*[spec((4,))] * 3).save(folder / "unused.jaxexp")
     with_hostile_names().save(folder / "hostile.jaxexp", metadata={HOSTILE_NAME: HOSTILE_NAME})
 
     def long(x):

@@ -75,25 +75,73 @@ def test_draws_shardings_on_the_mesh(opened) -> None:
     assert "float32[8,4]" in page.locator("#canvas .edges text").all_text_contents()
 
 
-def test_arguments_have_their_names_inside_of_the_wrapper(opened) -> None:
+def test_arguments_have_their_names_inside_of_main(opened) -> None:
     page = opened("batched.jaxexp")
     page.locator("#all").click()
     assert {"weights['large']", "args[0]"} <= {*titles(page)}
-    assert not any(title.startswith("argument ") for title in titles(page) if title != "argument 0")
+    assert not any(title.startswith("argument ") for title in titles(page))
     assert "float32[batch,64]" in page.locator("#canvas .edges text").all_text_contents()
 
 
-def test_weights_are_counted_as_weights(opened) -> None:
-    page = opened("bound.jaxexp")
-    large, small = "weights['large']", "weights['small']"
-    for names, title in (
-        ([large, small], "2 weights"),
-        ([large, "args[0]"], "1 weight, 1 argument"),
-        (["args[0]", "args[1]"], "2 arguments"),
-    ):
-        assert page.evaluate("names => counted(names)", names) == title
+def test_a_model_with_symbolic_shapes_is_seen_at_first(opened) -> None:
+    page = opened("symbolic.jaxexp")
+    first = titles(page)
+    assert {"layer0", "layer5", "shape checks", "batch", "args[0]", "args[1]", "result"} <= {*first}
+    assert "shape_assertion" not in page.locator("#canvas").text_content()
+    node(page, "shape checks").dblclick()
+    assert "shape_assertion" in page.locator("#canvas").text_content()
     page.locator("#none").click()
-    assert any("weight" in title for title in titles(page))
+    assert {"layer0", "layer5", "shape checks"} <= {*titles(page)}
+    page.get_by_role("tab").nth(1).click()
+    assert "shape checks" in titles(page)
+    assert any(title.startswith("cotangent") for title in titles(page))
+
+
+def test_what_checks_shapes_is_found_and_takes_arguments(opened) -> None:
+    page = opened("symbolic.jaxexp")
+    page.locator("#search").fill("shape_assertion")
+    page.locator("#found .hit").first.click()
+    assert page.locator("#about h3").text_content() == "custom_call"
+    page.locator("#none").click()
+    node(page, "shape checks").click()
+    assert "args[0]" in page.locator("#about").text_content()
+    page.locator("#search").fill("tanh layer3")
+    page.locator("#found .hit").first.click()
+    assert "layer3" in page.locator("#about").text_content()
+    assert page.locator("#about dt:text-is('function') + dd").text_content() == "model"
+    page.locator("#search").fill("func.call")
+    assert "_wrapped" not in page.locator("body").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "listed"),
+    [
+        ("sharded.jaxexp", "2 arguments", "2 arguments"),
+        ("unused.jaxexp", "2 of 3 arguments", "3 arguments"),
+        ("scoped.jaxexp", "3 of 5 arguments", "5 arguments"),
+    ],
+)
+def test_counts_are_those_of_the_list(opened, name: str, expected: str, listed: str) -> None:
+    page = opened(name)
+    page.locator("#none").click()
+    assert expected in titles(page)
+    assert page.locator("#signature h3").first.text_content() == listed
+
+
+def test_arguments_of_a_kind_stand_together(opened) -> None:
+    page = opened("symbolic.jaxexp")
+    counted = "([kind, count]) => counted(kind, count, view.modules[0].takes[kind])"
+    for kind, count, title in (
+        ("weight", 3, "3 weights"),
+        ("weight", 2, "2 of 3 weights"),
+        ("argument", 3, "3 arguments"),
+        ("argument", 2, "2 of 3 arguments"),
+        ("dimension", 2, "2 dimensions"),
+        ("", 2, "2 arguments"),
+    ):
+        assert page.evaluate(counted, [kind, count]) == title
+    kinds = page.evaluate("view.shown.filter(({node}) => node.values).map(({node}) => node.names)")
+    assert all(len({name.split("[")[0] for name in names}) == 1 for names in kinds)
 
 
 def test_values_of_a_branch_stand_in_columns(opened) -> None:

@@ -113,6 +113,19 @@ def test_donation() -> None:
     assert graph.read(exported.mlir_module_serialized).donated == (False, True)
 
 
+def test_dimensions_have_their_names() -> None:
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, c"), "float32")
+    found = graph.read(
+        jaxexp.export(jax.jit(lambda x: jnp.concatenate([x, x])), platforms=("cpu", "cuda"))(x).mlir_module_serialized
+    )
+    named = {
+        name: [(i, found.texts[text]) for i, text in block.get("d", ())] for name, block in found.functions.items()
+    }
+    assert named["main"] == [(0, "platform")]
+    assert named["_wrapped_jax_export_main"] == [(0, "platform"), (1, "b"), (2, "c")]
+    assert "d" not in read(jnp.sin, spec((4,))).functions["main"]
+
+
 def test_numbers_and_attributes_are_short() -> None:
     def function(x):
         return jnp.where(x > 2.5, x.sum(axis=1, keepdims=True), jnp.arange(12.0).reshape(3, 4) ** 0.1)

@@ -87,9 +87,30 @@ def test_modules_are_data(pages) -> None:
     assert [module["label"] for module in modules] == ["scoped", "VJP 1", "VJP 2"]
     first = modules[0]
     assert first["labels"] == ["args[0][0]['v']", "args[0][0]['w']", "args[0][1]['v']", "args[0][1]['w']", "args[1]"]
+    assert first["takes"] == {"argument": 5}
     assert modules[1]["labels"][-1] == "cotangent of result"
+    assert modules[1]["kinds"] == ["argument"] * 5 + ["cotangent"]
+    assert modules[1]["takes"] == {"argument": 5, "cotangent": 1}
     assert "layer1/attention" in first["texts"]
     assert any(re.search(r"conftest\.py:\d+ in scoped$", text) for text in first["texts"])
+
+
+def test_kinds_of_arguments(pages) -> None:
+    function, vjp = Page(pages("symbolic.jaxexp")).data()["modules"]
+    assert function["labels"] == [
+        "weights['embed']",
+        "weights['in']",
+        "weights['out']",
+        "args[0]",
+        "args[1]",
+        "args[2]",
+    ]
+    assert function["kinds"] == ["weight"] * 3 + ["argument"] * 3
+    assert function["takes"] == {"weight": 3, "argument": 3}
+    assert vjp["takes"] == {"weight": 3, "argument": 3, "cotangent": 1}
+    assert [function["name"], vjp["name"]] == ["model", "VJP 1"]
+    (unused,) = Page(pages("unused.jaxexp")).data()["modules"]
+    assert (unused["kinds"], unused["takes"]) == (["argument"] * 2, {"argument": 3})
 
 
 def test_member_of_an_archive_is_the_same_artifact(pages) -> None:

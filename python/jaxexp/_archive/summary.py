@@ -9,7 +9,8 @@ from typing import Any
 from jaxexp import _native
 from jaxexp._artifact.inspect import shown_node, values_of
 from jaxexp._artifact.inspection import Value
-from jaxexp._artifact.words import counted, shown
+from jaxexp._artifact.words import counted
+from jaxexp._errors import shown
 from jaxexp._public import public
 
 # How many arguments and results are listed, and how many bytes their list may have.

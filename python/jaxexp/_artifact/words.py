@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from jaxexp._errors import shown
 
-__all__ = ["LONGEST", "bytes_in_words", "counted", "cut", "shown"]
-
 LONGEST = 240  # characters of a text, where there is not room for all
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, shown
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._raise.newest import Newest
@@ -134,4 +134,4 @@ def _say_once(exported: ExportedData, refused: RefusedError) -> None:
     text = str(refused)
     if text not in said:
         said.add(text)
-        logger.warning("jax.vmap of %s is a loop, one call after the other: %s", data.described(exported), text)
+        logger.warning("jax.vmap of %s is a loop, one call after the other: %s", shown(data.described(exported)), text)

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import click
 
-from jaxexp._artifact.words import shown
+from jaxexp._errors import shown
 
 _INDENT = 2
 _GAP = "  "

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 
-from jaxexp._artifact.words import shown
+from jaxexp._errors import shown
 
 # Seconds. What is done before needs no bar, and what draws it takes a while to import.
 DELAY = 0.3

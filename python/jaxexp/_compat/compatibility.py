@@ -227,13 +227,13 @@ class _Facts:
     def of(cls, artifact: Artifact) -> _Facts:
         own: set[str] = set()
 
-        def shown(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
+        def noted(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
             known = shown_node(auxdata)
             if known is not None:
                 own.add(known[0])
             return known
 
-        facts: dict[str, Any] = artifact.facts(shown)
+        facts: dict[str, Any] = artifact.facts(noted)
         for name in ("dtypes", "memory_spaces", "custom_nodes"):
             facts[name] = frozenset(facts[name])
         facts["own_nodes"] = frozenset(own | facts["custom_nodes"] & OWN_NAMES)

@@ -114,10 +114,10 @@ def difference(record: Mapping[str, str], here: Mapping[str, str]) -> str | None
 
 
 def _shown(value: str | None) -> str:
-    return "what is not said" if value is None else shown(value) or "none"
+    return "what is not said" if value is None else shortened(value) or "none"
 
 
-def shown(value: str, most: int = 100) -> str:
+def shortened(value: str, most: int = 100) -> str:
     """A condition in a message: in one line, and no longer than so many characters."""
     line = value.replace("\n", ", ")
     return line if len(line) <= most else f"{line[:most]}..."

@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._artifact.words import counted, shown
+from jaxexp._artifact.words import counted
+from jaxexp._errors import shown
 from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
@@ -123,11 +124,11 @@ class Executables:
             return tuple(self._state(record, own, weights) for record in records.values())
 
     def _state(self, record: Record, own: Mapping[str, str], weights: int) -> Executable:
-        shown = types.MappingProxyType(dict(record.conditions))
+        recorded = types.MappingProxyType(dict(record.conditions))
         if record.position in self._used:
-            return Executable(shown, record.size, True, None, weights)
+            return Executable(recorded, record.size, True, None, weights)
         why = self._why.get(record.position) or self._mismatch(record, own) or NOT_CALLED
-        return Executable(shown, record.size, False, why, weights)
+        return Executable(recorded, record.size, False, why, weights)
 
     def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
         """In what the function or the machine is another one, whatever the arguments are."""
@@ -157,7 +158,8 @@ class Executables:
         out_avals: Sequence[Any],
     ) -> tuple[Any, Record] | None:
         own = conditions.of_function(exported)
-        arguments = _shown_arguments(call["arguments"], _weights_of(exported), 200)
+        name = shown(exported.fun_name)
+        arguments = shown(_shown_arguments(call["arguments"], _weights_of(exported), 200))
         others = []
         for record in reversed(candidates):
             if (why := conditions.difference(record.conditions, call)) is not None:
@@ -172,12 +174,12 @@ class Executables:
                 else:
                     self._used.add(record.position)
                     self._why.pop(record.position, None)
-                    logger.info("%s: uses code from %r for %s", exported.fun_name, self.name, arguments)
+                    logger.info("%s: uses code from %r for %s", name, self.name, arguments)
                     return made, record
             self._note([record], why)
-            logger.info("%s: code in %r for %s is not used: %s", exported.fun_name, self.name, arguments, why)
+            logger.info("%s: code in %r for %s is not used: %s", name, self.name, arguments, shown(why))
         if others and len(others) == len(candidates):
-            logger.info("%s: no code in %r is for this call: %s", exported.fun_name, self.name, others[0])
+            logger.info("%s: no code in %r is for this call: %s", name, self.name, shown(others[0]))
         return None
 
     def _note(self, records: Sequence[Record], why: str) -> None:
@@ -211,8 +213,8 @@ def _shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
     """The arguments among the conditions in one line. Weights are only counted: they are the same in all calls."""
     lines = arguments.split("\n")
     if not 0 < weights <= len(lines):
-        return conditions.shown(arguments, most)
-    return f"{counted(weights, 'weight')}; {conditions.shown(chr(10).join(lines[weights:]), most) or 'nothing'}"
+        return conditions.shortened(arguments, most)
+    return f"{counted(weights, 'weight')}; {conditions.shortened(chr(10).join(lines[weights:]), most) or 'nothing'}"
 
 
 def _digest(exported: ExportedData) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from jaxexp import _jax
 from jaxexp._artifact import module_head
 from jaxexp._bound.bound import BoundExported
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, shown
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._function.convention import NEWEST_VERSION, OLDEST_VERSION
@@ -220,9 +220,9 @@ def _exported(
 
 
 def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size: int) -> None:
-    logger.debug("exported %s for %s, calling convention %d", lowering.fun_name, lowering.platforms, version)
+    logger.debug("exported %s for %s, calling convention %d", shown(lowering.fun_name), lowering.platforms, version)
     if dumped:
-        logger.debug("its module takes %d bytes and is in %s, in jax_dump_ir_to", size, dumped)
+        logger.debug("its module takes %d bytes and is in %s, in jax_dump_ir_to", size, shown(dumped))
     else:
         logger.debug("its module takes %d bytes:\n%s", size, _jax.module_to_string(module))
         logger.debug("to have modules written to files instead, set jax_dump_ir_to (JAX_DUMP_IR_TO)")

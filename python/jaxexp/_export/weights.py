@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._codec.dtypes import has_number
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, shown
 from jaxexp._safetensors.dtypes import held_as
 from jaxexp._weights.names import identities, is_array, named_leaves
 from jaxexp._weights.pieces import digest
@@ -230,11 +230,11 @@ def _can_be_weight(array: Any) -> bool:
 
 def _staying(array: Any, name: str | None, chosen: Named | ByContent) -> str:
     """How messages call an array that stays in the module."""
-    shown = f"{array.dtype}{list(array.shape)}, {size_of(array):,} bytes"
+    about = f"{array.dtype}{list(array.shape)}, {size_of(array):,} bytes"
     if isinstance(chosen, ByContent):
-        return shown
+        return about
     like = chosen.likeness.said(array) if name is None else None
-    return f"{name or 'one'} ({shown}{f': it is {like}' if like else ''})"
+    return f"{name or 'one'} ({about}{f': it is {like}' if like else ''})"
 
 
 def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
@@ -252,9 +252,8 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
             "arguments instead"
         )
     if said:
-        warnings.warn(
-            f"exporting {fun_name}: {'. '.join(said)}", UserWarning, stacklevel=7
-        )  # the call of what `export` returned
+        text = shown(f"exporting {fun_name}: {'. '.join(said)}")
+        warnings.warn(text, UserWarning, stacklevel=7)  # the call of what `export` returned
 
 
 def _listed(texts: Sequence[str]) -> str:

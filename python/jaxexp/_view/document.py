@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import collections
 import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxexp._artifact.words import cut
 
@@ -27,16 +28,21 @@ def data(sides: Sequence[Side]) -> Markup:
     """What the script draws, as JSON; no text in it can end the element that it is in."""
     found_modules = []
     taken = {one: _taken(one) for one in sides}
-    for one, order, label in modules(sides):
+    for one, order, name, label in modules(sides):
         found = one.graphs[order]
         about: dict[str, Any] = {"label": label, "side": sides.index(one) if len(sides) > 1 else 1}
         if isinstance(found, Graph):
-            labels: list[str] = []
+            arguments: list[tuple[str, str]] = []
+            takes: dict[str, int] = {}
             if order < len(taken[one]):
-                found, labels = _named(one, found, *taken[one][order])
+                found, arguments = _named(one, found, taken[one][order])
+                takes = taken[one][order].takes
             about |= {
+                "name": name,
                 "texts": [cut(text) for text in found.texts],
-                "labels": labels,
+                "labels": [argument for argument, _ in arguments],
+                "kinds": [kind for _, kind in arguments],
+                "takes": takes,
                 "functions": [(cut(name), _short_block(block)) for name, block in found.functions.items()],
             }
         else:
@@ -50,24 +56,50 @@ def data(sides: Sequence[Side]) -> Markup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Value:
-    """An argument or a result of a module's main function: its name, and its type in the signature."""
+    """An argument or a result of a module's main function.
+
+    Attributes:
+        name: its name.
+        kind: what it is: a weight, an argument as in the call, or a cotangent.
+        type: its type in the signature.
+    """
 
     name: str
+    kind: str
     type: Known
 
 
-def _taken(one: Side) -> list[tuple[list[_Value], list[_Value]]]:
+class _Signature(NamedTuple):
+    """What a module takes and returns.
+
+    Attributes:
+        arguments: the arguments of its function that it has.
+        results: what it returns.
+        takes: how many arguments of each kind its function has.
+    """
+
+    arguments: list[_Value]
+    results: list[_Value]
+    takes: dict[str, int]
+
+
+def _taken(one: Side) -> list[_Signature]:
     """What each module takes of the arguments of its function, and what it returns.
 
     A VJP takes the arguments of its function and a cotangent for each result; it returns one for each argument.
     """
+    weights = one.facts.weight_count
     arguments, results = (
-        [_Value(value.path, Known(value.dtype, _dims(value.shape))) for value in values]
-        for values in (one.found.arguments, one.found.results)
+        [
+            _Value(value.path, "weight" if i < first else "argument", Known(value.dtype, _dims(value.shape)))
+            for i, value in enumerate(values)
+        ]
+        for values, first in ((one.found.arguments, weights), (one.found.results, 0))
     )
     found = []
     for kept in one.kept:
-        found.append(([arguments[i] for i in kept if i < len(arguments)], results))
+        takes = collections.Counter(value.kind for value in arguments)
+        found.append(_Signature([arguments[i] for i in kept if i < len(arguments)], results, takes))
         if len(arguments) > _MOST_LABELS:
             break
         arguments, results = [*arguments, *map(_cotangent, results)], [*map(_cotangent, arguments)]
@@ -79,16 +111,18 @@ def _dims(shape: tuple[int | str, ...]) -> tuple[str, ...]:
     return tuple(cut(str(dim), 40) for dim in shape) if len(shape) <= _MOST_DIMS else ()
 
 
-def _named(one: Side, found: Graph, arguments: list[_Value], results: list[_Value]) -> tuple[Graph, list[str]]:
-    """The graph of a module with names of dimensions, and names for the arguments of its main function."""
+def _named(one: Side, found: Graph, signature: _Signature) -> tuple[Graph, list[tuple[str, str]]]:
+    """The graph of a module with names of dimensions, and a name and a kind for each argument of its main function."""
+    arguments, results, _ = signature
     before = ["platform"] * (len(one.found.platforms) > 1) + ["token"] * len(one.found.ordered_effects)
     count = len(found.functions["main"]["a"]) if "main" in found.functions else 0
-    labels = graph.labels(count, [cut(value.name) for value in arguments], before)
-    return dimensions.named(found, [value.type for value in arguments], [value.type for value in results]), labels
+    kept = [(cut(value.name), value.kind) for value in arguments]
+    named = dimensions.named(found, [value.type for value in arguments], [value.type for value in results])
+    return named, graph.labels(count, kept, before)
 
 
 def _cotangent(value: _Value) -> _Value:
-    return _Value(f"cotangent of {value.name}", value.type)
+    return _Value(f"cotangent of {value.name}", "cotangent", value.type)
 
 
 def _short_block(block: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Graph:
     """The graph of a module.
 
     A block is a dict of the types of its arguments (`a`), its operations (`o`) and the values that it returns (`r`).
+    That of a function also has the numbers and names of the arguments that are dimensions, where there are any (`d`).
     An operation is a list: its kind, its name scope, where it is from, its operands, the types of its results, what
     else there is to say, the blocks inside of it, and 1 if it has no counterpart in what the module is compared with.
     All but operands and blocks are indices into `texts`. Values are numbered within a function: in each block first its
@@ -121,7 +122,9 @@ class _Reader:
                 donated = self._donated(top.operation)
             blocks = list(top.operation.regions[0])
             numbers: dict[Any, int] = {}
-            functions[name[:LONGEST]] = self._block(blocks[0], numbers, order, 0) if blocks else _empty()
+            made = functions[name[:LONGEST]] = self._block(blocks[0], numbers, order, 0) if blocks else _empty()
+            if dimensions := self._dimensions(top.operation):
+                made["d"] = dimensions
         self._place(functions, order)
         return Graph(tuple(self.texts.numbers), functions, donated)
 
@@ -218,10 +221,20 @@ class _Reader:
         return found
 
     def _donated(self, main: Any) -> tuple[bool, ...]:
-        if "arg_attrs" not in main.attributes:
-            return ()
-        found = (self.ir.DictAttr(one) for one in self.ir.ArrayAttr(main.attributes["arg_attrs"]))
+        found = self._attributes_of_arguments(main)
         return tuple("tf.aliasing_output" in one or "jax.buffer_donor" in one for one in found)
+
+    def _dimensions(self, function: Any) -> list[tuple[int, int]]:
+        """The arguments whose values are the same in the whole module: dimension variables, and the platform."""
+        return [
+            (i, self.texts.number("platform" if name == "_platform_index" else name))
+            for i, one in enumerate(self._attributes_of_arguments(function))
+            if _CONSTANT in one and (name := self._attribute(one[_CONSTANT]))
+        ]
+
+    def _attributes_of_arguments(self, function: Any) -> list[Any]:
+        attributes = function.attributes
+        return [*map(self.ir.DictAttr, self.ir.ArrayAttr(attributes["arg_attrs"]))] if "arg_attrs" in attributes else []
 
     def _place(self, functions: dict[str, dict[str, Any]], order: list[tuple[Any, list[Any]]]) -> None:
         """Adds to each operation its name scope and its line."""
@@ -240,6 +253,8 @@ def _empty() -> dict[str, Any]:
     return {"a": [], "o": [], "r": []}
 
 
+# The attribute of an argument that names a dimension variable, or the platform.
+_CONSTANT = "jax.global_constant"
 # The attribute that says what an operation calls.
 _CALLED = {
     "func.call": "callee",
@@ -287,14 +302,14 @@ def _width(ir: Any, element: Any) -> int:
     return int(ir.FloatType(element).width) if isinstance(element, ir.FloatType) else 0
 
 
-def labels(count: int, kept: Sequence[str], before: Sequence[str]) -> list[str]:
-    """Names for the arguments of a module's main function.
+def labels(count: int, kept: Sequence[tuple[str, str]], before: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and kinds for the arguments of a module's main function; those that are no arrays are each of their own.
 
     Args:
         count: how many it has.
-        kept: where the arrays that it takes are in the tree; they are its last arguments.
+        kept: where the arrays that it takes are in the tree, and of which kind; they are its last arguments.
         before: the names of those before the arrays.
     """
     if count != len(before) + len(kept):
-        return [f"argument {i}" for i in range(count)]
-    return [name[:LONGEST] for name in (*before, *kept)]
+        return [(f"argument {i}", "") for i in range(count)]
+    return [*((name, name) for name in before), *((name[:LONGEST], kind) for name, kind in kept)]

@@ -120,7 +120,7 @@ def _plain(name: str) -> str:
 
 def _module(sides: Sequence[Side]) -> list[Markup]:
     parts: list[Markup] = []
-    for one, order, label in modules(sides):
+    for one, order, _, label in modules(sides):
         counts = one.found.operation_counts[order]
         kinds = sorted((counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
         found = [

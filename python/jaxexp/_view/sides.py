@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxexp._artifact.chain import chain
 from jaxexp._artifact.inspect import shown_node
@@ -99,11 +99,27 @@ def _graph(link: Artifact) -> Graph | str:
         return f"It is not drawn: {cut(str(error), 400)}"
 
 
-def modules(sides: Sequence[Side]) -> list[tuple[Side, int, str]]:
-    """All modules of a page, with names."""
+class Module(NamedTuple):
+    """A module of a page.
+
+    Attributes:
+        side: the artifact that has it.
+        order: 0 for the function, 1 for its VJP, and so on.
+        name: the name of what it computes.
+        label: the same, among the modules of two artifacts.
+    """
+
+    side: Side
+    order: int
+    name: str
+    label: str
+
+
+def modules(sides: Sequence[Side]) -> list[Module]:
+    """All modules of a page."""
     found = []
     for number, one in enumerate(sides):
         for order in range(len(one.graphs)):
             name = f"VJP {order}" if order else one.facts.name
-            found.append((one, order, name if len(sides) == 1 else f"{('old', 'new')[number]}: {name}"))
+            found.append(Module(one, order, name, name if len(sides) == 1 else f"{('old', 'new')[number]}: {name}"))
     return found[:_MOST_MODULES]

@@ -8,31 +8,34 @@ const COPIES = new Set(["broadcast_in_dim", "convert", "reshape"]);
 // The path of a weight, with its name.
 const WEIGHT = /^weights\['(.*)'\]$/;
 const BLOCKS = {while: ["condition", "body"], if: ["true", "false"]};
+// What JAX calls the function that `main` calls after it has measured and checked the shapes of its arguments.
+const WRAPPED = "_wrapped_jax_export_main";
 
 // Index 0 to 7 of an operation, as graph.py makes it.
 const KIND = 0, SCOPE = 1, SOURCE = 2, OPERANDS = 3, TYPES = 4, MORE = 5, INNER = 6, MARK = 7;
 
 class Module {
-  constructor({texts, functions, labels}) {
-    this.texts = texts;
-    this.labels = labels;
-    this.functions = new Map(functions.map(([name, block]) => [name, new Function_(this, name, block)]));
-    this.constants = false;
+  constructor({name, texts, functions, labels, kinds, takes}) {
+    Object.assign(this, {texts, labels, kinds, takes, constants: false});
+    this.functions = new Map(functions.map(([own, block]) => [own, new Function_(this, own, block)]));
+    this.main = this.functions.get("main") ?? this.functions.values().next().value;
+    // What is drawn is the function itself, with what `main` does before the call beside it.
+    this.call = this.main.block.ops.find((op) => op.text(MORE) === WRAPPED && op.called && same(op.results, this.main.block.returned));
+    this.root = this.call?.called ?? this.main;
+    for (const one of [this.root, this.functions.get(WRAPPED)]) if (one) one.name = name;
   }
 
-  get root() { return this.functions.get("main") ?? this.functions.values().next().value; }
-
-  // The first call of each function, from the root on: how to get to its operations.
+  // The first call of each function, from `main` on: how to get to its operations.
   callers() {
     if (!this.found) {
       this.found = new Map();
       this.calls = new Map();
-      const waiting = [this.root];
+      const waiting = [this.main];
       while (waiting.length) {
         for (const op of waiting.shift().ops) {
           const called = op.called;
           if (called) this.calls.set(called, (this.calls.get(called) ?? 0) + 1);
-          if (called && called !== this.root && !this.found.has(called)) {
+          if (called && called !== this.main && !this.found.has(called)) {
             this.found.set(called, op);
             waiting.push(called);
           }
@@ -57,7 +60,8 @@ class Function_ {
 
   // Numbers values as graph.py does: arguments, then results, then what is inside.
   read(block, parent) {
-    const made = {args: block.a, returned: block.r ?? [], ops: [], parent, of: this, first: this.values.length};
+    const dimensions = new Map((block.d ?? []).map(([i, text]) => [i, this.module.texts[text]]));
+    const made = {args: block.a, dimensions, returned: block.r ?? [], ops: [], parent, of: this, first: this.values.length};
     block.a.forEach((type, i) => this.values.push({type, arg: i, block: made}));
     for (const raw of block.o) {
       const op = new Operation(this, raw, made, this.ops.length);
@@ -109,14 +113,28 @@ class Operation {
 // The nodes of a block: its operations by name scopes, its arguments and its results.
 function levelOfBlock(block, key) {
   const {module} = block.of;
-  let ops = module.constants ? block.ops : block.ops.filter((op) => !op.hidden);
+  let ops = visible(module, block.ops);
   if (!ops.length) ops = block.ops;
   const isRoot = block.of === module.root && !block.parent;
-  const nodes = grouped(scoped(ops, isRoot), key, 0);
+  const nodes = [...(isRoot ? checks(module, key) : []), ...grouped(scoped(ops, isRoot), key, 0)];
   const level = {nodes: [...inputs(block, nodes, key), ...nodes], edges: []};
   if (block.returned.length) level.nodes.push(outputs(block, key));
-  level.edges = edges(level.nodes);
+  level.edges = edges(level.nodes, block.of);
   return level;
+}
+
+function visible(module, ops) { return module.constants ? ops : ops.filter((op) => !op.hidden); }
+
+function same(a, b) { return a.length === b.length && a.every((one, i) => one === b[i]); }
+
+// What `main` does before it calls the function, as a node of the function's level: it takes arguments as they are passed.
+function checks(module, key) {
+  const ops = module.call ? visible(module, module.main.block.ops).filter((op) => op !== module.call) : [];
+  if (!ops.length) return [];
+  const node = group("checks", "shape checks", ops, key, (own) => grouped(scoped(ops, false), own, 0));
+  const passed = new Map(module.call.raw[OPERANDS].map((value, i) => [value, i]));
+  const taken = new Set(ops.flatMap((op) => op.uses).filter((value) => passed.has(value) && !module.main.values[value]?.op));
+  return [{...node, type: "scope", aside: true, uses: [...taken].map((value) => passed.get(value))}];
 }
 
 // Operations with their scopes; one without stands where its neighbours do. What all have in common says nothing.
@@ -210,8 +228,9 @@ function levelOfBlocks(op, key) {
   return {nodes, edges: []};
 }
 
-// A node for all arguments that the same nodes use; once more for users that stand far below.
+// A node for all arguments of a kind that the same nodes use; once more for users that stand far below.
 function inputs(block, nodes, key) {
+  const {module} = block.of;
   const users = new Map();
   nodes.forEach((node, i) => {
     for (const value of new Set(usesOf(node))) {
@@ -223,38 +242,38 @@ function inputs(block, nodes, key) {
   });
   const together = new Map();
   for (const [value, places] of [...users].sort((a, b) => a[0] - b[0])) {
+    const {name, kind} = argument(block, value - block.first);
     for (const by of places) {
-      const name = by.join();
-      (together.get(name) ?? together.set(name, {by, values: []}).get(name)).values.push(value);
+      const alike = `${kind} ${by.join()}`;
+      const one = together.get(alike) ?? together.set(alike, {by, kind, values: [], names: []}).get(alike);
+      one.values.push(value);
+      one.names.push(name);
     }
   }
-  return [...together.values()].map(({by, values}) => {
-    const names = values.map((value) => argumentName(block, value - block.first));
-    return {
-      type: "input", ops: [], values, names, weight: 0.001, key: `${key}/in${values[0]}-${by[0]}`, mark: 0,
-      users: by.map((i) => nodes[i]),
-      title: names.length === 1 ? names[0] : counted(names),
-      sub: names.length === 1 ? block.of.module.texts[block.of.values[values[0]].type] : `${WEIGHT.exec(names[0])?.[1] ?? names[0]} …`,
-    };
-  });
+  return [...together.values()].map(({by, kind, values, names}) => ({
+    type: "input", ops: [], values, names, weight: 0.001, key: `${key}/in${values[0]}-${by[0]}`, mark: 0,
+    users: by.map((i) => nodes[i]),
+    title: names.length === 1 ? names[0] : counted(kind, names.length, module.takes[kind]),
+    sub: names.length === 1 ? module.texts[block.of.values[values[0]].type] : `${WEIGHT.exec(names[0])?.[1] ?? names[0]} …`,
+  }));
 }
 
-function counted(names) {
-  const weights = names.filter((name) => WEIGHT.test(name)).length, others = names.length - weights;
-  const parts = [[weights, "weight"], [others, "argument"]].filter(([count]) => count);
-  return parts.map(([count, what]) => `${count} ${what}${count > 1 ? "s" : ""}`).join(", ");
-}
+// How many arguments of a kind, and of how many the function has.
+function counted(kind, count, all = count) { return `${count < all ? `${count} of ${all}` : count} ${kind || "argument"}s`; }
 
-// An argument of a function that is called once is what the call passes.
-function argumentName(block, i) {
+// The name and the kind of an argument. That of a function that is called once is what the call passes.
+function argument(block, i) {
   const {module} = block.of;
-  let value = {block, arg: i};
-  while (value && !value.op && !value.block.parent && value.block.of !== module.root) {
-    const call = module.onlyCall(value.block.of);
-    value = call && call.of.values[call.raw[OPERANDS][value.arg]];
+  let at = {block, arg: i};
+  while (!at.block.parent && at.block.of !== module.main) {
+    const call = module.onlyCall(at.block.of), passed = call?.of.values[call.raw[OPERANDS][at.arg]];
+    if (!passed || passed.op) break;
+    at = passed;
   }
-  const isOfRoot = value && !value.op && !value.block.parent;
-  return (isOfRoot ? module.labels[value.arg] : undefined) ?? `argument ${i}`;
+  const isOfMain = at.block.of === module.main && !at.block.parent;
+  if (isOfMain && module.labels[at.arg] !== undefined) return {name: module.labels[at.arg], kind: module.kinds[at.arg]};
+  const dimension = at.block.dimensions.get(at.arg);
+  return dimension === undefined ? {name: `argument ${i}`, kind: ""} : {name: dimension, kind: "dimension"};
 }
 
 function outputs(block, key) {
@@ -270,17 +289,16 @@ function typeOf(func, value) { return value < 0 ? "" : func.module.texts[func.va
 
 function usesOf(node) { return node.uses ?? node.ops.flatMap((op) => op.uses); }
 
-// One edge for all values that go from a node to another.
-function edges(nodes) {
+// One edge for all values of a function that go from a node to another.
+function edges(nodes, func = nodes.flatMap((node) => node.ops)[0]?.of) {
   const from = new Map(), made = new Map();
-  const func = nodes.flatMap((node) => node.ops)[0]?.of;
   const add = (source, to, value) => {
     const name = `${source}-${to}`;
     if (!made.has(name)) made.set(name, {from: source, to, types: []});
     made.get(name).types.push(func ? typeOf(func, value) : "");
   };
   nodes.forEach((node, i) => {
-    for (const op of node.ops) for (const value of op.results) from.set(value, i);
+    for (const op of node.ops) if (op.of === func) for (const value of op.results) from.set(value, i);
   });
   nodes.forEach((node, to) => {
     if (node.block) return;

@@ -176,7 +176,10 @@ function toggle(at) {
   redraw(at.node.key);
 }
 
-// Opens levels, outer ones first, while there is room for their nodes.
+// What is folded at first: shape checks, and the operation that a reduction makes.
+function isDetail(node) { return node.aside || (node.type === "op" && /^(reduce|sort|scatter|map)/.test(node.title)); }
+
+// Opens levels, outer ones first, while there is room for their nodes. If all is in one block, that one is opened.
 function openUpTo(most) {
   const module = view.modules[view.at];
   if (!module) return;
@@ -184,10 +187,10 @@ function openUpTo(most) {
   let waiting = levelOfBlock(module.root.block, `${view.at}`).nodes, count = waiting.length;
   while (waiting.length) {
     const next = [];
-    for (const node of waiting) {
-      if (!node.level || (most === FIRST_OPEN && node.ops.length && node.type === "op" && /^(reduce|sort|scatter|map)/.test(node.title))) continue;
+    const opening = waiting.filter((node) => node.level && (most > FIRST_OPEN || !isDetail(node)));
+    for (const node of opening) {
       const inner = node.level().nodes;
-      if (count + inner.length > most) continue;
+      if (count + inner.length > most && (opening.length > 1 || count > most)) continue;
       count += inner.length;
       view.open.add(node.key);
       next.push(...inner);
@@ -219,7 +222,7 @@ function describe(node) {
 function origin(func, value) {
   if (value < 0) return "from outside";
   const {op, arg, block} = func.values[value];
-  if (!op) return `${argumentName(block, arg)}  ${typeOf(func, value)}`;
+  if (!op) return `${argument(block, arg).name}  ${typeOf(func, value)}`;
   return `${short(op.kind)}${op.hidden ? ` ${numberOf(op)}` : ""}  ${typeOf(func, value)}`;
 }
 
@@ -229,8 +232,9 @@ function matches(words) {
   const module = view.modules[view.at], found = [];
   if (!module) return found;
   for (const func of module.functions.values()) {
-    if (func !== module.root && !module.callers().has(func)) continue;
+    if (func !== module.main && !module.callers().has(func)) continue;
     for (const op of func.ops) {
+      if (op === module.call) continue;
       const text = `${op.kind} ${op.text(SCOPE)} ${op.text(SOURCE)} ${op.text(MORE)} ${op.types.join(" ")} ${func.name}`.toLowerCase();
       if (words.every((word) => text.includes(word))) found.push(op);
     }
@@ -257,7 +261,7 @@ function find() {
 function reveal(op) {
   const module = view.modules[view.at], steps = [];
   if (op.hidden && !module.constants) constants(true);
-  for (let at = op; at; at = module.callers().get(at.of)) steps.unshift(...at.around, at);
+  for (let at = op; at; at = at.of === module.root ? null : module.callers().get(at.of)) steps.unshift(...at.around, at);
   let level = levelOfBlock(module.root.block, `${view.at}`), key = null;
   for (const step of steps) {
     let node = level.nodes.find((one) => holds(one, step));
