@@ -12,7 +12,7 @@ import click
 
 from jaxexp._artifact.words import counted
 from jaxexp._bulk.work import Unusable
-from jaxexp._cli import complaints, completing, inputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page, listed
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -44,6 +44,7 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
 @spreading.options("How many processes work; by default only this one.")
+@headers.option
 def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: inputs.Folders, spread: Spread) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, completing, inputs
+from jaxexp._cli import complaints, completing, headers, inputs
 from jaxexp._cli.page import Column, Page, listed
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ Example:
     is_flag=True,
     help="Also show what is too long for a terminal.",
 )
+@headers.option
 def command(
     files: tuple[str, ...],
     as_json: bool,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, completing, inputs, outputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, inputs, outputs, progress, spreading
 from jaxexp._cli.page import Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -41,6 +41,7 @@ Example:
 @spreading.options(
     "Verify the artifacts before the archive is written, in so many threads; with --dask, the threads of each worker."
 )
+@headers.option
 def command(
     archive: str,
     paths: tuple[str, ...],
