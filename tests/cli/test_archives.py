@@ -13,6 +13,7 @@ import jaxexp
 from jaxexp._cli import inputs
 from jaxexp._sources import targets
 from kit.command_line import NAMES
+from kit.weighted import bound
 
 
 def test_pack(folder, fleet, tmp_path, good, monkeypatch) -> None:
@@ -125,6 +126,49 @@ def test_pack_refuses(folder, damaged, tmp_path, run) -> None:
         assert err.count("\n") == 1
         assert "not expected" not in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", 2]])
+def test_pack_keeps_going(folder, damaged, tmp_path, good, run, workers: list) -> None:
+    models, archive = tmp_path / "models", tmp_path / "a.zip"
+    model, _ = bound()
+    for name in ("good", "lost", "bad"):
+        (models / name).mkdir(parents=True)
+        model.save(models / name / "model.jaxexp")
+    (models / "lost" / "model.safetensors").unlink()
+    weights = bytearray((models / "bad" / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (models / "bad" / "model.safetensors").write_bytes(weights)
+    (models / "cut.jaxexp").write_bytes((damaged / "cut").read_bytes())
+    (models / "scores.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes())
+
+    status, out, err = run("pack", archive, models, *workers)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert not archive.exists()
+    status, out, err = run("pack", "--keep-going", archive, models, models / "gone.jaxexp", *workers)
+    assert status == 1
+    assert out.startswith(f"{archive}: 2 artifacts packed, ")
+    lines = err.splitlines()
+    assert len(lines) == 4
+    for name, line in zip(("bad/model", "cut.jaxexp", "lost/model", "gone.jaxexp"), lines, strict=True):
+        assert name in line and "not expected" not in line
+    packed = jaxexp.Archive.open(archive)
+    assert list(packed) == ["good/model", "scores"]
+    assert packed.verify() == {}
+    # What is there stays where its replacement is damaged.
+    (models / "scores.jaxexp").write_bytes((damaged / "cut").read_bytes())
+    assert run("pack", "-k", "--append", "--force", archive, models, *workers)[0] == 1
+    assert list(jaxexp.Archive.open(archive)) == ["good/model", "scores"]
+    jaxexp.Archive.open(archive)["scores"].load()
+    # With nothing to pack, nothing is written.
+    now = archive.read_bytes()
+    for options in (["--append"], ["--force"]):
+        status, out, err = run("pack", "-k", *options, archive, models / "cut.jaxexp", *workers)
+        assert (status, out) == (1, "")
+        assert err.splitlines()[-1] == "jaxexp: nothing was packed"
+        assert archive.read_bytes() == now
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "models"]
+    assert "2 artifacts packed" in good("pack", "-k", tmp_path / "b.zip", folder / "scores.jaxexp", models / "good")
 
 
 def test_ls(folder, fleet, good, run) -> None:

@@ -12,6 +12,7 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._cli.commands import bench
+from jaxexp._compat import remedy
 from kit.command_line import NAMES
 from kit.corpus import arr
 from kit.places import GOLDEN
@@ -38,6 +39,81 @@ def test_compat(folder, good, run) -> None:
     assert err.count("\n") == 1
     assert str(folder / "scores.jaxexp") in err
     assert str(old) not in err
+
+
+def remedies(text: str) -> list[str]:
+    """What is after "remedy", as arguments of the command: the last column has no line breaks in a pipe."""
+    (line,) = (line for line in text.splitlines() if line.startswith("  remedy"))
+    return re.findall(r"'jaxexp migrate ((?:--to \S+ )?)\S+ NEW' writes one that (JAX|jaxexp)", line)
+
+
+def test_compat_says_what_migrate_does(folder, tmp_path, good, run) -> None:
+    """And migrate does it."""
+    old, scores = GOLDEN / "jax-0.4.30" / "poly.bin", folder / "scores.jaxexp"
+    for i, artifact in enumerate((old, scores)):
+        before = jaxexp.compatibility(artifact)
+        found = remedies(good("compat", artifact))
+        assert len(found) == (2 if before.jax_export_refuses and artifact is old else 1)
+        for j, (to, who) in enumerate(found):
+            new = tmp_path / f"new{i}{j}"
+            good("migrate", *to.split(), artifact, new)
+            release = to.split()[1] if to else jax.__version__
+            assert who == "JAX" and not before.readable_by(release)
+            assert jaxexp.compatibility(new).readable_by(release)
+    # What everybody reads needs none.
+    everyone = jaxexp.migrate(old, to="max")
+    (tmp_path / "everyone").write_bytes(everyone)
+    if not jaxexp.compatibility(everyone).refusals:
+        assert "remedy" not in good("compat", tmp_path / "everyone")
+
+
+def test_compat_says_what_migrate_does_for_one_reader(folder, tmp_path, good, run) -> None:
+    scores = folder / "scores.jaxexp"
+    status, _, err = run("compat", "--reader", "0.6.2", scores)
+    assert status == 1
+    assert err.endswith(f"; 'jaxexp migrate --to 0.6.2 {scores} NEW' writes one that it loads\n")
+    good("migrate", "--to", "0.6.2", scores, tmp_path / "new")
+    assert "loaded" in good("compat", "--reader", "0.6.2", tmp_path / "new")
+
+    jaxexp.export(jax.jit(jax.random.normal))(jax.random.key(0)).save(tmp_path / "key")
+    status, _, err = run("compat", "--reader", "0.5.3", tmp_path / "key")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "; 'jaxexp migrate' cannot write it for that release: " in err
+    assert "args[0] has dtype key<fry>; write for JAX 0.6.0 or newer" in err
+
+    own = jaxexp.export(jax.jit(lambda d: d[1] + 1))({1: arr(3)})
+    own.save(tmp_path / "own")
+    status, _, err = run("compat", "--reader", jax.__version__, tmp_path / "own")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "'jaxexp migrate' does not help: it would still have pytree nodes that it reads only if jaxexp is" in err
+
+
+def test_compat_says_what_migrate_does_for_older_readers_with_jaxexp(tmp_path, good, run) -> None:
+    """Nodes that only jaxexp reads keep every jax.export out; a module that is too new keeps jaxexp out."""
+    own = jaxexp.export(jax.jit(lambda d: jax.numpy.linalg.cholesky(d[1])))({1: np.eye(2, dtype=np.float32)})
+    own.save(tmp_path / "own")
+    text = good("compat", tmp_path / "own")
+    if jaxexp.compatibility(tmp_path / "own").jaxexp_readers[0][0] == "0.10.2":
+        assert "remedy" not in text
+        return
+    ((to, who),) = remedies(text)
+    assert (to.split(), who) == (["--to", "0.10.2"], "jaxexp")
+    good("migrate", *to.split(), tmp_path / "own", tmp_path / "new")
+    assert jaxexp.compatibility(tmp_path / "new").jaxexp_readers[0][0] == "0.10.2"
+    status, _, err = run("compat", "--reader", "0.10.2", tmp_path / "own")
+    assert (status, err.count("\n")) == (1, 1)
+    assert f"--to 0.10.2 {tmp_path / 'own'} NEW' writes one that jaxexp loads there; jax.export would still" in err
+
+
+def test_what_jaxlib_cannot_write_is_no_remedy(folder, good, monkeypatch) -> None:
+    def fail(*_: object) -> bytearray:
+        raise RuntimeError("of jaxlib\nand more")
+
+    monkeypatch.setattr(remedy, "migrated", fail)
+    text = good("compat", folder / "scores.jaxexp")
+    assert "refuses it" in text and "remedy" not in text
+    with pytest.raises(jaxexp.ExportError, match=r"^JAX cannot write its module: of jaxlib$"):
+        remedy.rewritten(b"", None)
 
 
 def test_readers_have_the_same_words_everywhere(folder, tmp_path, good, run) -> None:

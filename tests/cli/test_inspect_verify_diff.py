@@ -62,11 +62,43 @@ def test_inspect_and_verify_artifacts_of_all_releases(good, path: Path) -> None:
     assert "whole" in good("verify", path)
 
 
-def test_inspect_jaxpr(folder, run) -> None:
-    """A program is for known sizes; those of this artifact are not."""
-    status, out, err = run("inspect", "--jaxpr", folder / "scores.jaxexp")
+def test_inspect_jaxpr(folder, tmp_path, good, run) -> None:
+    jaxexp.export(jax.jit(lambda x: jax.numpy.tanh(x) + 1))(spec((3,))).save(tmp_path / "f")
+    assert "tanh" in good("inspect", "--jaxpr", tmp_path / "f")
+    status, out, err = run("inspect", "--jaxpr", "--size", "batch=4", tmp_path / "f")
     assert (status, out) == (1, "")
-    assert "symbolic shapes" in err
+    assert "has no symbolic dimension batch: it has no symbolic dimensions" in err
+
+
+def test_inspect_jaxpr_for_sizes(tmp_path, good, run) -> None:
+    """A program is for known sizes; those of the artifact are not, so that the user says them."""
+    shape = jaxexp.symbolic_shape("batch, 2*width", constraints=["batch >= 2"])
+    exported = jaxexp.export(jax.jit(lambda tree, *, y: jax.numpy.tanh(tree["x"]) + y))(
+        {"x": jax.ShapeDtypeStruct(shape, np.float32)}, y=jax.ShapeDtypeStruct(shape[1:], np.float32)
+    )
+    exported.save(tmp_path / "f", vjp_order=1)
+    text = good("inspect", "--jaxpr", "--size", "batch=4", "--size", "width=3", tmp_path / "f")
+    x, y = spec((4, 6)), spec((6,))
+    assert text == f"{exported.jaxpr({'x': x}, y=y)}\n"
+    assert "f32[4,6]" in text
+    text = good("inspect", "--jaxpr", "--vjp", 1, "--size", "batch=4", "--size", "width=3", tmp_path / "f")
+    assert text == f"{exported.vjp().jaxpr(x, y, x)}\n"
+    for sizes, status, said in (
+        ([], 1, "say how large batch, width are, as in --size batch=4 --size width=4"),
+        (["batch=4"], 1, "say how large width is, as in --size width=4"),
+        (["batch=4", "width=3", "depth=1"], 1, "no symbolic dimension depth: its symbolic dimensions are batch, width"),
+        (["batch=1", "width=3"], 1, "batch >= 2"),
+        (["batch=4", "width=0"], 1, "width"),
+        (["batch", "width=3"], 2, "--size 'batch' is not DIMENSION=SIZE, as in batch=4"),
+        (["batch=-4", "width=3"], 2, "--size 'batch=-4' is not"),
+        (["batch=4", "batch=4"], 2, "--size gives batch twice"),
+    ):
+        given = [word for size in sizes for word in ("--size", size)]
+        code, out, err = run("inspect", "--jaxpr", *given, tmp_path / "f")
+        assert (code, out, err.count("\n")) == (status, "", 1), err
+        assert said in err, err
+        assert "not expected" not in err
+    assert "--size says for which sizes --jaxpr" in run("inspect", "--size", "batch=4", tmp_path / "f")[2]
 
 
 def test_inspect_mlir(folder, good, run) -> None:

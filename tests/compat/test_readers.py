@@ -104,6 +104,24 @@ def test_writer(version: str, name: str) -> None:
     assert report.vjp_order == json.loads((GOLDEN / f"jax-{version}" / "cases.json").read_text())[name]["vjp_order"]
 
 
+@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+@every_artifact
+def test_where_jaxexp_loads_it(version: str, name: str) -> None:
+    """The prediction for the installed JAX, against what jaxexp does here."""
+    report = jaxexp.compatibility(blob_of(version, name))
+    here = number(INSTALLED)
+    predicted = any(number(first) <= here <= number(last) for first, last in report.jaxexp_readers)
+    assert predicted == (report.unreadable_here is None), report.unreadable_here
+    said = " ".join(str(report).split())
+    assert ("jaxexp loads it here, as on JAX " if predicted else "jaxexp cannot load it here: ") in said
+
+
+def test_a_module_that_needs_a_newer_jax_needs_it_with_jaxexp_too() -> None:
+    report = jaxexp.compatibility(blob_of("0.12.0.1", "poly"))
+    assert report.jaxexp_readers == (("0.11.0", "0.12.0.1"),)
+    assert "on JAX 0.11.0 to 0.12.0.1" in " ".join(str(report).split())
+
+
 def test_all_of_it() -> None:
     report = jaxexp.compatibility(blob_of("0.8.3", "sharded"))
     assert dataclasses.replace(report, unreadable_here=None, jax_export_version="", jax_export_refuses=None) == (
@@ -136,6 +154,7 @@ def test_all_of_it() -> None:
                 _compatibility.Refusal("0.4.36", "0.6.2", "the module contains the Shardy dialect"),
                 _compatibility.Refusal("0.11.1", "0.12.0.1", "HloShardings without NamedShardings"),
             ),
+            jaxexp_readers=(("0.10.2", "0.12.0.1"),),
             unreadable_here=None,
             jax_export_version="",
             jax_export_refuses=None,

@@ -59,7 +59,8 @@ class Compatibility:
     Loading means decoding the signature and parsing the module. Whether the function also runs depends on the custom
     calls, devices and registered pytree node types of the process that loads it. Nodes of types that nobody registered,
     and dicts with keys that are not strings, are read by jaxexp, and by `jax.export` only in a process that imported
-    jaxexp. `readers` and `refusals` speak of `jax.export` without jaxexp.
+    jaxexp. `readers` and `refusals` speak of `jax.export` without jaxexp, `jaxexp_readers` of jaxexp. What refuses an
+    artifact may load what `migrate` writes for it, ``migrate(artifact, to="0.6.2")``, which says so if it cannot.
 
     Attributes:
         fun_name: the name of the function.
@@ -79,6 +80,8 @@ class Compatibility:
         vjp_order: how many VJPs it holds.
         readers: ranges of JAX releases whose `jax.export` loads it, each as (oldest, newest).
         refusals: why the other releases cannot load it.
+        jaxexp_readers: ranges of JAX releases on which jaxexp loads it, each as (oldest, newest): those whose jaxlib
+            parses its module.
         unreadable_here: why jaxexp cannot load it in this process; None if it can.
         jax_export_version: the installed JAX.
         jax_export_refuses: why the installed `jax.export` cannot load it without jaxexp; None if it can.
@@ -105,6 +108,7 @@ class Compatibility:
     vjp_order: int
     readers: tuple[tuple[str, str], ...]
     refusals: tuple[Refusal, ...]
+    jaxexp_readers: tuple[tuple[str, str], ...]
     unreadable_here: str | None
     jax_export_version: str
     jax_export_refuses: str | None
@@ -138,11 +142,9 @@ class Compatibility:
             "custom calls": "not known, because the module cannot be parsed here"
             if calls is None
             else _listed(f"{target} ({count}{_since(target)})" for target, count in calls.items()),
-            "jaxexp": f"cannot load it here: {self.unreadable_here}" if self.unreadable_here else "loads it here",
+            "jaxexp": of_jaxexp(self),
             "jax.export": self._installed(),
-            "loaded by": f"JAX {_listed(itertools.starmap(_span, self.readers))}"
-            if self.readers
-            else "no release of JAX",
+            "loaded by": f"JAX {_spans(self.readers)}" if self.readers else "no release of JAX",
         }
         lines = [f"{shown(self.fun_name)}:", *itertools.starmap(_field, described.items())]
         lines += [_field("" if i else "refused by", f"JAX {refusal}") for i, refusal in enumerate(self.refusals)]
@@ -159,6 +161,14 @@ class Compatibility:
 
 
 part_of(Compatibility, Refusal)
+
+
+def of_jaxexp(found: Compatibility) -> str:
+    """Where jaxexp loads an artifact, in words."""
+    where = f"on JAX {_spans(found.jaxexp_readers)}" if found.jaxexp_readers else "on no JAX that is known here"
+    if found.unreadable_here is None:
+        return f"loads it here, as {where}"
+    return f"cannot load it here: {found.unreadable_here}. It loads it {where}"
 
 
 def release_of(reader: str, parameter: str) -> Release:
@@ -197,6 +207,7 @@ def compatibility_of(buffer: Any) -> Compatibility:
         vjp_order=sum(1 for _ in chain(artifact)) - 1,
         readers=tuple((first, last) for first, last, reason in _runs(reasons) if reason is None),
         refusals=tuple(Refusal(first, last, reason) for first, last, reason in _runs(reasons) if reason is not None),
+        jaxexp_readers=_read_by_jaxexp(facts),
         unreadable_here=unreadable,
         jax_export_version=jax.__version__,
         jax_export_refuses=refused,
@@ -279,6 +290,14 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
 def _too_new(release: Release, facts: _Facts) -> list[str]:
     """What is in a module and newer than what a release can read, with jaxexp or without."""
     return [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]
+
+
+def _read_by_jaxexp(facts: _Facts) -> tuple[tuple[str, str], ...]:
+    """The releases on which jaxexp, which reads every layout, has a jaxlib that parses the module."""
+    here = [(release, bool(_too_new(release, facts))) for release in RELEASES if release.number >= _jax.OLDEST_JAX]
+    spans = itertools.groupby(here, key=lambda pair: pair[1])
+    runs = [[release.version for release, _ in run] for too_new, run in spans if not too_new]
+    return tuple((run[0], run[-1]) for run in runs)
 
 
 def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str, str | None]]:
@@ -369,6 +388,10 @@ def _since(target: str) -> str:
 
 def _span(first: str, last: str) -> str:
     return first if first == last else f"{first} to {last}"
+
+
+def _spans(spans: tuple[tuple[str, str], ...]) -> str:
+    return _listed(itertools.starmap(_span, spans))
 
 
 def _listed(names: Any, separator: str = ", ") -> str:

@@ -23,7 +23,8 @@ def of_facts(facts: dict[str, Any]) -> Compatibility:
         ValueError: a field is of another kind.
     """
     made: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()}
-    made["readers"] = tuple((first, last) for first, last in facts["readers"])
+    for name in ("readers", "jaxexp_readers"):
+        made[name] = tuple((first, last) for first, last in facts[name])
     made["refusals"] = tuple(Refusal(**refusal) for refusal in facts["refusals"])
     if (until := facts["promised_until"]) is not None:
         made["promised_until"] = datetime.date.fromisoformat(until)

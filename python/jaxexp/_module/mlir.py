@@ -41,7 +41,7 @@ def parse(serialized: bytes, context: Any) -> Any:
             raise ModuleError(
                 _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
             ) from error
-    from jaxexp._releases import stablehlo
+    from jaxexp._releases import stablehlo, table
 
     found, certain = stablehlo.why_too_new(serialized, newest)
     cause: Exception | None = None
@@ -52,8 +52,10 @@ def parse(serialized: bytes, context: Any) -> Any:
             raise
         except Exception as error:
             cause = error
+    here = table.at(_jax.installed_release).version
+    advice = f"; on a JAX that reads it, jaxexp.migrate(artifact, to={here!r}) writes it for this one, or says why not"
     raise UnsupportedModuleError(
-        _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", found
+        _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{found}{advice}"
     ) from cause
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, completing, inputs, progress
+from jaxexp._cli import complaints, completing, headers, inputs, progress
 from jaxexp._cli.page import Column, Page
 from jaxexp._errors import DeserializationError
 
@@ -28,6 +28,7 @@ _SAMPLE = 0.005  # seconds that a sample takes at least: the clock is good for l
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=completing.Artifact())
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="How many times to measure each.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each row.")
+@headers.option
 def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
     """Time how long jaxexp and jax.export take to load artifacts, and check that both load the same.
 

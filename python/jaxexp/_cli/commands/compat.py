@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from jaxexp._artifact.words import counted
 from jaxexp._bulk.work import Unusable
-from jaxexp._cli import complaints, completing, inputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page, listed
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._releases.table import number
 from jaxexp._sources.described import described
 from jaxexp._sources.given import places
+from jaxexp._sources.source import source
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
@@ -40,11 +44,13 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
 @spreading.options("How many processes work; by default only this one.")
+@headers.option
 def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: inputs.Folders, spread: Spread) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
     FILE is an artifact, or an archive or a folder, which stand for all that is in them. Of several artifacts, the most
-    important is shown in a row each. Nothing is run. JAX is imported, to parse the modules.
+    important is shown in a row each. Nothing is run. JAX is imported, to parse the modules. Of one artifact that some
+    releases refuse, the last line says what 'migrate' does for them: that is tried, and nothing is written.
     """
     from jaxexp._compat.facts import facts_of
 
@@ -61,11 +67,15 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
             _show_for(page, asked, found)
         elif len(found) == 1:
             _show(page, *found[0])
+            if remedy := "; ".join(_remedies(*found[0])):
+                page.blank()
+                page.fields([("remedy", remedy)])
         else:
             _show_all(page, found)
         page.write()
-    if refused:
-        complaints.complain(f"JAX {asked} does not load {_some(refused)}")
+    if asked is not None and refused:
+        remedy = f"; {_remedy_for(asked, *found[0])}" if len(found) == 1 else ""
+        complaints.complain(f"JAX {asked} does not load {_some(refused)}{remedy}")
     for _, error in unreadable[:_NAMED]:
         complaints.complain(complaints.said(error))
     if more := unreadable[_NAMED:]:
@@ -161,7 +171,57 @@ def _show(page: Page, name: str, found: Compatibility) -> None:
     )
 
 
+def _remedies(name: str, found: Compatibility) -> Iterator[str]:
+    """What `migrate` does for the releases that refuse an artifact, and jaxexp where it does not load it."""
+    from jaxexp._compat.remedy import rewritten, rewritten_for_oldest
+
+    if not found.refusals or found.unreadable_here is not None:
+        return
+    at = source(name, "compat")
+    with at.named():
+        buffer = at.read()
+    with contextlib.suppress(ExportError):
+        if found.jax_export_refuses and rewritten(buffer, None).found.jax_export_refuses is None:
+            yield f"{_migrate(name, None)} writes one that JAX {found.jax_export_version} loads"
+    with contextlib.suppress(ExportError):
+        oldest = rewritten_for_oldest(buffer)
+        assert oldest.to is not None
+        if oldest.found.readable_by(oldest.to) and not found.readable_by(oldest.to):
+            yield f"{_migrate(name, oldest.to)} writes one that JAX {oldest.to} loads; newer releases can be named, too"
+        elif _is_in(oldest.to, oldest.found.jaxexp_readers) and not _is_in(oldest.to, found.jaxexp_readers):
+            yield f"{_migrate(name, oldest.to)} writes one that jaxexp loads on JAX {oldest.to}"
+
+
+def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
+    """What `migrate` does for one release that refuses an artifact."""
+    from jaxexp._compat.remedy import rewritten
+
+    at = source(name, "compat")
+    try:
+        with at.named():
+            new = rewritten(at.read(), asked).found
+    except ExportError as error:
+        return f"'jaxexp migrate' cannot write it for that release: {error}"
+    if new.readable_by(asked):
+        return f"{_migrate(name, asked)} writes one that it loads"
+    reason = next(r.reason for r in new.refusals if number(r.first) <= number(asked) <= number(r.last))
+    if _is_in(asked, new.jaxexp_readers) and not _is_in(asked, found.jaxexp_readers):
+        return f"{_migrate(name, asked)} writes one that jaxexp loads there; jax.export would still refuse {reason}"
+    return f"'jaxexp migrate' does not help: it would still have {reason}"
+
+
+def _migrate(name: str, to: str | None) -> str:
+    """A command line."""
+    return f"'jaxexp migrate {'' if to is None else f'--to {to} '}{shlex.quote(name)} NEW'"
+
+
+def _is_in(version: str, spans: tuple[tuple[str, str], ...]) -> bool:
+    return any(number(first) <= number(version) <= number(last) for first, last in spans)
+
+
 def fields(found: Compatibility) -> list[tuple[str, str]]:
+    from jaxexp._compat.compatibility import of_jaxexp
+
     calls = found.custom_calls
     installed = f"does not load it: {found.jax_export_refuses}" if found.jax_export_refuses else "loads it"
     if found.expired_flag_helps:
@@ -178,7 +238,7 @@ def fields(found: Compatibility) -> list[tuple[str, str]]:
             if calls is None
             else listed(f"{target} ({count})" for target, count in calls.items()),
         ),
-        ("jaxexp here", f"cannot load it: {found.unreadable_here}" if found.unreadable_here else "loads it"),
+        ("jaxexp", of_jaxexp(found)),
         (f"JAX {found.jax_export_version}", installed),
         ("promised until", "" if found.promised_until is None else found.promised_until.isoformat()),
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, inputs
+from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
 
 from .inspect import read, type_of
@@ -28,6 +28,7 @@ SECTIONS = ("signature", "operations", "sizes", "weights", "origin", "members")
 @click.argument("new", metavar="B", type=completing.Artifact())
 @click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@headers.option
 def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     """Compare two artifacts: signature, operations by kind, sizes, weights by digest, and where they come from.
 

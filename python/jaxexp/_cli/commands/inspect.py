@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import complaints, completing, inputs
+from jaxexp._cli import complaints, completing, headers, inputs
 from jaxexp._cli.page import Column, Page, listed
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\b
 Example:
   jaxexp inspect model.jaxexp
+  jaxexp inspect --jaxpr --size batch=4 model.jaxexp
   jaxexp inspect --json fleet.zip::resnet/b8 | jq '.[0].platforms'"""
 
 
@@ -28,6 +29,13 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
 @click.option("--jaxpr", is_flag=True, help="Print only the program, as a jaxpr. This imports JAX.")
+@click.option(
+    "--size",
+    "given",
+    multiple=True,
+    metavar="DIMENSION=SIZE",
+    help="With --jaxpr, how large a symbolic dimension is, as in batch=4; once for each of them.",
+)
 @click.option("--vjp", "order", default=0, metavar="ORDER", help="With --mlir or --jaxpr, print the VJP of this order.")
 @click.option("--check", is_flag=True, help="Also compare the modules with their digests.")
 @click.option(
@@ -36,8 +44,16 @@ Example:
     is_flag=True,
     help="Also show what is too long for a terminal.",
 )
+@headers.option
 def command(
-    files: tuple[str, ...], as_json: bool, mlir: bool, jaxpr: bool, order: int, check: bool, everything: bool
+    files: tuple[str, ...],
+    as_json: bool,
+    mlir: bool,
+    jaxpr: bool,
+    given: tuple[str, ...],
+    order: int,
+    check: bool,
+    everything: bool,
 ) -> int:
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
 
@@ -48,12 +64,15 @@ def command(
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")
     if order and not (mlir or jaxpr):
         raise click.UsageError("--vjp says of which VJP --mlir or --jaxpr prints the program: add one of them")
+    if given and not jaxpr:
+        raise click.UsageError("--size says for which sizes --jaxpr prints the program: add it")
+    sizes = _sizes_of_dimensions(given)
     status, page, found = 0, Page(everything=everything), []
     for text in files:
         try:
             for source in inputs.artifacts(text):
                 if mlir or jaxpr:
-                    page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order))
+                    page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order, sizes))
                     page.write()
                     continue
                 inspection = read(source, check=check)
@@ -223,9 +242,21 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     return _text(bytes(module), source.name, None if everything else _ELEMENTS)
 
 
-def _jaxpr(source: inputs.Source, order: int) -> str:
-    """The program of a function, read back from its module."""
-    from jaxexp import _jax
+def _sizes_of_dimensions(given: tuple[str, ...]) -> dict[str, int]:
+    """What --size says, by the names of the dimensions."""
+    sizes: dict[str, int] = {}
+    for text in given:
+        found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18})\s*", text)
+        if found is None:
+            raise click.UsageError(f"--size {text!r} is not DIMENSION=SIZE, as in batch=4")
+        if found[1] in sizes:
+            raise click.UsageError(f"--size gives {found[1]} twice")
+        sizes[found[1]] = int(found[2])
+    return sizes
+
+
+def _jaxpr(source: inputs.Source, order: int, sizes: dict[str, int]) -> str:
+    """The program of a function, read back from its module, with these sizes for its symbolic dimensions."""
     from jaxexp._read.load import deserialize
 
     with source.named():
@@ -234,12 +265,36 @@ def _jaxpr(source: inputs.Source, order: int) -> str:
             if not exported.has_vjp():
                 raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
             exported = exported.vjp()
-        if _jax.any_symbolic(exported.in_avals):
-            raise click.ClickException(
-                f"{source.name!r} has symbolic shapes, and a jaxpr constant ones: --mlir prints the module as it is; "
-                "in Python jaxexp.load(...).jaxpr(...) takes a jax.ShapeDtypeStruct for each argument"
-            )
-        return str(exported.jaxpr())
+        args, kwargs = _specs(source.name, exported, sizes)
+        return str(exported.jaxpr(*args, **kwargs))
+
+
+def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a function whose dimensions have these sizes; none if it has no symbolic ones.
+
+    Raises:
+        click.ClickException: a dimension has no size, or a size no dimension.
+    """
+    import jax
+
+    from jaxexp import _jax
+
+    names = _jax.all_dim_vars(exported.in_avals)
+    if unknown := [one for one in sizes if one not in names]:
+        has = f"its symbolic dimensions are {', '.join(names)}" if names else "it has no symbolic dimensions"
+        raise click.ClickException(f"{name!r} has no symbolic dimension {', '.join(unknown)}: {has}")
+    if missing := [one for one in names if one not in sizes]:
+        raise click.ClickException(
+            f"{name!r} has symbolic shapes, and a jaxpr constant ones: say how large {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'}, as in {' '.join(f'--size {one}=4' for one in missing)}; or "
+            "--mlir prints the module as it is"
+        )
+    if not names:
+        return (), {}
+    values: list[Any] = [sizes[one] for one in names]
+    specs = [jax.ShapeDtypeStruct(_jax.evaluate_shape(a.shape, names, *values), a.dtype) for a in exported.in_avals]
+    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
+    return args, kwargs
 
 
 def _text(module: bytes, name: str, most: int | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import completing, inputs
+from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Example:
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
+@headers.option
 def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> None:
     """List the members of an archive with their signatures. Only its index is read, and JAX is not imported."""
     with inputs.part(archive, pattern) as opened:

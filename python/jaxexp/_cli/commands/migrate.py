@@ -10,7 +10,7 @@ import click
 
 from jaxexp._artifact.words import counted
 from jaxexp._bulk.work import Unusable
-from jaxexp._cli import completing, outputs, progress, spreading
+from jaxexp._cli import completing, headers, outputs, progress, spreading
 from jaxexp._cli.complaints import FAILED, complain, said
 from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, none_in, opened, split
 from jaxexp._cli.page import Page, listed
@@ -46,6 +46,7 @@ Example:
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
 @spreading.options("Of several artifacts, how many processes work; by default only this one.")
+@headers.option
 def command(old: str, new: str, to: str | None, inputs: str | None, force: bool, spread: Spread) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 

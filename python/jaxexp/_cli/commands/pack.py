@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import completing, inputs, outputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, inputs, outputs, progress, spreading
 from jaxexp._cli.page import Page
 from jaxexp._cli.spreading import Spread
+from jaxexp._errors import ExportError
 from jaxexp._sources.given import Place
 from jaxexp._sources.passes import stamp
 from jaxexp._sources.verified import verified
@@ -32,28 +33,33 @@ Example:
 @click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
+@click.option(
+    "-k", "--keep-going", is_flag=True, help="Pack what is whole, and say at the end what is not; the exit status is 1."
+)
 @inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
 @spreading.options(
     "Verify the artifacts before the archive is written, in so many threads; with --dask, the threads of each worker."
 )
+@headers.option
 def command(
     archive: str,
     paths: tuple[str, ...],
     append: bool,
     force: bool,
+    keep_going: bool,
     folders: inputs.Folders,
     metadata: tuple[str, ...],
     spread: Spread,
-) -> None:
+) -> int:
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
     The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
     that folder. Weights in files beside artifacts are packed, too, each tensor once. Of a FOLDER, files are skipped
-    that are no artifacts, by their names and their beginnings; the last line says how many. Damaged artifacts are
-    refused. With --workers, --dask or --journal they are all verified first; then one process writes. The archive
-    appears, or changes, when everything is written. Metadata goes into the index of the archive;
-    the artifacts stay as they are. JAX is not imported.
+    that are no artifacts, by their names and their beginnings; the last line says how many. If an artifact is damaged
+    or cannot be read, nothing is packed; with --keep-going, all others are. With --keep-going, --workers, --dask or
+    --journal they are all verified first; then one process writes. The archive appears, or changes, when everything is
+    written. Metadata goes into the index of the archive; the artifacts stay as they are. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)
@@ -61,21 +67,42 @@ def command(
 
     notes = dict(map(_entry, metadata)) or None
     found = _named(paths, folders)
-    known = _Verified(found, spread) if spread.is_asked_for else None
+    known = _Verified(found, spread, keep_going) if spread.is_asked_for or keep_going else None
+    failed: dict[str, Exception] = {} if known is None else known.errors
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         if not force and (there := next((name for name in found if name in writer), None)) is not None:
             raise click.ClickException(f"{there!r} is in {archive!r} already: --force replaces it")
         for name, source in found.items():
-            data = _whole(source, known)
+            advance(1)
+            if name in failed:
+                continue
+            try:
+                data = _whole(source, known)
+                weights = _weights(source, data, folders)
+            except (ExportError, OSError, click.ClickException) as error:
+                if not keep_going:
+                    raise
+                failed[name] = error
+                continue
             if force and name in writer:
                 writer.remove(name)
-            writer.add_with_weights(name, data, _weights(source, data, folders), notes)
-            advance(1)
+            writer.add_with_weights(name, data, weights, notes)
+        if len(failed) == len(found):
+            _complain(failed)
+            raise click.ClickException("nothing was packed")
     page = Page()
-    page.line(f"{archive}: {counted(len(found), 'artifact')} {'added' if append else 'packed'}, "
+    page.line(f"{archive}: {counted(len(found) - len(failed), 'artifact')} {'added' if append else 'packed'}, "
               f"{os.path.getsize(archive):,} bytes{folders.said()}")  # fmt: skip
     page.write()
+    return _complain(failed)
+
+
+def _complain(failed: dict[str, Exception]) -> int:
+    """Says what was not packed, and returns the exit status."""
+    for error in failed.values():
+        complaints.complain(complaints.said(error))
+    return complaints.FAILED if failed else 0
 
 
 def _whole(source: inputs.Source, known: _Verified | None) -> Any:
@@ -87,15 +114,20 @@ def _whole(source: inputs.Source, known: _Verified | None) -> Any:
 
 
 class _Verified:
-    """Artifacts that workers have verified."""
+    """Artifacts that workers have verified.
 
-    def __init__(self, found: dict[str, inputs.Source], spread: Spread) -> None:
+    Attributes:
+        errors: what is wrong with some, by the names that they would have.
+    """
+
+    def __init__(self, found: dict[str, inputs.Source], spread: Spread, keep_going: bool) -> None:
         """Has them verified.
 
         Raises:
-            Exception: one of them is damaged, or cannot be read.
+            Exception: one of them is damaged, or cannot be read, and nobody said to keep going.
         """
-        sources = list(found.values())
+        names, sources = list(found), list(found.values())
+        failed: dict[int, Exception] = {}
         self._stamps = {source.name: _stamp(source) for source in sources}
         with progress.bar("verifying", len(sources)) as advance, spread.executor(processes=False) as executor:
             for one in verified(
@@ -106,8 +138,11 @@ class _Verified:
                 policy=None,
             ):
                 for error in one.errors.values():
-                    raise error
+                    if not keep_going:
+                        raise error
+                    failed[one.place.order] = error
                 advance(one.count)
+        self.errors = {names[order]: failed[order] for order in sorted(failed)}
 
     def holds(self, source: inputs.Source) -> bool:
         """Whether an artifact is still the one that was verified."""
@@ -115,7 +150,13 @@ class _Verified:
 
 
 def _stamp(source: inputs.Source) -> Any:
-    return stamp(source.path) if source.is_file and source.path is not None else None
+    """What is different when a file is; whoever reads it says why it cannot be read."""
+    if source.path is None or not source.is_file:
+        return None
+    try:
+        return stamp(source.path)
+    except OSError:
+        return ()
 
 
 def _place(source: inputs.Source, order: int) -> Place:

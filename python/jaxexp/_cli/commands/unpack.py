@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._cli import completing, inputs, outputs, progress
+from jaxexp._cli import completing, headers, inputs, outputs, progress
 from jaxexp._cli.page import Page
 from jaxexp._sources.targets import inside, make_folder
 
@@ -25,6 +25,7 @@ Example:
 @click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="Where to put the files.")
 @click.option("--suffix", default=".jaxexp", show_default=True, help="The suffix of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
+@headers.option
 def command(archive: str, pattern: str | None, directory: str, suffix: str, force: bool) -> None:
     """Write members of an archive as files, each a plain artifact.
 

@@ -14,7 +14,7 @@ import click
 
 from jaxexp._artifact.words import counted
 from jaxexp._bulk.work import Unusable
-from jaxexp._cli import complaints, completing, inputs, policies, progress, spreading
+from jaxexp._cli import complaints, completing, headers, inputs, policies, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
@@ -79,6 +79,7 @@ class Verdict:
 @spreading.options(
     "How many threads work; by default one for each processor. With --dask, the threads of each worker, by default 1."
 )
+@headers.option
 def command(
     paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, policy: str | None, spread: Spread
 ) -> int:

@@ -1,0 +1,107 @@
+"""The option `--header`: what servers of HTTP get with every request of a command, such as a token.
+
+The words are those of curl. No message has any of the text, which may be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import click
+
+_FORM = "'NAME: VALUE', or @FILE with such lines"
+# The protocols that share one file system in fsspec, which takes what is set for either; the last one counts.
+_PROTOCOLS = ("http", "https")
+
+
+def option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option, for a command that reads URLs."""
+    decorate = click.option(
+        "--header",
+        multiple=True,
+        metavar="HEADER",
+        expose_value=False,
+        callback=_take,
+        help="Send this with each request for an http URL: 'NAME: VALUE', or @FILE for a file with such lines, which "
+        "other users of this machine cannot see as they can a command line; @- is stdin.",
+    )
+    decorated: Callable[..., Any] = decorate(command)
+    return decorated
+
+
+def _take(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
+    """Has requests of this process, and of those that it starts, send headers until the command ends."""
+    if not given or ctx.resilient_parsing:
+        return
+    headers = dict(header for text in given for header in _headers(text))
+    try:
+        from fsspec import config
+    except ImportError:  # which whoever opens a URL says
+        return
+    options: dict[str, Any] = {}
+    for protocol in _PROTOCOLS:
+        options |= config.conf.get(protocol, {})
+    said = {name.lower() for name in headers}
+    known = options.get("headers")
+    others = {k: v for k, v in known.items() if k.lower() not in said} if isinstance(known, dict) else {}
+    options["headers"] = {**others, **headers}
+    for protocol in _PROTOCOLS:
+        _set(ctx, config.conf, protocol, options)
+        _set(ctx, os.environ, _variable(protocol), json.dumps(options))
+
+
+def _set(ctx: click.Context, known: MutableMapping[str, Any], name: str, value: Any) -> None:
+    """Changes a value until the command ends."""
+    had, before = name in known, known.get(name)
+
+    def restore() -> None:
+        if had:
+            known[name] = before
+        else:
+            known.pop(name, None)
+
+    ctx.call_on_close(restore)
+    known[name] = value
+
+
+def _variable(protocol: str) -> str:
+    """Where fsspec looks for the options of a protocol when a process starts."""
+    return f"FSSPEC_{protocol.upper()}"
+
+
+def _headers(text: str) -> list[tuple[str, str]]:
+    """The headers that the option has, or a file.
+
+    Raises:
+        click.UsageError: there are none.
+    """
+    if not text.startswith("@"):
+        return [_header(text, "--header")]
+    try:
+        if text == "@-":
+            lines = sys.stdin.read().splitlines()
+        else:
+            with open(text[1:], encoding="utf-8") as file:
+                lines = file.read().splitlines()
+    except OSError as error:
+        raise click.UsageError(f"--header {text}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"--header {text}: the file has no text in UTF-8") from None
+    found = [_header(line, f"--header {text}: line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise click.UsageError(f"--header {text}: the file has no line")
+    return found
+
+
+def _header(text: str, where: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):  # RFC 9110, section 5.6.2
+        raise click.UsageError(f"{where} is not {_FORM} (what it is, is not shown)")
+    if not value.strip().replace("\t", " ").isprintable():
+        raise click.UsageError(f"{where} has a character that no header can have (it is not shown)")
+    return name, value.strip()
