@@ -211,6 +211,11 @@ nb::dict Artifact::facts(const nb::object& library_node) const {
   return facts;
 }
 
+nb::bytes Artifact::digest() const {
+  const auto bytes = source_->bytes;
+  return to_bytes(over(bytes.size(), [&] { return wire::digest(bytes); }));
+}
+
 nb::list Artifact::modules() const {
   nb::list modules = new_list();
   const std::uint8_t* const start = source_->bytes.data();

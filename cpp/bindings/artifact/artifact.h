@@ -63,6 +63,8 @@ class Artifact {
   /// What it says, for people (describe.cpp).
   nb::dict describe(const nb::object& library_node) const;
   nb::object trailer() const;
+  /// Of all its bytes, as they were read. Needs an artifact without a trailer: of another one, parts may not be read.
+  nb::bytes digest() const;
   /// Offset, size and digest of its module and those of its VJPs; those with a digest in the trailer are checked.
   nb::list modules() const;
   nb::object metadata() const;

@@ -105,6 +105,8 @@ void define_class(nb::module_& m) {
            "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
       .def("trailer", &Artifact::trailer, nb::sig("def trailer(self) -> dict[str, object] | None"),
            "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
+      .def("digest", &Artifact::digest, nb::sig("def digest(self) -> bytes"),
+           "Of all its bytes, as they were read; for artifacts without a trailer.")
       .def("modules", &Artifact::modules, nb::sig("def modules(self) -> list[tuple[int, int, bytes]]"),
            "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),

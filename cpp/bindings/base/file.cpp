@@ -7,10 +7,8 @@
 #include <span>
 
 #include "bindings/base/buffer.h"
-#include "bindings/base/digest.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
-#include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
 
@@ -46,16 +44,6 @@ nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t 
   nb::gil_scoped_release release;
   file.read(position, {start, size});
   return bytes;
-}
-
-nb::bytes digest(const wire::FileBytes& file, std::uint64_t position, std::size_t size) {
-  if (position > file.bytes().size() || size > file.bytes().size() - position)
-    throw nb::value_error("a range has to lie inside the file");
-  const auto part = file.bytes().subspan(position, size);
-  return to_bytes(over(size, [&] {
-    file.fetch(part);
-    return wire::digest(part);
-  }));
 }
 
 }  // namespace
@@ -101,8 +89,6 @@ void define_file(nb::module_& m) {
           nb::sig("def __len__(self) -> int"))
       .def("read", &read, "position"_a, "size"_a, nb::sig("def read(self, position: int, size: int) -> bytes"),
            "A range of it, of which nothing is kept.")
-      .def("digest", &digest, "position"_a, "size"_a, nb::sig("def digest(self, position: int, size: int) -> bytes"),
-           "That of a range which is kept from now on.")
       .def("is_changed", &wire::FileBytes::is_changed, "Whether somebody wrote to the file since it was opened.");
 }
 

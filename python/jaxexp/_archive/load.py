@@ -142,14 +142,14 @@ def _copied(
 
 
 def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
-    """Compares members without digests of their own with those of the index, in a file that was written to."""
+    """Compares members without digests of their own with those of the index, as they were read from a file that was
+    written to."""
     for i, number in enumerate(numbers):
         if isinstance(loaded[i], Exception) or loaded[i]._artifact.trailer() is not None:
             continue
-        position, size, _ = opened.index.extent(number)
         try:
             with opened.placed(opened.index.name(number)):
-                opened.check_digest(number, opened.source.whole.digest(position, size))
+                opened.check_digest(number, loaded[i]._artifact.digest())
         except DeserializationError as error:
             if manner.raises:
                 raise
