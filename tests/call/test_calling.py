@@ -189,6 +189,7 @@ def _in_custom_vjp(f, g, x):
 NESTS = {fun.__name__: fun for fun in (_in_scan, _in_while, _in_cond, _in_remat, _in_map, _in_jit, _in_custom_vjp)}
 
 
+@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
 @pytest.mark.parametrize("nest", NESTS)
 def test_nested_in_control_flow(nest: str, pair) -> None:
     """Exported functions inside control flow inside an exported function; twice, with derivatives."""

@@ -107,6 +107,7 @@ def test_two_processes_call_what_one_exported(tmp_path: Path, environment: Any) 
     assert [outcome(*caller) for caller in callers] == [{"process": i, "compared": expected} for i in range(2)]
 
 
+@pytest.mark.sampled(one_in=0, reason="the other test starts two processes, too")
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="only Linux tells which pages were read")
 def test_each_process_reads_its_part_of_the_weights(tmp_path: Path, environment: Any) -> None:
     worker = [sys.executable, os.fspath(WORKER)]

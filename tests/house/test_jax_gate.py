@@ -21,6 +21,7 @@ def test_too_old_a_jax_fails_at_import():
     assert "0.10.1" in last
 
 
+@pytest.mark.sampled(one_in=2, reason="many cases go the same way")
 @pytest.mark.parametrize("version", ["0.12.0.2", "0.13.0", "0.13.0.dev20270101+abc", "1.0"])
 def test_too_new_a_jax_warns_once_and_works(version):
     result = _run(

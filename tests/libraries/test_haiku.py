@@ -59,7 +59,7 @@ def without(folder: Path) -> None:
     assert repr(jaxexp.load(folder / "step.jaxexp").out_tree).count("haiku._src.recurrent.LSTMState") == 1
 
 
-@pytest.mark.sampled(one_in=0, reason="as test_equinox.py and test_optax.py do with others")
+@pytest.mark.sampled(one_in=0, reason="as test_equinox.py does with another library")
 @pytest.mark.processes(reason="one writes, one goes on with haiku, one without it")
 def test_training_goes_on(tmp_path: Path, subprocess_env: Any) -> None:
     pytest.importorskip("haiku", reason="comes with the extra 'test', where its releases fit this JAX")

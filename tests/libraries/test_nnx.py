@@ -68,7 +68,7 @@ def without(folder: Path) -> None:
     assert jax.tree.leaves(leaf)[0].shape == (2, 3)
 
 
-@pytest.mark.sampled(one_in=0, reason="as test_equinox.py and test_optax.py do with others")
+@pytest.mark.sampled(one_in=0, reason="as test_equinox.py does with another library")
 @pytest.mark.processes(reason="one writes, one goes on with flax, one without it")
 def test_training_goes_on(tmp_path: Path, subprocess_env: Any) -> None:
     pytest.importorskip("flax.nnx", reason="comes with the extra 'test', where its releases fit this JAX")

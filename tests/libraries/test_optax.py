@@ -73,6 +73,7 @@ def without(folder: Path) -> None:
     assert "ScaleByAdamState(count=*, mu={'v': *, 'w': *}" in jaxexp.inspect(folder / "step.jaxexp").in_tree
 
 
+@pytest.mark.sampled(one_in=0, reason="as test_equinox.py does with another library")
 @pytest.mark.processes(reason="one writes, one goes on with optax, one without it")
 def test_training_goes_on(tmp_path: Path, subprocess_env: Any) -> None:
     pytest.importorskip("optax", reason="comes with the extra 'test', where its releases fit this JAX")

@@ -60,7 +60,7 @@ def without(folder: Path) -> None:
     assert jax.tree.leaves(after)[0].shape == (4,)
 
 
-@pytest.mark.sampled(one_in=0, reason="as test_equinox.py and test_optax.py do with others")
+@pytest.mark.sampled(one_in=0, reason="as test_equinox.py does with another library")
 @pytest.mark.processes(reason="one writes, one goes on with jax.experimental.sparse, one without it")
 def test_training_goes_on(tmp_path: Path, subprocess_env: Any) -> None:
     stories.run_all(__file__, tmp_path, subprocess_env(), ["jax.experimental.sparse"])

@@ -23,7 +23,7 @@ from kit.snippets import SNIPPETS
 
 pytestmark = [
     pytest.mark.once(reason="it is about the tests, which are the same for every JAX"),
-    pytest.mark.sampled(one_in=3, reason="many cases go the same way"),
+    pytest.mark.sampled(one_in=6, reason="many cases go the same way"),
 ]
 
 # What changes no value on the CPU; `test_hints` looks at these.
