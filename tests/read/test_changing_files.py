@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
@@ -117,6 +118,28 @@ def test_a_new_name_or_a_successor_is_no_change(tmp_path: Path) -> None:
     path.rename(tmp_path / "g")
     (tmp_path / "g").chmod(0o400)
     assert moved.mlir_module_serialized == function.mlir_module_serialized
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which files are open")
+def test_a_function_keeps_the_file_of_an_archive_as_long_as_it_reads_from_it(tmp_path: Path) -> None:
+    path, functions = tmp_path / "fleet.zip", [with_modules(1, 3_000), with_modules(2, 3 * MEGABYTE)]
+    with Archive.create(path) as writer:
+        for name, function in zip(("small", "large"), functions, strict=True):
+            writer.add(name, function)
+
+    def is_open() -> bool:
+        return path in {Path("/proc/self/fd", name).resolve() for name in os.listdir("/proc/self/fd")}
+
+    archive = Archive.open(path)
+    small, large = archive.load_all(["small", "large"])
+    del archive
+    gc.collect()
+    assert is_open()
+    assert large.mlir_module_serialized == functions[1].mlir_module_serialized
+    del large
+    gc.collect()
+    assert not is_open()
+    assert small.mlir_module_serialized == functions[0].mlir_module_serialized
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -213,7 +213,9 @@ class Reading {
   static void complete(Item& item) {
     if (item.buffer) {
       item.source->buffer = item.buffer;
-      item.source->file = item.buffer_file;
+      // A copy does not keep the file, from which nothing more is fetched.
+      const bool is_in_file = item.buffer == item.modules_buffer || !item.modules.empty();
+      item.source->file = is_in_file ? item.buffer_file : nullptr;
     } else {
       const nb::object file = nb::cast(std::move(*item.file));
       item.source->buffer = std::make_shared<const Buffer>(file, /*in_parts=*/true);
