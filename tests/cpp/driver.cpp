@@ -90,13 +90,6 @@ std::uint64_t megabytes() {
   return peak > inherited_megabytes ? peak : 0;
 }
 
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
 /// Runs the target on a copy that ends where its memory ends. Whether it did anything new.
 bool run(const Bytes& input) {
   const std::unique_ptr<std::uint8_t[]> copy(new std::uint8_t[input.size()]);
@@ -199,7 +192,7 @@ int main(int argc, char** argv) {
     if (run(input)) corpus.push_back(input);
   }
   const auto edges = std::ranges::count_if(seen, [](std::uint8_t bits) { return bits != 0; });
-  std::printf("Done %llu runs in %lld second(s), cov: %lld, corpus: %zu, cpu: %.0f, cost: %.3f\n",
+  std::printf("Done %llu runs in %lld second(s), cov: %lld, corpus: %zu, cost: %.3f\n",
               static_cast<unsigned long long>(done), static_cast<long long>(elapsed()), static_cast<long long>(edges),
-              corpus.size(), cpu_seconds(), worst_cost);
+              corpus.size(), worst_cost);
 }

@@ -19,6 +19,7 @@
 #include "bindings/base/text.h"
 #include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
+#include "wire/artifact/layout.h"
 #include "wire/base/crew.h"
 #include "wire/base/file_bytes.h"
 #include "wire/exported/values.h"
@@ -38,7 +39,7 @@ struct Item {
   // What is to be read, one of the three: a file, a buffer, or nothing, because of an error.
   std::filesystem::path path;
   std::shared_ptr<const Buffer> buffer;
-  const wire::FileBytes* buffer_file = nullptr;  // that the buffer is of
+  const wire::FileBytes* buffer_file = nullptr;  // that the buffer is of, or was before the part was copied
   nb::object error;
 
   Bytes part;                       // of the buffer
@@ -260,9 +261,9 @@ Bytes part_of(Bytes bytes, nb::handle extent) {
 /// memory for all of the file takes longer, because that is there a page at a time. Returns false where they overlap,
 /// and leaves them where they are.
 bool put_together(const std::vector<Item*>& small, const wire::FileBytes& file) {
-  constexpr std::size_t unit = Buffer::alignment;
+  const auto taken = [](const Item& item) { return item.part.size() + wire::padding(item.part.size()); };
   std::size_t size = 0;
-  for (const Item* item : small) size += (item->part.size() + unit - 1) / unit * unit;
+  for (const Item* item : small) size += taken(*item);
   if (size > file.bytes().size()) return false;
   const nb::object together = owned(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   const auto buffer = std::make_shared<const Buffer>(together);
@@ -272,7 +273,7 @@ bool put_together(const std::vector<Item*>& small, const wire::FileBytes& file) 
     item->to_read = {at, item->part.size()};
     item->part = item->to_read;
     item->buffer = buffer;
-    at += (item->part.size() + unit - 1) / unit * unit;
+    at += taken(*item);
   }
   return true;
 }

@@ -205,7 +205,7 @@ def compatibility_of(buffer: Any) -> Compatibility:
         nr_devices=artifact.nr_devices,
         calling_convention_version=facts.calling_convention_version,
         vjp_order=sum(1 for _ in chain(artifact)) - 1,
-        readers=tuple((first, last) for first, last, reason in _runs(reasons) if reason is None),
+        readers=_readers(reasons),
         refusals=tuple(Refusal(first, last, reason) for first, last, reason in _runs(reasons) if reason is not None),
         jaxexp_readers=_read_by_jaxexp(facts),
         unreadable_here=unreadable,
@@ -294,10 +294,13 @@ def _too_new(release: Release, facts: _Facts) -> list[str]:
 
 def _read_by_jaxexp(facts: _Facts) -> tuple[tuple[str, str], ...]:
     """The releases on which jaxexp, which reads every layout, has a jaxlib that parses the module."""
-    here = [(release, bool(_too_new(release, facts))) for release in RELEASES if release.number >= _jax.OLDEST_JAX]
-    spans = itertools.groupby(here, key=lambda pair: pair[1])
-    runs = [[release.version for release, _ in run] for too_new, run in spans if not too_new]
-    return tuple((run[0], run[-1]) for run in runs)
+    supported = [release for release in RELEASES if release.number >= _jax.OLDEST_JAX]
+    return _readers([(release, "a newer module" if _too_new(release, facts) else None) for release in supported])
+
+
+def _readers(reasons: list[tuple[Release, str | None]]) -> tuple[tuple[str, str], ...]:
+    """The first and the last release of each run that nothing keeps from reading."""
+    return tuple((first, last) for first, last, reason in _runs(reasons) if reason is None)
 
 
 def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str, str | None]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,36 +12,23 @@ from .compatibility import Compatibility, compatibility_of
 from .migrate import migrated
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rewritten:
-    """An artifact as `migrate` would write it.
-
-    Attributes:
-        to: the release that it is written for; None for the installed one.
-        found: what is known of it then.
-    """
-
-    to: str | None
-    found: Compatibility
-
-
-def rewritten(buffer: Any, to: str | None) -> Rewritten:
-    """An artifact as it would be for a release, or for the installed one.
+def rewritten(buffer: Any, to: str | None) -> Compatibility:
+    """What an artifact would be for a release, or for the installed one.
 
     Raises:
         ExportError: it cannot be written for it; the message says why.
     """
-    return Rewritten(to, compatibility_of(_tried(lambda: migrated(buffer, to, None))))
+    return compatibility_of(_tried(lambda: migrated(buffer, to, None)))
 
 
-def rewritten_for_oldest(buffer: Any) -> Rewritten:
-    """An artifact as it would be for the oldest release that it can be written for.
+def rewritten_for_oldest(buffer: Any) -> tuple[str, Compatibility]:
+    """The oldest release that an artifact can be written for, and what it would be then.
 
     Raises:
         ExportError: it cannot be written for any.
     """
     reader, blob = _tried(lambda: retarget.oldest(lambda reader: migrated(buffer, reader.release.version, None)))
-    return Rewritten(reader.release.version, compatibility_of(blob))
+    return reader.release.version, compatibility_of(blob)
 
 
 _T = TypeVar("_T")

@@ -181,15 +181,14 @@ def _remedies(name: str, found: Compatibility) -> Iterator[str]:
     with at.named():
         buffer = at.read()
     with contextlib.suppress(ExportError):
-        if found.jax_export_refuses and rewritten(buffer, None).found.jax_export_refuses is None:
+        if found.jax_export_refuses and rewritten(buffer, None).jax_export_refuses is None:
             yield f"{_migrate(name, None)} writes one that JAX {found.jax_export_version} loads"
     with contextlib.suppress(ExportError):
-        oldest = rewritten_for_oldest(buffer)
-        assert oldest.to is not None
-        if oldest.found.readable_by(oldest.to) and not found.readable_by(oldest.to):
-            yield f"{_migrate(name, oldest.to)} writes one that JAX {oldest.to} loads; newer releases can be named, too"
-        elif _is_in(oldest.to, oldest.found.jaxexp_readers) and not _is_in(oldest.to, found.jaxexp_readers):
-            yield f"{_migrate(name, oldest.to)} writes one that jaxexp loads on JAX {oldest.to}"
+        to, new = rewritten_for_oldest(buffer)
+        if new.readable_by(to) and not found.readable_by(to):
+            yield f"{_migrate(name, to)} writes one that JAX {to} loads; newer releases can be named, too"
+        elif _is_in(to, new.jaxexp_readers) and not _is_in(to, found.jaxexp_readers):
+            yield f"{_migrate(name, to)} writes one that jaxexp loads on JAX {to}"
 
 
 def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
@@ -199,7 +198,7 @@ def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
     at = source(name, "compat")
     try:
         with at.named():
-            new = rewritten(at.read(), asked).found
+            new = rewritten(at.read(), asked)
     except ExportError as error:
         return f"'jaxexp migrate' cannot write it for that release: {error}"
     if new.readable_by(asked):
