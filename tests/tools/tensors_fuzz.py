@@ -77,7 +77,8 @@ def changed_file(source: random.Random) -> bytes:
             + source.choice([b"", b"\0", b'"', b"{", b"[" * 500, b"\xff", text[at // 2 : at]])
             + text[at + 1 :]
         )
-    length = len(text) if source.random() < 0.9 else source.choice([0, 1, len(text) - 1, len(text) + 1, 2**32, 2**63])
+    wrong = [0, 1, max(0, len(text) - 1), len(text) + 1, 2**32, 2**63]
+    length = len(text) if source.random() < 0.9 else source.choice(wrong)
     blob = length.to_bytes(8, "little") + text + data
     if source.random() < 0.1:
         blob = blob[: source.randrange(len(blob) + 1)] + source.choice([b"", b"\0"])
