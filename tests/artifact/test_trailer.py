@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -149,6 +150,37 @@ def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
     assert hash(loaded) == hash(jaxexp.deserialize(bytes(blob)))
     with pytest.raises(DeserializationError, match=r"vjp\.mlir_module_serialized"):
         jaxexp.migrate(damaged(blob, wire.locate(blob, "vjp.mlir_module_serialized")[0] + 100))
+
+
+def test_damage_to_a_large_module_shows_when_it_is_saved(tmp_path) -> None:
+    """Its digest is made while it is written: the file that is there stays, and a pipe gets nothing."""
+    module = np.random.default_rng(0).bytes(2**22 + 5)
+    blob = dataclasses.replace(exported_case("sin"), mlir_module_serialized=module).serialize()
+    loaded = jaxexp.deserialize(damaged(blob, wire.locate(blob, "mlir_module_serialized")[0] + 2**21))
+    (tmp_path / "f").write_bytes(b"earlier")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for name in ("f", "pipe"):
+            with pytest.raises(DeserializationError, match="damaged; get another copy") as error:
+                loaded.save(tmp_path / name)
+            assert error.value.path == "mlir_module_serialized"
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+    assert (tmp_path / "f").read_bytes() == b"earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "pipe"]
+
+
+def test_a_large_module_whose_pieces_nobody_takes() -> None:
+    """The thread that digests it ends before the module may go."""
+    for taken in range(3):
+        module = np.random.default_rng(taken).bytes(2**23)
+        exported = dataclasses.replace(exported_case("sin"), mlir_module_serialized=module)
+        parts = _native.EncodedParts([exported], jax.__version__, _native.Form(), _native.Notes("jaxexp", {}))
+        pieces = [bytes(next(parts)) for _ in range(taken)]
+        del parts, exported, module
+        assert len(pieces) == taken
 
 
 def test_a_file_that_was_cut() -> None:

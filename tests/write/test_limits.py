@@ -195,7 +195,7 @@ def test_modules_of_two_gigabytes(size: int, tmp_path: Any) -> None:
         large = dataclasses.replace(exported(), mlir_module_serialized=memoryview(module))
         if size < 2 * GIGABYTE:
             # Copying it would take the memory, laying it out does not.
-            parts = _native.encode_parts([large], jax.__version__, _native.Form(), None)
+            parts = list(_native.EncodedParts([large], jax.__version__, _native.Form(), None))
             assert sum(memoryview(part).nbytes for part in parts) < 2 * GIGABYTE
             del parts
         else:
@@ -212,7 +212,7 @@ def test_metadata_and_module_together() -> None:
         large = dataclasses.replace(exported(), mlir_module_serialized=memoryview(module), fun_name="n" * 2**16)
         refused(large, "2 GiB or more, beyond the format")
         with pytest.raises(jaxexp.SerializationError, match="2 GiB or more"):
-            _native.encode_parts([large], jax.__version__, _native.Form(), None)
+            _native.EncodedParts([large], jax.__version__, _native.Form(), None)
         del large
 
 
@@ -223,7 +223,7 @@ def test_modules_of_vjps_count_together() -> None:
         )
         vjp = dataclasses.replace(one.vjp(), mlir_module_serialized=memoryview(module))
         with pytest.raises(jaxexp.SerializationError, match="2 GiB or more"):
-            _native.encode_parts([one, vjp], jax.__version__, _native.Form(), None)
+            _native.EncodedParts([one, vjp], jax.__version__, _native.Form(), None)
         del one, vjp
 
 

@@ -80,11 +80,13 @@ const Artifact::Decoded& Artifact::decode_once() const {
   const std::string path = wire::path_in_chain(order_);
   const wire::Trailer* const trailer = source_->opened->trailer() ? &*source_->opened->trailer() : nullptr;
   Decoder decoder(*refs, *exported_, source_->bytes, path, trailer, order_);
-  const nb::dict fields = decoder.exported();
-  const nb::object values = owned(PyDict_Values(fields.ptr()));
+  JaxRefs::NamedValues fields = decoder.exported();
   const nb::object names = refs->names_of(fields);
+  const nb::object values = owned(PyTuple_New(static_cast<Py_ssize_t>(fields.size())));
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    PyTuple_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), fields[i].second.release().ptr());
   // Decoding calls Python, so another thread may have been faster. All see what the first one made.
-  if (!decoded.values.is_valid()) decoded = {names, owned(PyList_AsTuple(values.ptr())), decoder.is_shareable()};
+  if (!decoded.values.is_valid()) decoded = {names, values, decoder.is_shareable()};
   return decoded;
 }
 

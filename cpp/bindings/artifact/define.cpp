@@ -51,10 +51,14 @@ void define_encoding(nb::module_& m) {
         nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
                 "notes: Notes | None) -> bytearray"),
         "The bytes of a function and its VJPs, in this order; with a trailer where there are notes.");
-  m.def("encode_parts", &encode_parts, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
-        nb::sig("def encode_parts(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
-                "notes: Notes | None) -> list[bytes | memoryview]"),
-        "The same bytes in pieces; those of the modules are views, not copies.");
+  nb::class_<EncodedParts>(m, "EncodedParts", "The same bytes in pieces; those of the modules are views, not copies.")
+      .def(nb::init<const nb::sequence&, std::string_view, const Form&, const wire::Notes*>(), "chain"_a,
+           "jax_version"_a, "form"_a, "notes"_a.none(),
+           nb::sig("def __init__(self, chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
+                   "notes: Notes | None) -> None"))
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> EncodedParts"))
+      .def("__next__", &EncodedParts::next, nb::sig("def __next__(self) -> bytes | memoryview"));
 }
 
 void define_class(nb::module_& m) {
@@ -144,7 +148,10 @@ void define_functions(nb::module_& m) {
   nb::class_<Functions>(m, "Functions", "What makes functions of artifacts.")
       .def(nb::init<nb::handle>(), "makes"_a, nb::sig("def __init__(self, makes: object) -> None"))
       .def("function", &Functions::function, "artifact"_a,
-           nb::sig("def function(self, artifact: Artifact) -> typing.Any"), "That of an artifact that is prepared.");
+           nb::sig("def function(self, artifact: Artifact) -> typing.Any"), "That of an artifact that is prepared.")
+      .def("read", &Functions::read, "buffer"_a.none(),
+           nb::sig("def read(self, buffer: typing_extensions.Buffer) -> typing.Any"),
+           "That of the artifact in a buffer, as `Artifact` opens it.");
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 #include "bindings/artifact/encode.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "bindings/artifact/artifact.h"
 #include "bindings/base/buffer.h"
@@ -96,14 +100,13 @@ class Encoded {
   std::span<const std::uint8_t> module(std::size_t order) const { return layout_.modules[order]; }
   nb::object module_view(std::size_t order) const { return owner(order).view(); }
 
-  /// To be called for each function once, in any order, before the trailer is asked for.
-  void digest_module(std::size_t order) {
-    const auto bytes = module(order);
-    if (trailer_)
-      set_digest(order, over(bytes.size(), [&] { return wire::digest(bytes); }));
-    else
-      owner(order).check();
+  bool has_trailer() const { return trailer_.has_value(); }
+  /// For each function one of these three is to be called once, in any order, before the trailer is asked for.
+  void set_digest(std::size_t order, const wire::Digest& digest) {
+    owner(order).check(digest);
+    trailer_->set_module_digest(order, digest);
   }
+  void check_module(std::size_t order) const { owner(order).check(); }
   void copy_module(std::size_t order, std::uint8_t* target) {
     const auto bytes = module(order);
     if (trailer_) {
@@ -125,11 +128,6 @@ class Encoded {
   }
 
   const Module& owner(std::size_t order) const { return modules_[modules_.size() - 1 - order]; }
-
-  void set_digest(std::size_t order, const wire::Digest& digest) {
-    owner(order).check(digest);
-    trailer_->set_module_digest(order, digest);
-  }
 
   std::shared_ptr<const JaxRefs> refs_;
   wire::Writer writer_;
@@ -156,28 +154,79 @@ nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& 
   return result;
 }
 
-nb::list encode_parts(nb::sequence chain, std::string_view jax_version, const Form& form, const wire::Notes* notes) {
-  Encoded encoded(chain, jax_version, form, notes);
-  nb::list parts = new_list();
-  // What stands between two modules: the padding of the one, the length of the next.
-  std::string between;
-  const auto add = [&](std::span<const std::uint8_t> bytes) { between.append(bytes.begin(), bytes.end()); };
-  add(encoded.metadata());
-  for (std::size_t order = 0; order < encoded.functions(); ++order) {
-    encoded.digest_module(order);
-    const std::size_t size = encoded.module(order).size();
-    std::uint8_t length[sizeof(flatbuffers::uoffset_t)];
-    flatbuffers::WriteScalar(length, static_cast<flatbuffers::uoffset_t>(size));
-    add(length);
-    parts.append(nb::bytes(between.data(), between.size()));
-    parts.append(encoded.module_view(order));
-    between.assign(wire::padding(size), '\0');
+class EncodedParts::Impl {
+ public:
+  Impl(const nb::sequence& chain, std::string_view jax_version, const Form& form, const wire::Notes* notes)
+      : encoded_(chain, jax_version, form, notes) {
+    // What stands between two modules: the padding of the one, the length of the next.
+    const auto add = [&](std::span<const std::uint8_t> bytes) { between_.append(bytes.begin(), bytes.end()); };
+    add(encoded_.metadata());
+    std::size_t bytes_of_modules = 0;
+    for (std::size_t order = 0; order < encoded_.functions(); ++order) {
+      if (!encoded_.has_trailer()) encoded_.check_module(order);
+      const std::size_t size = encoded_.module(order).size();
+      bytes_of_modules += size;
+      std::uint8_t length[sizeof(flatbuffers::uoffset_t)];
+      flatbuffers::WriteScalar(length, static_cast<flatbuffers::uoffset_t>(size));
+      add(length);
+      parts_.push_back(nb::bytes(between_.data(), between_.size()));
+      parts_.push_back(encoded_.module_view(order));
+      between_.assign(wire::padding(size), '\0');
+    }
+    if (encoded_.has_trailer()) begin_digests(bytes_of_modules);
   }
-  const std::size_t end = between.size();
-  between.resize(end + encoded.trailer_size());
-  encoded.copy_trailer(reinterpret_cast<std::uint8_t*>(between.data()) + end);
-  if (!between.empty()) parts.append(nb::bytes(between.data(), between.size()));
-  return parts;
+
+  /// Not valid at the end.
+  nb::object next() {
+    if (next_ < parts_.size()) return std::move(parts_[next_++]);
+    if (next_++ > parts_.size()) return {};
+    end_digests();
+    const std::size_t end = between_.size();
+    between_.resize(end + encoded_.trailer_size());
+    encoded_.copy_trailer(reinterpret_cast<std::uint8_t*>(between_.data()) + end);
+    return between_.empty() ? nb::object() : nb::bytes(between_.data(), between_.size());
+  }
+
+ private:
+  /// Modules are read twice, by this and by whoever writes them: at the same time, where they are large.
+  void begin_digests(std::size_t size) {
+    digests_.resize(encoded_.functions());
+    // With both, it is deferred where the system gives no thread.
+    const auto when = size < worth_releasing_gil ? std::launch::deferred : std::launch::async | std::launch::deferred;
+    made_ = std::async(when, [this] {
+      for (std::size_t order = 0; order < digests_.size(); ++order)
+        digests_[order] = wire::digest(encoded_.module(order));
+    });
+  }
+
+  void end_digests() {
+    if (!made_.valid()) return;
+    if (made_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) {
+      nb::gil_scoped_release release;
+      made_.wait();
+    }
+    made_.get();
+    for (std::size_t order = 0; order < digests_.size(); ++order) encoded_.set_digest(order, digests_[order]);
+  }
+
+  Encoded encoded_;
+  std::vector<nb::object> parts_;
+  std::size_t next_ = 0;
+  std::string between_;
+  std::vector<wire::Digest> digests_;
+  std::future<void> made_;  // ends before what it reads and writes
+};
+
+EncodedParts::EncodedParts(const nb::sequence& chain, std::string_view jax_version, const Form& form,
+                           const wire::Notes* notes)
+    : impl_(std::make_unique<Impl>(chain, jax_version, form, notes)) {}
+
+EncodedParts::~EncodedParts() = default;
+
+nb::object EncodedParts::next() {
+  nb::object part = impl_->next();
+  if (!part.is_valid()) throw nb::stop_iteration();
+  return part;
 }
 
 }  // namespace jaxexp::bindings

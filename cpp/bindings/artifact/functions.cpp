@@ -38,4 +38,10 @@ nb::object Functions::function(Artifact artifact) const {
   return made;
 }
 
+nb::object Functions::read(nb::handle buffer) const {
+  Artifact artifact(buffer);
+  artifact.prepare();
+  return function(std::move(artifact));
+}
+
 }  // namespace jaxexp::bindings

@@ -15,6 +15,8 @@ class Functions {
 
   /// Of an artifact that is prepared.
   nb::object function(Artifact artifact) const;
+  /// Of the artifact in a buffer, which is verified and prepared.
+  nb::object read(nb::handle buffer) const;
 
  private:
   nb::object exported_, loaded_vjp_, metadata_from_json_;

@@ -39,10 +39,18 @@ JaxRefs::JaxRefs(nb::handle jax)
   }
 }
 
-nb::object JaxRefs::names_of(const nb::dict& fields) const {
-  const nb::object keys = owned(PyDict_Keys(fields.ptr())), names = owned(PyList_AsTuple(keys.ptr()));
+nb::object JaxRefs::names_of(const NamedValues& fields) const {
+  const auto are_of = [&](const nb::object& names) {
+    if (static_cast<std::size_t>(PyTuple_GET_SIZE(names.ptr())) != fields.size()) return false;
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      if (PyTuple_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i)) != fields[i].first.ptr()) return false;
+    return true;
+  };
   for (const nb::object& known : field_names_)
-    if (known.equal(names)) return known;
+    if (are_of(known)) return known;
+  const nb::object names = owned(PyTuple_New(static_cast<Py_ssize_t>(fields.size())));
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    PyTuple_SET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i), nb::borrow(fields[i].first).release().ptr());
   return field_names_.emplace_back(names);
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bindings/base/cache.h"
@@ -44,8 +45,10 @@ class Symbolic;
 struct JaxRefs {
   explicit JaxRefs(nb::handle jax);
 
-  /// The keys of a dict as a tuple, one for all dicts of equal keys. There are few kinds of dicts.
-  nb::object names_of(const nb::dict& fields) const;
+  /// Names are members of `names`.
+  using NamedValues = std::vector<std::pair<nb::handle, nb::object>>;
+  /// The names as a tuple, one for all lists of the same names. There are few kinds of lists.
+  nb::object names_of(const NamedValues& fields) const;
 
 #define JAXEXP_MEMBER(name) nb::object name;
   JAXEXP_BOUND(JAXEXP_MEMBER)
@@ -60,10 +63,11 @@ struct JaxRefs {
   std::vector<nb::object> plain_avals;                  // what create_aval takes for plain shapes, by rank; or None
   nb::dict kinds_of_dtypes = new_dict();
 
-  // Avals of constant shapes without a sharding, and trees without custom nodes: all that they are made of is the same
-  // in every call.
+  // Avals of constant shapes without a sharding, trees without custom nodes, and NamedShardings: all that they are made
+  // of is the same in every call.
   mutable Cache avals{std::size_t{4} << 20};
   mutable Cache trees{std::size_t{16} << 20};
+  mutable Cache shardings{std::size_t{1} << 20};
   // What trees without custom nodes are in bytes.
   mutable ObjectCache<EncodedTree> encoded_trees{std::size_t{16} << 20};
   // From the first symbolic dimension on.

@@ -46,8 +46,8 @@ class Decoder {
         notes_(trailer ? &trailer->notes(order) : nullptr),
         growth_(wire::max_symbolic_steps(buffer.size())) {}
 
-  /// The fields of the Exported, by name.
-  nb::dict exported();
+  /// The fields of the Exported, each behind its name.
+  JaxRefs::NamedValues exported();
 
   /// Whether reading the same again would give equal objects. It does not with symbolic dimensions, which have a scope
   /// of their own in each Exported, nor with what registered functions return.

@@ -193,7 +193,7 @@ void Encoder::add_hlo_shardings(Values& values, nb::handle hlo_shardings, const 
   });
 }
 
-nb::dict Decoder::exported() {
+JaxRefs::NamedValues Decoder::exported() {
   const schema::Exported& e = exported_;
   const auto [in_avals, in_shardings] = values(wire::Values::arguments(e), "in_avals", "in_shardings");
   const auto [out_avals, out_shardings] = values(wire::Values::results(e), "out_avals", "out_shardings");
@@ -203,33 +203,35 @@ nb::dict Decoder::exported() {
     });
   };
 
-  nb::dict fields = new_dict();
-  fields[names_.fun_name] = string(*e.function_name());
-  fields[names_.in_tree] = tree(*e.in_tree(), in_avals, {&path_, "in_tree"});
-  if (described_.is_valid()) fields[names_._described_in_tree] = described_;
-  fields[names_.in_avals] = in_avals;
-  fields[names_.out_tree] = tree(*e.out_tree(), out_avals, {&path_, "out_tree"});
-  if (described_.is_valid()) fields[names_._described_out_tree] = described_;
-  fields[names_.out_avals] = out_avals;
-  fields[names_._in_named_shardings] = in_shardings;
-  fields[names_._out_named_shardings] = out_shardings;
-  fields[names_.nr_devices] = wire::device_count(e);
-  fields[names_.platforms] = strings(e.platforms());
-  fields[names_.ordered_effects] = effects(e.ordered_effects(), "ordered_effects");
-  fields[names_.unordered_effects] = effects(e.unordered_effects(), "unordered_effects");
-  fields[names_.disabled_safety_checks] = tuple_of(e.disabled_checks(), [&](const auto& check, std::uint32_t i) {
-    return safety_check(check, {&path_, "disabled_checks", i});
-  });
-  fields[names_.calling_convention_version] = e.calling_convention_version();
-  fields[names_.module_kept_var_idx] = tuple_of(
-      e.module_kept_var_idx(), [](std::uint16_t index, std::uint32_t) { return owned(PyLong_FromLong(index)); });
-  fields[names_.uses_global_constants] = e.uses_global_constants();
+  JaxRefs::NamedValues fields;
+  fields.reserve(22);  // or fewer
+  const auto add = [&](nb::handle name, nb::object value) { fields.emplace_back(name, std::move(value)); };
+  add(names_.fun_name, string(*e.function_name()));
+  add(names_.in_tree, tree(*e.in_tree(), in_avals, {&path_, "in_tree"}));
+  if (described_.is_valid()) add(names_._described_in_tree, described_);
+  add(names_.in_avals, in_avals);
+  add(names_.out_tree, tree(*e.out_tree(), out_avals, {&path_, "out_tree"}));
+  if (described_.is_valid()) add(names_._described_out_tree, described_);
+  add(names_.out_avals, out_avals);
+  add(names_._in_named_shardings, in_shardings);
+  add(names_._out_named_shardings, out_shardings);
+  add(names_.nr_devices, owned(PyLong_FromUnsignedLong(wire::device_count(e))));
+  add(names_.platforms, strings(e.platforms()));
+  add(names_.ordered_effects, effects(e.ordered_effects(), "ordered_effects"));
+  add(names_.unordered_effects, effects(e.unordered_effects(), "unordered_effects"));
+  add(names_.disabled_safety_checks, tuple_of(e.disabled_checks(), [&](const auto& check, std::uint32_t i) {
+        return safety_check(check, {&path_, "disabled_checks", i});
+      }));
+  add(names_.calling_convention_version, owned(PyLong_FromLong(e.calling_convention_version())));
+  add(names_.module_kept_var_idx, tuple_of(e.module_kept_var_idx(), [](std::uint16_t index, std::uint32_t) {
+        return owned(PyLong_FromLong(index));
+      }));
+  add(names_.uses_global_constants, nb::bool_(e.uses_global_constants()));
   if (notes_) {
     // Not in the avals: a loaded function is typed as jax.export types it.
     const auto note_weak = [&](const nb::object& name, const flatbuffers::Vector<std::uint32_t>* indices) {
       if (wire::Values::length(indices) == 0) return;
-      fields[name] =
-          tuple_of(indices, [](std::uint32_t index, std::uint32_t) { return owned(PyLong_FromLong(index)); });
+      add(name, tuple_of(indices, [](std::uint32_t index, std::uint32_t) { return owned(PyLong_FromLong(index)); }));
     };
     note_weak(names_._weak_arguments, notes_->weak_arguments());
     note_weak(names_._weak_results, notes_->weak_results());

@@ -25,19 +25,34 @@ def opened(buffer: Any, modules: Sequence[Any] = (), *, in_place: bool = False) 
         TypeError: it is no buffer.
     """
     try:
-        if not modules and not in_place:  # nearly all, and a call without names takes less time
-            return _native.Artifact(buffer)
         return _native.Artifact(buffer, modules, in_place=in_place)
-    except DeserializationError as error:
-        if not error.path and not modules:
-            error.found += instead_of_artifact(_beginning(buffer))
+    except (DeserializationError, TypeError) as error:
+        explain(error, buffer, is_whole=not modules)
         raise
-    except TypeError as error:
+
+
+def explain(error: DeserializationError | TypeError, buffer: Any, *, is_whole: bool = True) -> None:
+    """Adds to the error of what is no artifact what it looks like, and what to do.
+
+    Raises:
+        TypeError: it is no contiguous buffer, with other words than the error's.
+    """
+    if isinstance(error, DeserializationError):
+        if not error.path and is_whole:
+            error.found += instead_of_artifact(_beginning(buffer))
+    elif not _is_contiguous(buffer):
         advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
         raise ExportTypeError(
             "an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, "
             f"not {type(buffer)}{advice}"
         ) from error
+
+
+def _is_contiguous(value: Any) -> bool:
+    try:
+        return memoryview(value).c_contiguous
+    except TypeError:
+        return False
 
 
 def _beginning(buffer: Any) -> bytes:

@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import IO, Any
 
 from jaxexp import _native
@@ -88,10 +88,11 @@ def empty(expected: str) -> DeserializationError:
     return DeserializationError("", expected, "an empty file")
 
 
-def replace(path: str | os.PathLike[str], parts: Sequence[Any]) -> None:
+def replace(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     """Writes the parts of a file, one after the other; a pipe or a device is written to, not replaced."""
     final = os.path.realpath(os.fsdecode(path))
     if os.path.exists(final) and not stat.S_ISREG(os.stat(final).st_mode):
+        parts = list(parts)  # what is wrong with them is known before anybody reads the first one
         with open(final, "wb") as file:
             file.writelines(parts)
         return

@@ -53,7 +53,7 @@ def save(
     weights: TableOfWeights | None = None,
 ) -> None:
     arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict, weights)
-    files.replace(path, _native.encode_parts(*arguments))
+    files.replace(path, _native.EncodedParts(*arguments))
 
 
 def _encoder_arguments(
