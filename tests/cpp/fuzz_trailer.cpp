@@ -78,7 +78,7 @@ std::optional<wire::Notes> read(const Bytes& bytes) {
 
     // Written again, they say the same, wherever the content is within the limits of any buffer.
     const tests::Content content = tests::view(root);
-    if (content.tables < 1u << 16 && content.elements < 1u << 18 && content.bytes < 1u << 24) {
+    if (tests::is_within_any_limit(content)) {
       const Bytes written = tests::rebuild(root, SIZE_MAX, &notes);
       const auto again = wire::Trailer::read(written);
       tests::require(again.has_value(), "what was written has a trailer");
