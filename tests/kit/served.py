@@ -58,8 +58,8 @@ class _Served(http.server.BaseHTTPRequestHandler):
         self.send_header("Accept-Ranges", "bytes")
         for name, value in server.headers.items():
             self.send_header(name, value)
+        server.requests.append((self.command, len(body)))  # before the answer, which may be followed by a request
         self.end_headers()
-        server.requests.append((self.command, len(body)))
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None: ...

@@ -51,7 +51,8 @@ void define_encoding(nb::module_& m) {
         nb::sig("def encode(chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
                 "notes: Notes | None) -> bytearray"),
         "The bytes of a function and its VJPs, in this order; with a trailer where there are notes.");
-  nb::class_<EncodedParts>(m, "EncodedParts", "The same bytes in pieces; those of the modules are views, not copies.")
+  nb::class_<EncodedParts>(m, "EncodedParts",
+                           "What `encode` returns, in pieces; those of the modules are views, not copies.")
       .def(nb::init<const nb::sequence&, std::string_view, const Form&, const wire::Notes*>(), "chain"_a,
            "jax_version"_a, "form"_a, "notes"_a.none(),
            nb::sig("def __init__(self, chain: collections.abc.Sequence[object], jax_version: str, form: Form, "
