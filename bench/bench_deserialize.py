@@ -77,9 +77,9 @@ QUESTIONS = (
     Question(
         "deserialize",
         "`deserialize` of `bytes` that `jax.export` wrote, and a look at all fields of the result, so that all "
-        "metadata is decoded. The same bytes are read again and again, so jaxexp has their avals, shardings and trees in its "
-        "caches. This is how it can be faster than the floor of building them. The first artifact of its kind takes "
-        "longer. Symbolic dimensions are built each time.",
+        "metadata is decoded. The same bytes are read again and again, so jaxexp has their avals, shardings and trees "
+        "in its caches. This is how it can be faster than the floor of building them. The first artifact of its kind "
+        "takes longer. Symbolic dimensions are built each time.",
         partial(_trial, own=False),
         beside=_BESIDE,
         peak=True,
