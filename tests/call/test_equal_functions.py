@@ -87,6 +87,52 @@ def test_as_often_as_in_jax_export(count: Count) -> None:
     }
 
 
+@pytest.mark.parametrize("first", ["a call", "a gradient"])
+def test_calls_and_gradients_share_code(count: Count, first: str) -> None:
+    """As in jax.export: the function is compiled for a call, or for the first gradient, and its VJP."""
+
+    def used(call: Any) -> list[Any]:
+        uses = [lambda: call(arr(3)), lambda: jax.grad(lambda x: call(x)[0])(arr(3))]
+        return [use() for use in (uses if first == "a call" else uses[::-1])]
+
+    compiled = {}
+    for library in (jaxexp, jax_export):
+        other, blob = (blob_of(function, arr(3), vjp_order=1) for function in (jnp.sin, cube))
+        used(library.deserialize(bytearray(other)).call)  # what JAX itself compiles
+        count.clear()
+        results = used(library.deserialize(bytearray(blob)).call)
+        compiled[library] = count.compiled
+        np.testing.assert_allclose(results, used(cube), rtol=1e-6)
+    assert compiled == {jaxexp: 2, jax_export: 2}
+
+
+def test_a_gradient_shares_the_code_of_a_call_with_trees(count: Count) -> None:
+    """With dicts, keywords, results in trees, and weights beside the program."""
+    params = {"w": arr(3, 3), "b": arr(3)}
+
+    def loaded(function: Any) -> jaxexp.Exported:
+        def model(params: Any, x: Any, *, scale: Any) -> Any:
+            return {"y": function(x @ params["w"]) * scale, "none": None, "both": (x, params["b"])}
+
+        exported = jaxexp.export(jax.jit(model))(params, arr(2, 3), scale=arr())
+        return jaxexp.deserialize(exported.serialize(vjp_order=1))
+
+    def compiled(call: Any, *given: Any) -> tuple[int, int]:
+        count.clear()
+        call(*given, arr(2, 3), scale=arr())
+        once = count.compiled
+        gradient = jax.grad(lambda x: call(*given, x, scale=arr())["y"].sum())
+        result, twice = gradient(arr(2, 3)), count.compiled
+        with jax.disable_jit():
+            np.testing.assert_allclose(gradient(arr(2, 3)), result, rtol=1e-5)
+        return once, twice - once
+
+    compiled(loaded(jnp.sin).call, params)  # and what JAX itself compiles
+    compiled(loaded(jnp.sin).bind(params).call)
+    assert compiled(loaded(jnp.cos).call, params) == (1, 1)
+    assert compiled(loaded(jnp.tanh).bind(params).call) == (1, 1)
+
+
 def test_with_symbolic_dimensions_too(count: Count) -> None:
     """Although each load has dimensions of its own, which JAX compares only within one scope."""
     (b,) = jaxexp.symbolic_shape("b", constraints=["b >= 2"])

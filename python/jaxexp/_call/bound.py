@@ -136,7 +136,7 @@ def _callable_of(program: ExportedData) -> Any:
 
 def _shared_callable(program: ExportedData) -> Any:
     return shared_callable(
-        program, "_jitted_bound", _jitted, lambda leaves: _OfLeaves(first_argument.without(program), leaves)
+        program, "_jitted_bound", _jitted, _flat, lambda leaves: _OfLeaves(first_argument.without(program), leaves)
     )
 
 
@@ -148,6 +148,18 @@ def _jitted(program: ExportedData) -> Callable[..., Any]:
         return _call_traced(traced, rest, weights, tuple(others), kwargs)
 
     return jitted_as(program, apply)
+
+
+def _flat(program: ExportedData, jitted: Any) -> Callable[..., Any] | None:
+    rest, count = first_argument.without(program), first_argument.count(program.in_tree)
+    if not (trees.is_restored(rest.in_tree) and trees.is_restored(rest.out_tree)):
+        return None
+
+    def of_leaves(*leaves: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_unflatten(rest.in_tree, leaves[count:])
+        return jax.tree_util.tree_leaves(jitted(leaves[:count], *args, **kwargs))
+
+    return of_leaves
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from jaxexp._function.data import ExportedData
 from jaxexp._module import custom_calls, mlir
 
 from . import rules, trees  # noqa: F401  (rules are what calls are traced with)
-from .primitive import call_exported_p
+from .primitive import call_exported_p, code_from_file
 from .shared import MAKING, first_of_equals, have_same_nodes
 
 are_plain = _native.Arguments(
@@ -94,13 +94,14 @@ def _callable_of(exported: ExportedData) -> Any:
 
 def shared(exported: ExportedData) -> Any:
     """The function as a jitted callable, which all equal functions share."""
-    return shared_callable(exported, "_jitted", _jitted, lambda leaves: _OfLeaves(data.bare(exported), leaves))
+    return shared_callable(exported, "_jitted", _jitted, _flat, lambda leaves: _OfLeaves(data.bare(exported), leaves))
 
 
 def shared_callable(
     exported: ExportedData,
     name: str,
     make: Callable[[ExportedData], Any],
+    flat: Callable[[ExportedData, Any], Callable[..., Any] | None],
     of_leaves: Callable[[Any], Any],
 ) -> Any:
     """The jitted callable that all equal functions share, with results in this function's own tree.
@@ -109,19 +110,35 @@ def shared_callable(
         exported: the function.
         name: the name under which the first of equal functions keeps the callable.
         make: makes the callable of that function.
+        flat: makes of the function and that callable one that takes and returns leaves; None where it cannot.
         of_leaves: where the signature has generic nodes, makes a callable of the jitted function of leaves.
     """
     first = first_of_equals(exported)
     has_generic_nodes = trees.has_generic_nodes(exported)
     with MAKING:
         if has_generic_nodes:
-            return of_leaves(data.kept(first, "_jitted_leaves", _jitted_leaves))
+            jitted_leaves = data.kept(first, "_jitted_leaves", _jitted_leaves)
+            data.kept(first, "_of_leaves", lambda _: jitted_leaves)
+            return of_leaves(jitted_leaves)
         jitted = data.kept(first, name, make)
+        data.kept(first, "_of_leaves", lambda first: flat(first, jitted))
     return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
 
 
 def _jitted(exported: ExportedData) -> Callable[..., Any]:
     return jitted_as(exported, _call_traced)
+
+
+def _flat(exported: ExportedData, jitted: Any) -> Callable[..., Any] | None:
+    in_tree, out_tree = exported.in_tree, exported.out_tree
+    if not (trees.is_restored(in_tree) and trees.is_restored(out_tree)):
+        return None
+
+    def of_leaves(*leaves: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_unflatten(in_tree, leaves)
+        return jax.tree_util.tree_leaves(jitted(*args, **kwargs))
+
+    return of_leaves
 
 
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
@@ -180,3 +197,25 @@ class _OfLeaves:
 def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves, out_tree = trees.leaves_and_out_tree(exported, args, kwargs)
     return jax.tree_util.tree_unflatten(out_tree, call_exported_p.bind(*leaves, exported=exported))
+
+
+def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
+    """What the primitive does outside of compiled functions, as in a gradient: a call, whose code calls have, too."""
+    if (code := code_from_file(exported, args, **results)) is not None:
+        return code.unsafe_call(*args)
+    first = first_of_equals(exported)
+    if not results and not _is_without_jit():
+        if "_of_leaves" not in data.attributes_of(first):
+            shared(first)
+        if (of_leaves := data.attributes_of(first)["_of_leaves"]) is not None:
+            return of_leaves(*args)
+    return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
+
+
+def _is_without_jit() -> bool:
+    """Whether JAX may call the Python code of a jitted callable, which leads to the primitive again."""
+    config = jax.config
+    return bool(config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
+
+
+call_exported_p.def_impl(_run)

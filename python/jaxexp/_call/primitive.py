@@ -25,7 +25,6 @@ from jaxexp._function.data import ExportedData
 from jaxexp._function.sharding import in_call, meshes_of_call
 
 from . import hints
-from .shared import first_of_equals
 
 call_exported_p = _jax.Primitive("call_exported")
 call_exported_p.multiple_results = True
@@ -128,12 +127,3 @@ def code_from_file(exported: ExportedData, leaves: Sequence[Any], results: tuple
     in_avals = tuple(map(jax.typeof, leaves))
     out_avals, _ = abstract_eval(*in_avals, exported=exported, results=results)
     return executables.find(exported, leaves, in_avals, out_avals, results)
-
-
-def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
-    if (code := code_from_file(exported, args, **results)) is not None:
-        return code.unsafe_call(*args)
-    return _jax.apply_primitive(call_exported_p, *args, exported=first_of_equals(exported), **results)
-
-
-call_exported_p.def_impl(_run)

@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from jaxexp import _jax
 from jaxexp._artifact.node import Description, shown
 from jaxexp._codec import library_nodes, treedefs
@@ -67,6 +69,15 @@ def _has_generic_nodes(exported: ExportedData) -> bool:
     _check_classes(exported)
     trees = (exported.in_tree, exported.out_tree)
     return any(node.type is GenericNode for tree in trees for node in treedefs.nodes_of(tree))
+
+
+def is_restored(tree: Any) -> bool:
+    """Whether what a structure is put together to has that structure, as it should of all classes."""
+    try:
+        made = jax.tree_util.tree_unflatten(tree, [object()] * tree.num_leaves)
+        return bool(jax.tree_util.tree_structure(made) == tree)
+    except Exception:  # of a class that does not take all leaves
+        return False
 
 
 def fit(exported: ExportedData, in_tree: Any) -> Fit:
