@@ -204,6 +204,8 @@ try:
     _xla_platform_names = xla_client.xla_platform_names
     serialize_portable_artifact = jaxlib.mlir.serialize_portable_artifact
     deserialize_portable_artifact = jaxlib.mlir.deserialize_portable_artifact
+    # In these, JAX may run the Python code of a jitted function.
+    python_modes = config.debug_nans, config.debug_infs, config.disable_jit
     stablehlo_four_weeks = hlo.StablehloCompatibilityRequirement.WEEK_4
 except (ImportError, AttributeError) as error:
     raise ImportError(
@@ -219,7 +221,7 @@ try:
     compile_options, hash_options = compiler.get_compile_options, cache_key._hash_serialized_compile_options
     jit_dispatch, jit_keys, shard_argument = jaxlib.pjit, pxla.JitGlobalCppCacheKeys, pxla.cc_shard_arg
     dispatch_registry, for_dispatch = tree_util.dispatch_registry, pjit._get_fastpath_data
-    modes = (config.debug_nans, config.debug_infs, config.disable_jit, config.no_execution)
+    modes = (*python_modes, config.no_execution)
     missing_for_reuse = None
 except (ImportError, AttributeError) as error:
     missing_for_reuse = _missing(error)

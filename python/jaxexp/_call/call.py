@@ -204,18 +204,13 @@ def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
     if (code := code_from_file(exported, args, **results)) is not None:
         return code.unsafe_call(*args)
     first = first_of_equals(exported)
-    if not results and not _is_without_jit():
+    # The Python code of the callable would lead back here.
+    if not results and not any(mode.value for mode in _jax.python_modes):
         if "_of_leaves" not in data.attributes_of(first):
             shared(first)
         if (of_leaves := data.attributes_of(first)["_of_leaves"]) is not None:
             return of_leaves(*args)
     return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
-
-
-def _is_without_jit() -> bool:
-    """Whether JAX may call the Python code of a jitted callable, which leads to the primitive again."""
-    config = jax.config
-    return bool(config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
 
 
 call_exported_p.def_impl(_run)
