@@ -133,6 +133,49 @@ def test_a_gradient_shares_the_code_of_a_call_with_trees(count: Count) -> None:
     assert compiled(loaded(jnp.tanh).bind(params).call) == (1, 1)
 
 
+class Box:
+    """Tells apart the arrays that it is made of."""
+
+    made_of: set[bool] = set()  # noqa: RUF012
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        Box.made_of.add(isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
+
+
+jax.tree_util.register_pytree_node(Box, lambda box: ((box.x,), None), lambda _, children: Box(*children))
+
+
+def test_a_gradient_makes_no_object_of_arrays(count: Count) -> None:
+    """Classes of users see what they see in jax.export."""
+
+    def model(box: Any, y: Any) -> Any:
+        return {"box": Box(box.x * y)}
+
+    exported = jaxexp.export(jax.jit(model))(Box(arr(3)), arr(3))
+    blob = exported.serialize(vjp_order=1)
+    for library in (jaxexp, jax_export):
+        if library is jax_export:
+            jax_export.register_pytree_node_serialization(
+                Box, serialized_name="Box", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None
+            )
+            blob = exported.serialize(vjp_order=1, strict=True)
+        loaded, box = library.deserialize(bytearray(blob)), Box(arr(3))
+        loaded.call(box, arr(3))
+        Box.made_of.clear()
+        gradient = jax.grad(lambda y, box=box, loaded=loaded: loaded.call(box, y)["box"].x.sum())(arr(3))
+        np.testing.assert_allclose(gradient, arr(3), rtol=1e-6)
+        assert Box.made_of == {False}
+
+
+def test_modes_that_look_at_results() -> None:
+    loaded = jaxexp.deserialize(blob_of(jnp.log, arr(3), vjp_order=1))
+    for mode in (jax.debug_nans, jax.debug_infs):
+        for _ in range(2):
+            with mode(True), pytest.raises(FloatingPointError):
+                jax.grad(lambda x: loaded.call(x).sum())(np.array([0, -1, np.inf], np.float32))
+
+
 def test_with_symbolic_dimensions_too(count: Count) -> None:
     """Although each load has dimensions of its own, which JAX compares only within one scope."""
     (b,) = jaxexp.symbolic_shape("b", constraints=["b >= 2"])

@@ -28,7 +28,7 @@ struct Content {
 Content view(const wire::schema::Exported& root);
 
 /// Limits grow with the buffer, and what is written again is smaller where its source held equal tables twice: these
-/// contents are within the limits of any buffer. A node of a tree counts up to four times there.
+/// contents are within the limits of any buffer. The limit of trees counts a node up to four times.
 inline bool is_within_any_limit(const Content& content) {
   return content.tables < 1u << 14 && content.elements < 1u << 18 && content.bytes < 1u << 24;
 }

@@ -2,6 +2,7 @@
 #include "bindings/artifact/encode.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -44,8 +45,8 @@ class Module {
 
   std::span<const std::uint8_t> bytes() const { return bytes_; }
 
-  /// A read-only memoryview of the bytes.
-  nb::object view() const { return buffer_ ? buffer_->part(bytes_) : loaded_->module(); }
+  /// A read-only memoryview of the bytes, which are not checked.
+  nb::object view() const { return buffer_ ? buffer_->part(bytes_) : loaded_->unchecked_module(); }
 
   /// A module that is damaged must not be written as if it were right.
   void check(const wire::Digest& found) const {
@@ -176,6 +177,10 @@ class EncodedParts::Impl {
     if (encoded_.has_trailer()) begin_digests(bytes_of_modules);
   }
 
+  ~Impl() { is_in_vain_ = true; }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
   /// Not valid at the end.
   nb::object next() {
     if (next_ < parts_.size()) return std::move(parts_[next_++]);
@@ -194,14 +199,21 @@ class EncodedParts::Impl {
     // With both, it is deferred where the system gives no thread.
     const auto when = size < worth_releasing_gil ? std::launch::deferred : std::launch::async | std::launch::deferred;
     made_ = std::async(when, [this] {
-      for (std::size_t order = 0; order < digests_.size(); ++order)
-        digests_[order] = wire::digest(encoded_.module(order));
+      for (std::size_t order = 0; order < digests_.size(); ++order) {
+        wire::Digester digester;
+        for (auto bytes = encoded_.module(order); !bytes.empty() && !is_in_vain_;) {
+          const auto part = bytes.first(std::min(worth_releasing_gil, bytes.size()));
+          digester.update(part);
+          bytes = bytes.subspan(part.size());
+        }
+        digests_[order] = digester.digest();
+      }
     });
   }
 
   void end_digests() {
     if (!made_.valid()) return;
-    if (made_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) {
+    if (made_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       nb::gil_scoped_release release;
       made_.wait();
     }
@@ -214,7 +226,8 @@ class EncodedParts::Impl {
   std::size_t next_ = 0;
   std::string between_;
   std::vector<wire::Digest> digests_;
-  std::future<void> made_;  // ends before what it reads and writes
+  std::atomic<bool> is_in_vain_ = false;  // where the caller has given up
+  std::future<void> made_;                // ends before what it reads and writes
 };
 
 EncodedParts::EncodedParts(const nb::sequence& chain, std::string_view jax_version, const Form& form,

@@ -204,7 +204,7 @@ JaxRefs::NamedValues Decoder::exported() {
   };
 
   JaxRefs::NamedValues fields;
-  fields.reserve(22);  // or fewer
+  fields.reserve(20);  // enough for all
   const auto add = [&](nb::handle name, nb::object value) { fields.emplace_back(name, std::move(value)); };
   add(names_.fun_name, string(*e.function_name()));
   add(names_.in_tree, tree(*e.in_tree(), in_avals, {&path_, "in_tree"}));

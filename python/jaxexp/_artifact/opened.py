@@ -32,7 +32,7 @@ def opened(buffer: Any, modules: Sequence[Any] = (), *, in_place: bool = False) 
 
 
 def explain(error: DeserializationError | TypeError, buffer: Any, *, is_whole: bool = True) -> None:
-    """Adds to the error of what is no artifact what it looks like, and what to do.
+    """Adds to an error what the bytes look like, and what to do instead.
 
     Raises:
         TypeError: it is no contiguous buffer, with other words than the error's.

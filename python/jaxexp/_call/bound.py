@@ -150,13 +150,11 @@ def _jitted(program: ExportedData) -> Callable[..., Any]:
     return jitted_as(program, apply)
 
 
-def _flat(program: ExportedData, jitted: Any) -> Callable[..., Any] | None:
-    rest, count = first_argument.without(program), first_argument.count(program.in_tree)
-    if not (trees.is_restored(rest.in_tree) and trees.is_restored(rest.out_tree)):
-        return None
+def _flat(program: ExportedData, jitted: Any) -> Callable[..., Any]:
+    in_tree, count = first_argument.without(program).in_tree, first_argument.count(program.in_tree)
 
     def of_leaves(*leaves: Any) -> Any:
-        args, kwargs = jax.tree_util.tree_unflatten(rest.in_tree, leaves[count:])
+        args, kwargs = jax.tree_util.tree_unflatten(in_tree, leaves[count:])
         return jax.tree_util.tree_leaves(jitted(leaves[:count], *args, **kwargs))
 
     return of_leaves

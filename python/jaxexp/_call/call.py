@@ -101,7 +101,7 @@ def shared_callable(
     exported: ExportedData,
     name: str,
     make: Callable[[ExportedData], Any],
-    flat: Callable[[ExportedData, Any], Callable[..., Any] | None],
+    flat: Callable[[ExportedData, Any], Callable[..., Any]],
     of_leaves: Callable[[Any], Any],
 ) -> Any:
     """The jitted callable that all equal functions share, with results in this function's own tree.
@@ -110,18 +110,16 @@ def shared_callable(
         exported: the function.
         name: the name under which the first of equal functions keeps the callable.
         make: makes the callable of that function.
-        flat: makes of the function and that callable one that takes and returns leaves; None where it cannot.
+        flat: makes one that takes and returns leaves, of a function without custom nodes and that callable.
         of_leaves: where the signature has generic nodes, makes a callable of the jitted function of leaves.
     """
     first = first_of_equals(exported)
     has_generic_nodes = trees.has_generic_nodes(exported)
     with MAKING:
         if has_generic_nodes:
-            jitted_leaves = data.kept(first, "_jitted_leaves", _jitted_leaves)
-            data.kept(first, "_of_leaves", lambda _: jitted_leaves)
-            return of_leaves(jitted_leaves)
+            return of_leaves(data.kept(first, "_jitted_leaves", _jitted_leaves))
         jitted = data.kept(first, name, make)
-        data.kept(first, "_of_leaves", lambda first: flat(first, jitted))
+        data.kept(first, "_flat", lambda first: functools.partial(flat, first, jitted))
     return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
 
 
@@ -129,10 +127,8 @@ def _jitted(exported: ExportedData) -> Callable[..., Any]:
     return jitted_as(exported, _call_traced)
 
 
-def _flat(exported: ExportedData, jitted: Any) -> Callable[..., Any] | None:
-    in_tree, out_tree = exported.in_tree, exported.out_tree
-    if not (trees.is_restored(in_tree) and trees.is_restored(out_tree)):
-        return None
+def _flat(exported: ExportedData, jitted: Any) -> Callable[..., Any]:
+    in_tree = exported.in_tree
 
     def of_leaves(*leaves: Any) -> Any:
         args, kwargs = jax.tree_util.tree_unflatten(in_tree, leaves)
@@ -200,17 +196,28 @@ def _call_traced(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
-    """What the primitive does outside of compiled functions, as in a gradient: a call, whose code calls have, too."""
+    """Runs the primitive outside of jit, as a gradient does: with the code that eager calls use, where that can be."""
     if (code := code_from_file(exported, args, **results)) is not None:
         return code.unsafe_call(*args)
     first = first_of_equals(exported)
     # The Python code of the callable would lead back here.
     if not results and not any(mode.value for mode in _jax.python_modes):
-        if "_of_leaves" not in data.attributes_of(first):
-            shared(first)
-        if (of_leaves := data.attributes_of(first)["_of_leaves"]) is not None:
+        of_leaves = data.kept(first, "_of_leaves", _of_leaves)
+        if of_leaves is not None:
             return of_leaves(*args)
     return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
+
+
+def _of_leaves(first: ExportedData) -> Callable[..., Any] | None:
+    """What takes and returns leaves, with the code that eager calls use. None where classes of users would be made of
+    arrays for it, which none expects during a gradient.
+    """
+    if trees.has_generic_nodes(first):
+        return data.kept(first, "_jitted_leaves", _jitted_leaves)
+    if not trees.has_only_containers(first):
+        return None
+    flat: Callable[[], Callable[..., Any]] | None = data.attributes_of(first).get("_flat")
+    return _flat(first, shared(first)) if flat is None else flat()
 
 
 call_exported_p.def_impl(_run)

@@ -10,8 +10,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from jaxexp import _jax
 from jaxexp._artifact.node import Description, shown
 from jaxexp._codec import library_nodes, treedefs
@@ -23,6 +21,7 @@ from jaxexp._function.data import ExportedData
 
 from . import hints
 
+_CONTAINERS = frozenset({None, type(None), tuple, list, dict})  # the first one is that of leaves
 _MOST_KEPT = 16  # structures of arguments that a function remembers
 
 
@@ -71,13 +70,10 @@ def _has_generic_nodes(exported: ExportedData) -> bool:
     return any(node.type is GenericNode for tree in trees for node in treedefs.nodes_of(tree))
 
 
-def is_restored(tree: Any) -> bool:
-    """Whether what a structure is put together to has that structure, as it should of all classes."""
-    try:
-        made = jax.tree_util.tree_unflatten(tree, [object()] * tree.num_leaves)
-        return bool(jax.tree_util.tree_structure(made) == tree)
-    except Exception:  # of a class that does not take all leaves
-        return False
+def has_only_containers(exported: ExportedData) -> bool:
+    """Whether a signature has only tuples, lists, dicts and None: no code of users runs to put these together."""
+    trees = (exported.in_tree, exported.out_tree)
+    return all(node.type in _CONTAINERS for tree in trees for node in treedefs.nodes_of(tree))
 
 
 def fit(exported: ExportedData, in_tree: Any) -> Fit:

@@ -25,7 +25,7 @@ def read(buffer: Any, modules: Sequence[Any] = ()) -> Exported:
     if modules:
         return decode(verified(buffer, modules))
     binding.bind()
-    try:  # as the line above does it, in one call
+    try:  # the same in one native call
         exported: Exported = _functions.read(buffer)
     except (DeserializationError, TypeError) as error:
         explain(error, buffer)
