@@ -1,16 +1,21 @@
-"""`python -m bench render RESULT.json`: writes docs/benchmarks.md, its charts, and the README's chart from a result."""
+"""`python -m bench render RESULT.json`: writes docs/benchmarks.md, its charts, and the README's chart from a result.
+
+With `--again OTHER.json`, the page also says how far a second run agrees with it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from bench import chart, disk, memory
 from bench.cases import CASES
-from bench.goals import GOALS, JAX, Goal
+from bench.compare import GONE, IMPROVEMENT, REGRESSION, SAME, THRESHOLD, changes
+from bench.goals import GOALS, JAX
 from bench.measure import FULL
 from bench.question import Question
 from bench.questions import QUESTIONS
@@ -48,25 +53,33 @@ HEADLINES = (
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench render", description=__doc__)
     parser.add_argument("result", type=Path)
+    parser.add_argument("--again", type=Path, metavar="RESULT", help="a second run, which the page compares")
     parser.add_argument("--root", type=Path, default=disk.ROOT, help="the checkout that is written to")
     options = parser.parse_args(argv)
-    render(options.result, options.root)
+    render(options.result, options.root, options.again)
     return 0
 
 
-def render(result: Path, root: Path = disk.ROOT) -> None:
-    results = Results.load(result)
+def render(result: Path, root: Path = disk.ROOT, again: Path | None = None) -> None:
+    results, second = Results.load(result), Results.load(again) if again else None
     docs = root / "docs"
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / "result.json"
-    if result.resolve() != kept.resolve():
-        shutil.copyfile(result, kept)
+    _keep(result, folder / "result.json")
+    _keep(again, folder / "again.json")
     for name, text in charts(results).items():
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-    (docs / "benchmarks.md").write_text(page(results), encoding="utf-8")
+    (docs / "benchmarks.md").write_text(page(results, second), encoding="utf-8")
     readme = root / "README.md"
     readme.write_text(with_chart(readme.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def _keep(result: Path | None, kept: Path) -> None:
+    """The samples that the page was written from; those of an older page go."""
+    if result is None:
+        kept.unlink(missing_ok=True)
+    elif result.resolve() != kept.resolve():
+        shutil.copyfile(result, kept)
 
 
 def with_chart(readme: str, results: Results) -> str:
@@ -146,7 +159,7 @@ def charts(results: Results) -> dict[str, str]:
     return drawn
 
 
-def page(results: Results) -> str:
+def page(results: Results, again: Results | None = None) -> str:
     about = results.about
     drawn = charts(results)
     captions = {
@@ -161,7 +174,8 @@ def page(results: Results) -> str:
         _first(results),
         *([f"![{_title(results)}](benchmarks/headline.svg)"] if "headline" in drawn else []),
         f"## How it is measured\n\n{_how(results)}",
-        f"## Goals\n\n{_goals(results)}",
+        f"## Goals\n\n{_goals(results, again)}",
+        *([f"## Measured again\n\n{_again(results, again)}"] if again else []),
         "## Charts",
         *(f"![{caption}](benchmarks/{name}.svg)" for name, caption in captions.items() if name in drawn),
         *(section for question in QUESTIONS if (section := _section(question, results))),
@@ -215,21 +229,50 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) ->
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
 
 
-def _goals(results: Results) -> str:
-    def verdict(goal: Goal, measured: float | None) -> str:
-        if measured is None:
-            return "not measured"
-        return "met" if goal.met(measured) else "**missed**"
-
-    rows = []
+def _goals(results: Results, again: Results | None) -> str:
+    runs = [results] if again is None else [results, again]
+    rows, met_by_all, met_by_some = [], 0, 0
     for goal in GOALS:
-        measured = goal.measured(results)
-        rows.append(
-            (goal.about, goal.bound(), "" if measured is None else goal.show(measured), verdict(goal, measured))
-        )
-    met = sum(row[-1] == "met" for row in rows)
+        measured = [goal.measured(run) for run in runs]
+        met = {value is not None and goal.met(value) for value in measured}
+        met_by_all += met == {True}
+        met_by_some += len(met) > 1
+        if None in measured:
+            verdict = "not measured"
+        else:
+            verdict = "met once" if len(met) > 1 else "met" if met == {True} else "**missed**"
+        rows.append((goal.about, goal.bound(), *("" if v is None else goal.show(v) for v in measured), verdict))
+    count = f"{met_by_all} of {len(rows)} goals are met"
+    if again is not None:
+        count += f" in both of two runs, {met_by_some} in one of them"
     other = "" if results.about["jax"] == JAX else f" They are for JAX {JAX}; this run used {results.about['jax']}."
-    return f"{met} of {len(rows)} goals are met.{other}\n\n" + _table(("goal", "limit", "measured", ""), rows)
+    head = ("goal", "limit", "measured", *(["again"] if again else []), "")
+    return f"{count}.{other}\n\n{_table(head, rows)}"
+
+
+def _again(results: Results, again: Results) -> str:
+    """How far a second run agrees."""
+    about, subject = again.about, results.about["subject"]
+    found = changes(results, again)
+    count = Counter(change.verdict for change in found)
+    text = (
+        f"The second run was on {about['date']} with {about['versions']}, on: {about['machine']}. The load average at "
+        f"its start was {about['load average'] or 'unknown'}. Its samples are in [again.json](benchmarks/again.json). "
+        f"{count[SAME]} of {len(found)} ratios to jax.export are the same, {count[IMPROVEMENT]} are higher and "
+        f"{count[REGRESSION]} lower in the second run: significantly in pyperf's test, and by more than "
+        f"{THRESHOLD:.0%}."
+    )
+    if count[GONE]:
+        text += f" {count[GONE]} were not measured again."
+    text += " All sections below are of the first run."
+    rows = [
+        (change.question, change.case, times(change.old), times(change.new), f"{change.ratio - 1:+.0%}")
+        for change in found
+        if change.verdict != SAME and change.ratio is not None
+    ]
+    if not rows:
+        return text
+    return f"{text}\n\n" + _table(("question", "case", f"{subject}, first", "again", "change"), rows, left=2)
 
 
 def _section(question: Question, results: Results) -> str:

@@ -173,6 +173,42 @@ def test_goals_are_honest():
     assert page.count("| **missed** |") == len(verdicts) - sum(verdicts.values())
 
 
+def test_a_page_of_two_runs_says_how_far_they_agree(tmp_path):
+    tiny, sharded, size = ("serialize", "tiny"), ("serialize", "2,000 sharded"), ("metadata size", "tiny")
+
+    def cells(small, large):
+        return {tiny: {SUBJECT: [small] * 3, ORACLE: [1e-3] * 3}, sharded: {SUBJECT: [large] * 3, ORACLE: [1e-2] * 3}}
+
+    first = results_of(cells(1e-5, 1e-5) | {size: {SUBJECT: [1.0], ORACLE: [5.0]}})
+    second = results_of(cells(2e-5, 1.01e-5), date="2027-01-02")
+    for name, results in (("first", first), ("second", second)):
+        results.dump(tmp_path / f"{name}.json")
+    (tmp_path / "README.md").write_text("no chart\n")
+
+    def rendered(*options):
+        render.main([str(tmp_path / "first.json"), "--root", str(tmp_path), *options])
+        return (tmp_path / "docs/benchmarks.md").read_text(encoding="utf-8")
+
+    page = rendered("--again", str(tmp_path / "second.json"))
+    assert "1 of 75 goals are met in both of two runs, 1 in one of them." in page
+    assert "| goal | limit | measured | again |  |" in page
+    small, large = (
+        next(goal for goal in goals.GOALS if goal.about.startswith(f"serialize, {case}:"))
+        for case in ("tiny", "2,000 sharded")
+    )
+    times = report.times
+    assert f"| {small.about} | {small.bound()} | {times(100)} | {times(50)} | met once |" in page
+    assert f"| {large.about} | {large.bound()} | {times(1000)} | {times(990)} | met |" in page
+    assert "1 of 3 ratios to jax.export are the same, 0 are higher and 1 lower in the second run" in page
+    assert "1 were not measured again." in page
+    assert f"| serialize | tiny | {times(100)} | {times(50)} | -50% |" in page
+    again = tmp_path / "docs/benchmarks/again.json"
+    assert Results.load(again).about["date"] == "2027-01-02"
+
+    assert "## Measured again" not in rendered()
+    assert not again.exists()  # of another page
+
+
 def test_a_goal_about_every_case_takes_the_worst():
     goal = next(goal for goal in goals.GOALS if goal.question == "export" and not goal.cases)
     results = results_of({("export", "tiny"): both(1e-3), ("export", "20 sharded"): both(2e-3)})
