@@ -175,10 +175,10 @@ def page(results: Results, again: Results | None = None) -> str:
         *([f"![{_title(results)}](benchmarks/headline.svg)"] if "headline" in drawn else []),
         f"## How it is measured\n\n{_how(results)}",
         f"## Goals\n\n{_goals(results, again)}",
-        *([f"## Measured again\n\n{_again(results, again)}"] if again else []),
         "## Charts",
         *(f"![{caption}](benchmarks/{name}.svg)" for name, caption in captions.items() if name in drawn),
         *(section for question in QUESTIONS if (section := _section(question, results))),
+        *([f"## Measured again\n\n{_again(results, again)}"] if again else []),
     ]
     if results.mistakes:
         lines = [f"- {mistake}" for mistake in results.mistakes]
@@ -252,7 +252,7 @@ def _goals(results: Results, again: Results | None) -> str:
 
 def _again(results: Results, again: Results) -> str:
     """How far a second run agrees."""
-    about, subject = again.about, results.about["subject"]
+    about = again.about
     found = changes(results, again)
     count = Counter(change.verdict for change in found)
     text = (
@@ -264,7 +264,7 @@ def _again(results: Results, again: Results) -> str:
     )
     if count[GONE]:
         text += f" {count[GONE]} were not measured again."
-    text += " All sections below are of the first run."
+    text += " All sections above are of the first run."
     rows = [
         (change.question, change.case, times(change.old), times(change.new), f"{change.ratio - 1:+.0%}")
         for change in found
@@ -272,7 +272,7 @@ def _again(results: Results, again: Results) -> str:
     ]
     if not rows:
         return text
-    return f"{text}\n\n" + _table(("question", "case", f"{subject}, first", "again", "change"), rows, left=2)
+    return f"{text}\n\n" + _table(("question", "case", "ratio", "again", "change"), rows, left=2)
 
 
 def _section(question: Question, results: Results) -> str:
