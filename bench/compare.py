@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,10 @@ class Change:
     @property
     def ratio(self) -> float | None:
         return None if self.new is None else self.new / self.old
+
+    @property
+    def percent(self) -> str:
+        return "" if self.ratio is None else f"{self.ratio - 1:+.0%}"
 
 
 def significant(old: Sequence[float], new: Sequence[float]) -> bool:
@@ -110,14 +115,11 @@ def main(argv: Sequence[str]) -> int:
     print(f"\n{'question':<36}{'case':<24}{'old ratio':>10}{'new ratio':>11}{'change':>9}  verdict")
     for item in found:
         if item.verdict != SAME or options.all:
-            percent = "" if item.ratio is None else f"{item.ratio - 1:+.0%}"
             print(
-                f"{item.question:<36}{item.case:<24}{times(item.old):>10}{times(item.new):>11}{percent:>9}  "
+                f"{item.question:<36}{item.case:<24}{times(item.old):>10}{times(item.new):>11}{item.percent:>9}  "
                 f"{item.verdict}"
             )
-    count = {
-        verdict: sum(item.verdict == verdict for item in found) for verdict in (REGRESSION, IMPROVEMENT, SAME, GONE)
-    }
+    count = Counter(item.verdict for item in found)
     print(
         f"\n{count[REGRESSION]} got worse, {count[IMPROVEMENT]} better, {count[SAME]} the same, {count[GONE]} not "
         "measured in the new run. Ratio: jax.export's median / the subject's. Worse or better: significant in pyperf's "

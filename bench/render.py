@@ -6,7 +6,6 @@ With `--again OTHER.json`, the page also says how far a second run agrees with i
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 from bench import chart, disk, memory
 from bench.cases import CASES
 from bench.compare import GONE, IMPROVEMENT, REGRESSION, SAME, THRESHOLD, changes
-from bench.goals import GOALS, JAX
+from bench.goals import GOALS, JAX, Goal
 from bench.measure import FULL
 from bench.question import Question
 from bench.questions import QUESTIONS
@@ -65,21 +64,18 @@ def render(result: Path, root: Path = disk.ROOT, again: Path | None = None) -> N
     docs = root / "docs"
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
-    _keep(result, folder / "result.json")
-    _keep(again, folder / "again.json")
+    # Read before they are written: the second run may become the first.
+    samples = {"result.json": result.read_bytes()}
+    if again:
+        samples["again.json"] = again.read_bytes()
+    (folder / "again.json").unlink(missing_ok=True)  # of an older page
+    for name, content in samples.items():
+        (folder / name).write_bytes(content)
     for name, text in charts(results).items():
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")
     (docs / "benchmarks.md").write_text(page(results, second), encoding="utf-8")
     readme = root / "README.md"
     readme.write_text(with_chart(readme.read_text(encoding="utf-8"), results), encoding="utf-8")
-
-
-def _keep(result: Path | None, kept: Path) -> None:
-    """The samples that the page was written from; those of an older page go."""
-    if result is None:
-        kept.unlink(missing_ok=True)
-    elif result.resolve() != kept.resolve():
-        shutil.copyfile(result, kept)
 
 
 def with_chart(readme: str, results: Results) -> str:
@@ -230,24 +226,25 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) ->
 
 
 def _goals(results: Results, again: Results | None) -> str:
+    def verdict(goal: Goal, measured: Sequence[float | None]) -> str:
+        met = [goal.met(value) for value in measured if value is not None]
+        if len(met) < len(measured):
+            return "not measured"
+        if all(met):
+            return "met"
+        return "met once" if any(met) else "**missed**"
+
     runs = [results] if again is None else [results, again]
-    rows, met_by_all, met_by_some = [], 0, 0
+    rows = []
     for goal in GOALS:
         measured = [goal.measured(run) for run in runs]
-        met = {value is not None and goal.met(value) for value in measured}
-        met_by_all += met == {True}
-        met_by_some += len(met) > 1
-        if None in measured:
-            verdict = "not measured"
-        else:
-            verdict = "met once" if len(met) > 1 else "met" if met == {True} else "**missed**"
-        rows.append((goal.about, goal.bound(), *("" if v is None else goal.show(v) for v in measured), verdict))
-    count = f"{met_by_all} of {len(rows)} goals are met"
-    if again is not None:
-        count += f" in both of two runs, {met_by_some} in one of them"
+        values = ("" if value is None else goal.show(value) for value in measured)
+        rows.append((goal.about, goal.bound(), *values, verdict(goal, measured)))
+    verdicts = Counter(row[-1] for row in rows)
+    both = f" in both of two runs, {verdicts['met once']} in one of them" if again else ""
     other = "" if results.about["jax"] == JAX else f" They are for JAX {JAX}; this run used {results.about['jax']}."
     head = ("goal", "limit", "measured", *(["again"] if again else []), "")
-    return f"{count}.{other}\n\n{_table(head, rows)}"
+    return f"{verdicts['met']} of {len(rows)} goals are met{both}.{other}\n\n{_table(head, rows)}"
 
 
 def _again(results: Results, again: Results) -> str:
@@ -266,9 +263,9 @@ def _again(results: Results, again: Results) -> str:
         text += f" {count[GONE]} were not measured again."
     text += " All sections above are of the first run."
     rows = [
-        (change.question, change.case, times(change.old), times(change.new), f"{change.ratio - 1:+.0%}")
+        (change.question, change.case, times(change.old), times(change.new), change.percent)
         for change in found
-        if change.verdict != SAME and change.ratio is not None
+        if change.verdict != SAME
     ]
     if not rows:
         return text

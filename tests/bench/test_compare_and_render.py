@@ -204,6 +204,12 @@ def test_a_page_of_two_runs_says_how_far_they_agree(tmp_path):
     assert f"| serialize | tiny | {times(100)} | {times(50)} | -50% |" in page
     again = tmp_path / "docs/benchmarks/again.json"
     assert Results.load(again).about["date"] == "2027-01-02"
+    assert f"| metadata size | tiny | {times(5)} |  |  |" in page
+
+    kept = again.with_name("result.json")
+    first_samples, second_samples = kept.read_bytes(), again.read_bytes()
+    render.main([str(again), "--root", str(tmp_path), "--again", str(kept)])  # the other way round
+    assert (kept.read_bytes(), again.read_bytes()) == (second_samples, first_samples)
 
     assert "## Measured again" not in rendered()
     assert not again.exists()  # of another page
