@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _jax
-from jaxexp._function import data, sharding
+from jaxexp._function import data, sharding, vjps
 from jaxexp._function.conversion import from_jax, to_jax
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
@@ -130,7 +130,7 @@ class Exported(ExportedData):
         """The code for this function in the file that `load` was given as `executables`: what it was compiled for, and
         whether calls use it or why not.
         """
-        return () if (found := data.attributes_of(self).get("_executables")) is None else found.listed(self)
+        return () if (found := vars(self._kept).get("executables")) is None else found.listed(self)
 
     @property
     def unbound(self) -> Exported:
@@ -212,7 +212,10 @@ class Exported(ExportedData):
         data.check_picklable(self)
         from jaxexp import deserialize  # under the name by which pickle finds it again
 
-        return deserialize, (bytes(self.serialize(data.stored_orders(self))),)
+        return deserialize, (bytes(self.serialize(vjps.stored_orders(self))),), data.facts_apart(self)
+
+    def __setstate__(self, facts: dict[str, Any]) -> None:
+        data.note(self, **facts)
 
     def mlir_module(self, serialized: bool = True) -> Any:
         """The StableHLO module.
@@ -442,7 +445,10 @@ class Exported(ExportedData):
         return exported if isinstance(exported, cls) else from_jax(cls, exported, cls.from_jax)
 
     def to_jax(self) -> Any:
-        """The same function as a `jax.export.Exported`, of the installed JAX."""
+        """The same function as a `jax.export.Exported`. Raises ExportError where `call` would, for classes that changed."""
+        from jaxexp._call import trees
+
+        trees.check_classes(self)
         return to_jax(self)
 
 

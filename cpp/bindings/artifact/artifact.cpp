@@ -86,7 +86,7 @@ const Artifact::Decoded& Artifact::decode_once() const {
   for (std::size_t i = 0; i < fields.size(); ++i)
     PyTuple_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), fields[i].second.release().ptr());
   // Decoding calls Python, so another thread may have been faster. All see what the first one made.
-  if (!decoded.values.is_valid()) decoded = {names, values, decoder.is_shareable()};
+  if (!decoded.values.is_valid()) decoded = {names, values, decoder.said(), decoder.is_shareable()};
   return decoded;
 }
 
@@ -153,6 +153,11 @@ nb::object Artifact::jax_version() const {
 }
 
 std::string_view Artifact::writer() const { return wire::writer(*exported_); }
+
+nb::object Artifact::origin() const {
+  if (order_ == 0) return nb::none();
+  return nb::make_tuple(text(*source_->opened->root().function_name()), order_);
+}
 
 nb::str Artifact::fun_name() const { return text(*exported_->function_name()); }
 

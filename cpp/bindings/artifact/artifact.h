@@ -14,6 +14,7 @@
 
 #include "bindings/base/buffer.h"
 #include "bindings/codec/later.h"
+#include "bindings/codec/said.h"
 #include "exported_generated.h"
 #include "wire/artifact/opened.h"
 
@@ -29,6 +30,8 @@ class Artifact {
   nb::dict decode() const;
   /// Adds the fields that are not there to an Exported's attributes.
   void complete(const nb::dict& attributes) const;
+  /// What it says of the signature beside the fields. Decodes them.
+  const Said& said() const { return decode_once().said; }
   bool is_decoded() const { return decoded_ && decoded_->values.is_valid(); }
   /// Decodes now what might be refused, or changed, later on. `asked` is what `later` says where that is known already.
   void prepare(const std::optional<Later>& asked = std::nullopt) const;
@@ -49,6 +52,8 @@ class Artifact {
   nb::object jax_version() const;
   std::string_view writer() const;
   nb::str fun_name() const;
+  /// Of a VJP, the name of the function at the head of the chain, and its order; None of that function.
+  nb::object origin() const;
   std::uint32_t nr_devices() const;
   nb::tuple platforms() const;
   /// How many arguments and results the function has.
@@ -67,7 +72,11 @@ class Artifact {
   nb::bytes digest() const;
   /// Offset, size and digest of its module and those of its VJPs; those with a digest in the trailer are checked.
   nb::list modules() const;
+  /// The user's metadata as JSON texts, or None.
   nb::object metadata() const;
+  /// The same as values, which whoever makes a function of the artifact sets, or None.
+  const nb::object& noted() const { return noted_; }
+  void note(nb::object values) { noted_ = std::move(values); }
   nb::object weights() const;
 
   /// What a function shares with its VJPs.
@@ -99,6 +108,7 @@ class Artifact {
   /// What was made of the metadata, if it was.
   struct Decoded {
     nb::object names, values;  // of the fields: two tuples, which are smaller than a dict
+    Said said;
     /// Whether all artifacts of the same metadata and weak types may share these objects. Known when they are made, or
     /// before where `later` says that they may wait.
     bool is_shareable = false;
@@ -118,6 +128,7 @@ class Artifact {
   const wire::schema::Exported* exported_;
   std::size_t order_;  // how many VJPs deep
   mutable std::shared_ptr<Decoded> decoded_;
+  nb::object noted_ = nb::none();
 };
 
 }  // namespace jaxexp::bindings

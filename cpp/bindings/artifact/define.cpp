@@ -80,6 +80,11 @@ void define_class(nb::module_& m) {
            nb::sig("def complete(self, attributes: dict[str, typing.Any]) -> None"),
            "Adds what `decode` returns, except where there is something.")
       .def(
+          "said", [](const Artifact& artifact) { return artifact.said().for_python(); },
+          nb::sig("def said(self) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, object, object] | None"),
+          "What it says of the signature beside the fields: indices of weak arguments and results, and both trees with "
+          "classes by their names; each None if there is nothing to say.")
+      .def(
           "prepare", [](const Artifact& artifact) { artifact.prepare(); },
           "Decodes it now where that might fail later: where Python has the last word on something in it, or its "
           "buffer may change.")
@@ -97,6 +102,8 @@ void define_class(nb::module_& m) {
       .def_prop_ro("jax_version", &Artifact::jax_version, nb::sig("def jax_version(self) -> str | None"))
       .def_prop_ro("writer", &Artifact::writer, "The releases of JAX that write such an artifact.")
       .def_prop_ro("fun_name", &Artifact::fun_name)
+      .def_prop_ro("origin", &Artifact::origin, nb::sig("def origin(self) -> tuple[str, int] | None"),
+                   "Of a VJP, the name of the function at the head of the chain, and the order of the VJP.")
       .def_prop_ro("nr_devices", &Artifact::nr_devices)
       .def_prop_ro("platforms", &Artifact::platforms, nb::sig("def platforms(self) -> tuple[str, ...]"))
       .def_prop_ro("counts", &Artifact::counts, nb::sig("def counts(self) -> tuple[int, int]"),
@@ -116,6 +123,11 @@ void define_class(nb::module_& m) {
            "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, nb::sig("def metadata(self) -> dict[str, str] | None"),
            "The user's metadata as JSON texts; None where there is none.")
+      .def_prop_rw("noted", &Artifact::noted, &Artifact::note, nb::for_setter(nb::arg("values").none()),
+                   nb::for_getter(nb::sig("def noted(self) -> collections.abc.Mapping[str, typing.Any] | None")),
+                   nb::for_setter(
+                       nb::sig("def noted(self, values: collections.abc.Mapping[str, typing.Any] | None, /) -> None")),
+                   "The same as values, which whoever makes a function of the artifact sets.")
       .def("weights", &Artifact::weights,
            nb::sig("def weights(self) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], "
                    "list[tuple[str, int]]] | None"),

@@ -23,25 +23,42 @@
 namespace jaxexp::bindings {
 namespace {
 
-/// The bytes of a function's module, and what keeps them where they are.
-class Module {
+/// What a function says beside its fields. Where it was loaded, its artifact says it.
+Said said_by(const Attributes& function, const Artifact* artifact, const JaxRefs::Names& names) {
+  const nb::object facts = function.if_there(names._facts);
+  if (!facts.is_valid()) return artifact ? artifact->said() : Said();
+  const auto fact = [&](const nb::object& name) {
+    const nb::object found = facts.attr(name);
+    return found.is_none() ? nb::object() : found;
+  };
+  const auto tree = [&](const nb::object& name) {
+    const nb::object found = fact(name);
+    return found.is_valid() ? nb::object(found.attr(names.written)) : found;
+  };
+  return {fact(names.weak_arguments), fact(names.weak_results), tree(names.in_tree), tree(names.out_tree)};
+}
+
+/// A function of a chain: its attributes, the bytes of its module, and what keeps these where they are.
+class Function {
  public:
-  Module(nb::handle exported, const JaxRefs::Names& names) {
+  Function(nb::object exported, const JaxRefs::Names& names) : exported_(std::move(exported)), attributes_(exported_) {
     // Most functions that are written again were loaded. Their modules are read here without calling Python.
-    const nb::object fields = nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr));
-    if (!fields.is_valid()) PyErr_Clear();
-    const auto field = [&](const nb::object& name) {
-      return fields.is_valid() ? PyDict_GetItemWithError(fields.ptr(), name.ptr()) : nullptr;
-    };
-    PyObject* const artifact = field(names.mlir_module_serialized) ? nullptr : field(names._artifact);
-    if (artifact && nb::try_cast(nb::handle(artifact), loaded_)) {
-      artifact_ = nb::borrow(artifact);
+    const nb::object artifact = attributes_.if_there(names._artifact);
+    const Artifact* loaded = nullptr;
+    if (artifact.is_valid() && !nb::try_cast(artifact, loaded)) loaded = nullptr;
+    said_ = said_by(attributes_, loaded, names);
+    if (loaded && !attributes_.if_there(names.mlir_module_serialized).is_valid()) {
+      artifact_ = artifact;
+      loaded_ = loaded;
       bytes_ = loaded_->unchecked_module_bytes();
     } else {
-      buffer_ = std::make_unique<Buffer>(nb::object(exported.attr(names.mlir_module_serialized)));
+      buffer_ = std::make_unique<Buffer>(attributes_[names.mlir_module_serialized]);
       bytes_ = buffer_->bytes();
     }
   }
+
+  const Attributes& attributes() const { return attributes_; }
+  const Said& said() const { return said_; }
 
   std::span<const std::uint8_t> bytes() const { return bytes_; }
 
@@ -57,7 +74,9 @@ class Module {
   }
 
  private:
-  nb::object artifact_;
+  nb::object exported_, artifact_;
+  Attributes attributes_;
+  Said said_;
   const Artifact* loaded_ = nullptr;  // in artifact_
   std::unique_ptr<Buffer> buffer_;    // where there is no artifact
   std::span<const std::uint8_t> bytes_;
@@ -78,10 +97,10 @@ class Encoded {
     Encoder encoder(*refs_, writer_, form, notes ? &all_notes : nullptr);
     Offset<schema::Exported> exported;
     for (std::size_t i = size; i-- > 0;) {
-      const nb::object object = chain[i];
-      modules_.emplace_back(object, refs_->names);
+      const Function& function = functions_.emplace_back(nb::object(chain[i]), refs_->names);
       const std::string path = wire::path_in_chain(i);
-      exported = encoder.exported(object, path, modules_.back().bytes(), jax_version, exported);
+      exported =
+          encoder.exported(function.attributes(), function.said(), path, function.bytes(), jax_version, exported);
     }
     layout_ = writer_.finish(exported, notes != nullptr);
     // What a reader would refuse is not written. The check reads no modules, which are not there yet.
@@ -128,11 +147,11 @@ class Encoded {
     return nb::len(chain) == 0 ? 0 : nb::len(nb::object(chain[0].attr(refs_->names.in_avals)));
   }
 
-  const Module& owner(std::size_t order) const { return modules_[modules_.size() - 1 - order]; }
+  const Function& owner(std::size_t order) const { return functions_[functions_.size() - 1 - order]; }
 
   std::shared_ptr<const JaxRefs> refs_;
   wire::Writer writer_;
-  std::vector<Module> modules_;  // innermost VJP first
+  std::vector<Function> functions_;  // innermost VJP first
   wire::Layout layout_;
   std::optional<wire::TrailerWriter> trailer_;
 };

@@ -23,18 +23,16 @@ Functions::Functions(nb::handle makes)
       metadata_from_json_(makes.attr("metadata_from_json")),
       artifact_name_(interned("_artifact")),
       get_vjp_name_(interned("_get_vjp")),
-      metadata_name_(interned("_metadata")),
       nothing_(nb::make_tuple()) {}
 
 nb::object Functions::function(Artifact artifact) const {
   const bool has_vjp = artifact.has_vjp();
-  const nb::object texts = artifact.metadata();
+  if (const nb::object texts = artifact.metadata(); !texts.is_none()) artifact.note(metadata_from_json_(texts));
   const nb::object held = nb::cast(std::move(artifact));
   auto* const type = reinterpret_cast<PyTypeObject*>(exported_.ptr());
   const nb::object made = owned(PyBaseObject_Type.tp_new(type, nothing_.ptr(), nullptr));
   set(made, artifact_name_, held);
   set(made, get_vjp_name_, has_vjp ? loaded_vjp_(held) : nb::none());
-  if (!texts.is_none()) set(made, metadata_name_, metadata_from_json_(texts));
   return made;
 }
 

@@ -20,7 +20,7 @@ class Functions {
 
  private:
   nb::object exported_, loaded_vjp_, metadata_from_json_;
-  nb::object artifact_name_, get_vjp_name_, metadata_name_, nothing_;
+  nb::object artifact_name_, get_vjp_name_, nothing_;
 };
 
 }  // namespace jaxexp::bindings

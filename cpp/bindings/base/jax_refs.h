@@ -29,7 +29,7 @@ class Symbolic;
   X(build_custom_node) X(resolve_library_nodes) X(effect_name)                                              \
   X(effect_of_name) X(safety_check_target) X(safety_check) X(sharding_of_proto) X(proto_of_sharding)
 
-// Attributes of JAX's objects, keywords of its constructors, and fields of Exported.
+// Attributes of JAX's objects, keywords of its constructors, fields of Exported and of Facts.
 #define JAXEXP_NAMES(X)                                                                                     \
   X(shape) X(dtype) X(weak_type) X(memory_space) X(mesh) X(spec) X(memory_kind) X(abstract_mesh)            \
   X(_partitions) X(reduced) X(unreduced) X(axis_sizes) X(axis_names) X(axis_types) X(abstract_device)       \
@@ -38,7 +38,7 @@ class Symbolic;
   X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
   X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
   X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(in_shardings_hlo)                       \
-  X(out_shardings_hlo) X(_weak_arguments) X(_weak_results) X(_described_in_tree) X(_described_out_tree)
+  X(out_shardings_hlo) X(_facts) X(weak_arguments) X(weak_results) X(written)
 // clang-format on
 
 /// Immutable except for its caches, so that another bind() does not disturb a codec call that holds it.

@@ -16,6 +16,7 @@
 #include "bindings/base/jax_refs.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/codec/said.h"
 #include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
 #include "wire/base/digest.h"
@@ -52,6 +53,8 @@ class Decoder {
   /// Whether reading the same again would give equal objects. It does not with symbolic dimensions, which have a scope
   /// of their own in each Exported, nor with what registered functions return.
   bool is_shareable() const { return shareable_; }
+  /// What `exported` read beside them.
+  const Said& said() const { return said_; }
 
  private:
   class TreeKey;
@@ -174,9 +177,10 @@ class Decoder {
   wire::Growth growth_;                       // of symbolic dimensions
   bool shareable_ = true;
   nb::dict parsed_auxdata_ = new_dict();  // of custom nodes that jaxexp itself knows
-  bool library_nodes_ = false;            // whether the tree that is read has such nodes
-  nb::object described_;                  // that tree as the artifact describes it, where it has
-  nb::object scope_;                      // of symbolic dimensions; made for the first of them
+  Said said_;
+  bool library_nodes_ = false;  // whether the tree that is read has such nodes
+  nb::object described_;        // that tree as the artifact describes it, where it has
+  nb::object scope_;            // of symbolic dimensions; made for the first of them
   struct Hash {
     std::size_t operator()(std::string_view text) const { return wire::seeded_hash(text); }
   };

@@ -8,10 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "bindings/base/attributes.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
 #include "bindings/codec/encoded_tree.h"
 #include "bindings/codec/form.h"
+#include "bindings/codec/said.h"
 #include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
 #include "wire/artifact/writer.h"
@@ -36,7 +38,7 @@ class Encoder {
 
   /// Writes one Exported, innermost VJPs first. `exported_path` is empty for the primal, "vjp" for its VJP, and so on;
   /// `vjp` may be null.
-  Offset<schema::Exported> exported(nb::handle exported, std::string_view exported_path,
+  Offset<schema::Exported> exported(const Attributes& fields, const Said& said, std::string_view exported_path,
                                     std::span<const std::uint8_t> module, std::string_view jax_version,
                                     Offset<schema::Exported> vjp);
 

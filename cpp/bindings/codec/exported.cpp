@@ -25,35 +25,7 @@ struct Encoder::Parts {
   bool global_constants = false;
 };
 
-namespace {
-
-/// The fields of an Exported, straight from the instance's dictionary where a field is there: Exported looks up absent
-/// ones by a Python method, which makes every look-up slow.
-class Fields {
- public:
-  explicit Fields(nb::handle exported)
-      : exported_(exported), fields_(nb::steal(PyObject_GenericGetDict(exported.ptr(), nullptr))) {
-    if (!fields_.is_valid()) PyErr_Clear();
-  }
-
-  nb::object operator[](const nb::object& name) const {
-    const nb::object found = if_there(name);
-    return found.is_valid() ? found : nb::object(exported_.attr(name));
-  }
-
-  /// Not valid where the dictionary lacks it.
-  nb::object if_there(const nb::object& name) const {
-    return nb::borrow(fields_.is_valid() ? PyDict_GetItemWithError(fields_.ptr(), name.ptr()) : nullptr);
-  }
-
- private:
-  nb::handle exported_;
-  nb::object fields_;
-};
-
-}  // namespace
-
-Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view exported_path,
+Offset<schema::Exported> Encoder::exported(const Attributes& fields, const Said& said, std::string_view exported_path,
                                            std::span<const std::uint8_t> module, std::string_view jax_version,
                                            Offset<schema::Exported> vjp) {
   exported_.name = exported_path;
@@ -63,7 +35,6 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   distinct_shardings_ = {};
   shardings_by_number_.assign(1, sharding({}));
 
-  const Fields fields(exported);
   const auto field = [&](const nb::object& name) { return at(nb::cast<const char*>(name)), fields[name]; };
   const auto number = [&](const nb::object& name, std::uint64_t least, std::uint64_t most) {
     const nb::object value = field(name);
@@ -71,12 +42,16 @@ Offset<schema::Exported> Encoder::exported(nb::handle exported, std::string_view
   };
   Parts parts;
   parts.fun_name = string(field(names_.fun_name), "the value");
-  parts.in_tree = tree(field(names_.in_tree));
-  parts.out_tree = tree(field(names_.out_tree));
+  const auto written = [&](const nb::object& name, const nb::object& as_written) {
+    const nb::object own = field(name);
+    return tree(as_written.is_valid() ? as_written : own);
+  };
+  parts.in_tree = written(names_.in_tree, said.in_tree);
+  parts.out_tree = written(names_.out_tree, said.out_tree);
   Values in = values(fields[names_.in_avals], "in_avals", fields[names_._in_named_shardings], "_in_named_shardings",
-                     fields.if_there(names_._weak_arguments));
+                     said.weak_arguments);
   Values out = values(fields[names_.out_avals], "out_avals", fields[names_._out_named_shardings],
-                      "_out_named_shardings", fields.if_there(names_._weak_results));
+                      "_out_named_shardings", said.weak_results);
   if (form_.hlo_shardings) {
     add_hlo_shardings(in, fields[names_.in_shardings_hlo], "in_shardings_hlo");
     add_hlo_shardings(out, fields[names_.out_shardings_hlo], "out_shardings_hlo");
@@ -208,10 +183,10 @@ JaxRefs::NamedValues Decoder::exported() {
   const auto add = [&](nb::handle name, nb::object value) { fields.emplace_back(name, std::move(value)); };
   add(names_.fun_name, string(*e.function_name()));
   add(names_.in_tree, tree(*e.in_tree(), in_avals, {&path_, "in_tree"}));
-  if (described_.is_valid()) add(names_._described_in_tree, described_);
+  said_.in_tree = described_;
   add(names_.in_avals, in_avals);
   add(names_.out_tree, tree(*e.out_tree(), out_avals, {&path_, "out_tree"}));
-  if (described_.is_valid()) add(names_._described_out_tree, described_);
+  said_.out_tree = described_;
   add(names_.out_avals, out_avals);
   add(names_._in_named_shardings, in_shardings);
   add(names_._out_named_shardings, out_shardings);
@@ -229,12 +204,12 @@ JaxRefs::NamedValues Decoder::exported() {
   add(names_.uses_global_constants, nb::bool_(e.uses_global_constants()));
   if (notes_) {
     // Not in the avals: a loaded function is typed as jax.export types it.
-    const auto note_weak = [&](const nb::object& name, const flatbuffers::Vector<std::uint32_t>* indices) {
-      if (wire::Values::length(indices) == 0) return;
-      add(name, tuple_of(indices, [](std::uint32_t index, std::uint32_t) { return owned(PyLong_FromLong(index)); }));
+    const auto weak = [](const flatbuffers::Vector<std::uint32_t>* indices) {
+      if (wire::Values::length(indices) == 0) return nb::object();
+      return tuple_of(indices, [](std::uint32_t index, std::uint32_t) { return owned(PyLong_FromLong(index)); });
     };
-    note_weak(names_._weak_arguments, notes_->weak_arguments());
-    note_weak(names_._weak_results, notes_->weak_results());
+    said_.weak_arguments = weak(notes_->weak_arguments());
+    said_.weak_results = weak(notes_->weak_results());
   }
   return fields;
 }

@@ -71,7 +71,7 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
 
 def _remember_metadata(opened: Opened, numbers: list[int], loaded: Sequence[Any]) -> None:
     """Of members with metadata of their own. Members can have one text in common: each text is looked at once here."""
-    from jaxexp._function.data import remember
+    from jaxexp._function.data import artifact_of
 
     texts: dict[str, str] = {}
     for i, text in opened.index.own_metadata(numbers):
@@ -81,7 +81,9 @@ def _remember_metadata(opened: Opened, numbers: list[int], loaded: Sequence[Any]
             with opened.placed(opened.index.name(numbers[i])):
                 opened.object(text)
             texts[text] = text
-        remember(loaded[i], metadata=_Values(texts[text]))
+        artifact = artifact_of(loaded[i])
+        assert artifact is not None
+        artifact.noted = _Values(texts[text])
 
 
 class _Values(Mapping[str, Any]):

@@ -46,8 +46,7 @@ class BoundExported(Exported):
     with equal digests.
     """
 
-    _unbound: Exported
-    _bound: Any  # a Bound of these weights
+    _bound: Any  # a Bound of its program and its weights
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ExportTypeError(
@@ -69,8 +68,7 @@ class BoundExported(Exported):
         if not isinstance(weights, Weights):
             weights = Weights(types_of(program), weights, (), other_names)
         bound = object.__new__(cls)
-        attributes = data.attributes_of(data.bare(program))
-        data.attributes_of(bound).update(attributes, _unbound=program, _bound=Bound(program, weights))
+        data.attributes_of(bound).update(data.attributes_of(data.bare(program)), _bound=Bound(program, weights))
         return bound
 
     @classmethod
@@ -85,7 +83,7 @@ class BoundExported(Exported):
 
     @property
     def unbound(self) -> Exported:
-        return self._unbound
+        return self._bound.program  # type: ignore[no-any-return]
 
     @property
     def executables(self) -> tuple[Executable, ...]:

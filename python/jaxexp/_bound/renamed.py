@@ -15,6 +15,7 @@ from jaxexp._errors import ExportError
 from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._function.convention import Arguments
+from jaxexp._function.facts import Written
 from jaxexp._function.vjps import LaterVjp
 from jaxexp._module import main, mlir, runnable
 from jaxexp._weights.names import names_in
@@ -39,12 +40,12 @@ def with_named_weights(exported: Exported) -> Exported:
     weights = jax.tree_util.tree_structure(dict.fromkeys(names, 0))
     in_tree = treedefs.tuple_of([treedefs.tuple_of([weights, *others]), kwargs])
     order += range(len(names), len(exported.in_avals))
-    renamed = _rearranged(exported, _Order(tuple(order), tuple(range(len(exported.out_avals)))), in_tree)
-    if (described := exported.__dict__.get("_described_in_tree")) is not None:
-        args, kwargs = described.children()
+    written = data.facts_of(exported).in_tree
+    if written is not None:
+        args, kwargs = written.written.children()
         positional = treedefs.tuple_of([weights, *args.children()[1:]])
-        renamed.__dict__["_described_in_tree"] = treedefs.tuple_of([positional, kwargs])
-    return renamed
+        written = Written(in_tree, treedefs.tuple_of([positional, kwargs]))
+    return _rearranged(exported, _Order(tuple(order), tuple(range(len(exported.out_avals)))), in_tree, written)
 
 
 def _check_shapes(exported: Exported, names: Sequence[str]) -> None:
@@ -75,12 +76,13 @@ class _Order:
         return _Order((*self.arguments, *(n + i for i in self.results)), self.arguments)
 
 
-def _rearranged(exported: Exported, order: _Order, in_tree: Any) -> Exported:
-    """The function with its arguments and results in another order."""
+def _rearranged(exported: Exported, order: _Order, in_tree: Any, written: Written | None) -> Exported:
+    """The function with its arguments and results in another order, in a tree that an artifact has as `written`."""
     place = {old: new for new, old in enumerate(order.arguments)}
     kept = sorted(place[old] for old in exported.module_kept_var_idx)
     module = exported.mlir_module_serialized if order.changes_nothing else _module(exported, order, kept)
-    renamed = dataclasses.replace(
+    weak_results = data.weak_results(exported)
+    return dataclasses.replace(
         exported,
         in_tree=in_tree,
         in_avals=tuple(exported.in_avals[i] for i in order.arguments),
@@ -90,14 +92,12 @@ def _rearranged(exported: Exported, order: _Order, in_tree: Any) -> Exported:
         mlir_module_serialized=module,
         module_kept_var_idx=tuple(kept),
         _get_vjp=_RearrangedVjp(exported, order.of_vjp()) if exported.has_vjp() else None,
+        _facts=data.facts_of(exported)._replace(
+            weak_arguments=tuple(sorted(place[old] for old in data.weak_arguments(exported))),
+            weak_results=tuple(new for new, old in enumerate(order.results) if old in weak_results),
+            in_tree=written,
+        ),
     )
-    weak_results = data.weak_results(exported)
-    data.note_weak_types(
-        renamed,
-        tuple(sorted(place[old] for old in data.weak_arguments(exported))),
-        tuple(new for new, old in enumerate(order.results) if old in weak_results),
-    )
-    return data.remember(renamed, metadata=data.metadata_of(exported), compatibility=data.compatibility_of(exported))
 
 
 def _module(exported: Exported, order: _Order, kept: Sequence[int]) -> bytes:
@@ -148,7 +148,7 @@ class _RearrangedVjp(LaterVjp):
 
     def __call__(self, primal: Exported) -> Exported:
         vjp = self._origin.vjp()
-        return _rearranged(vjp, self._order, vjp.in_tree)
+        return _rearranged(vjp, self._order, vjp.in_tree, data.facts_of(vjp).in_tree)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _RearrangedVjp):

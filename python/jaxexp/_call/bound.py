@@ -40,7 +40,7 @@ class Bound:
     @property
     def rest(self) -> ExportedData:
         """The signature of a call, which takes the other arguments."""
-        return data.kept(self.program, "_rest", first_argument.without)
+        return data.kept(self.program, "rest", first_argument.without)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _jax.trace_state_clean():
@@ -116,11 +116,11 @@ def _call_traced(
 
 def _eager_callable(program: ExportedData) -> Any:
     """A callable that takes the weights as one tuple, and the other arguments as they are."""
-    return data.kept(program, "_eager_bound", _callable_of)
+    return data.kept(program, "eager_bound", _callable_of)
 
 
 def _callable_of(program: ExportedData) -> Any:
-    if "_executables" not in data.attributes_of(program):
+    if "executables" not in vars(program._kept):
         return _shared_callable(program)
     from . import from_file
 
@@ -136,7 +136,7 @@ def _callable_of(program: ExportedData) -> Any:
 
 def _shared_callable(program: ExportedData) -> Any:
     return shared_callable(
-        program, "_jitted_bound", _jitted, _flat, lambda leaves: _OfLeaves(first_argument.without(program), leaves)
+        program, "jitted_bound", _jitted, _flat, lambda leaves: _OfLeaves(first_argument.without(program), leaves)
     )
 
 

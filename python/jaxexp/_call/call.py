@@ -31,7 +31,7 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         # JAX's own dispatch finds the compiled function, and compares trees and types, faster than Python could. What
         # `_eager_callable` keeps is looked up here: its detour takes longer than the look-up.
         try:
-            return (exported._eager_call or _eager_callable(exported))(*args, **kwargs)
+            return (exported._kept.eager_call or _eager_callable(exported))(*args, **kwargs)
         except TypeError:
             # Another tree structure comes first: jit looks at the leaves before.
             trees.leaves_and_out_tree(exported, args, kwargs)
@@ -80,11 +80,11 @@ def refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[s
 
 def _eager_callable(exported: ExportedData) -> Any:
     """The function as one jitted callable; the function keeps it."""
-    return data.kept(exported, "_eager_call", _callable_of)
+    return data.kept(exported, "eager_call", _callable_of)
 
 
 def _callable_of(exported: ExportedData) -> Any:
-    if "_executables" not in data.attributes_of(exported):
+    if "executables" not in vars(exported._kept):
         return shared(exported)
     from . import from_file  # which few functions need
 
@@ -94,7 +94,7 @@ def _callable_of(exported: ExportedData) -> Any:
 
 def shared(exported: ExportedData) -> Any:
     """The function as a jitted callable, which all equal functions share."""
-    return shared_callable(exported, "_jitted", _jitted, _flat, lambda leaves: _OfLeaves(data.bare(exported), leaves))
+    return shared_callable(exported, "jitted", _jitted, _flat, lambda leaves: _OfLeaves(data.bare(exported), leaves))
 
 
 def shared_callable(
@@ -117,9 +117,9 @@ def shared_callable(
     has_generic_nodes = trees.has_generic_nodes(exported)
     with MAKING:
         if has_generic_nodes:
-            return of_leaves(data.kept(first, "_jitted_leaves", _jitted_leaves))
+            return of_leaves(data.kept(first, "jitted_leaves", _jitted_leaves))
         jitted = data.kept(first, name, make)
-        data.kept(first, "_flat", lambda first: functools.partial(flat, first, jitted))
+        data.kept(first, "flat", lambda first: functools.partial(flat, first, jitted))
     return jitted if have_same_nodes(exported.out_tree, first.out_tree) else _InOwnTree(exported.out_tree, jitted)
 
 
@@ -202,7 +202,7 @@ def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
     first = first_of_equals(exported)
     # The Python code of the callable would lead back here.
     if not results and not any(mode.value for mode in _jax.python_modes):
-        of_leaves = data.kept(first, "_of_leaves", _of_leaves)
+        of_leaves = data.kept(first, "of_leaves", _of_leaves)
         if of_leaves is not None:
             return of_leaves(*args)
     return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
@@ -213,10 +213,10 @@ def _of_leaves(first: ExportedData) -> Callable[..., Any] | None:
     arrays for it, which none expects during a gradient.
     """
     if trees.has_generic_nodes(first):
-        return data.kept(first, "_jitted_leaves", _jitted_leaves)
+        return data.kept(first, "jitted_leaves", _jitted_leaves)
     if not trees.has_only_containers(first):
         return None
-    flat: Callable[[], Callable[..., Any]] | None = data.attributes_of(first).get("_flat")
+    flat: Callable[[], Callable[..., Any]] | None = vars(first._kept).get("flat")
     return _flat(first, shared(first)) if flat is None else flat()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxexp._codec import treedefs
-from jaxexp._function.data import E, bare
+from jaxexp._function.data import E, facts_of, varied
+from jaxexp._function.facts import Written
 
 
 def count(in_tree: Any) -> int:
@@ -31,19 +32,19 @@ def without(exported: E) -> E:
     because its module takes all arguments.
     """
     n = count(exported.in_tree)
-    rest = bare(exported)
-    changed = {
-        "in_tree": _without(exported.in_tree),
-        "in_avals": exported.in_avals[n:],
-        "_in_named_shardings": exported._in_named_shardings[n:],
-    }
-    if (described := exported.__dict__.get("_described_in_tree")) is not None:
-        changed["_described_in_tree"] = _without(described)
-    if (weak := exported.__dict__.get("_weak_arguments")) is not None:
-        changed["_weak_arguments"] = tuple(i - n for i in weak if i >= n)
-    rest.__dict__.pop("_hash", None)
-    rest.__dict__.update(changed)
-    return rest
+    facts = facts_of(exported)
+    in_tree = _without(exported.in_tree)
+    weak, written = facts.weak_arguments, facts.in_tree
+    return varied(
+        exported,
+        in_tree=in_tree,
+        in_avals=exported.in_avals[n:],
+        _in_named_shardings=exported._in_named_shardings[n:],
+        _facts=facts._replace(
+            weak_arguments=None if weak is None else tuple(i - n for i in weak if i >= n),
+            in_tree=None if written is None else Written(in_tree, _without(written.written)),
+        ),
+    )
 
 
 def _without(in_tree: Any) -> Any:

@@ -35,7 +35,7 @@ def callable_of(
     """
     # What JAX keeps of a callable must not lead back to the function.
     own = data.bare(exported)
-    data.attributes_of(own)["_executables"] = data.attributes_of(exported)["_executables"]
+    vars(data.kept_by(own))["executables"] = vars(exported._kept)["executables"]
     if trees.has_generic_nodes(own):
         return of_leaves(own, _dispatched(own, lambda: shared(own).jitted_leaves, _of_leaves(own)))
     return _dispatched(own, lambda: shared(own), split)
@@ -58,7 +58,7 @@ def _dispatched(exported: ExportedData, shared: Callable[[], Any], split: _Split
             try:
                 flat = code.unsafe_call(*leaves)
             except jax.errors.JaxRuntimeError as error:
-                data.attributes_of(exported)["_executables"].give_up(code, f"it does not run: {error}")
+                vars(exported._kept)["executables"].give_up(code, f"it does not run: {error}")
         if flat is None:
             code = reuse.executable_of(shared().lower(*args, **kwargs).compile())
             flat = code.unsafe_call(*leaves)

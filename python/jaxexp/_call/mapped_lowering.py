@@ -74,7 +74,7 @@ def _raised(
     Raises:
         RefusedError: it cannot be raised, or JAX cannot map it.
     """
-    known = data.kept(element.exported, "_mapped", lambda _: Newest(_MOST))
+    known = data.kept(element.exported, "mapped", lambda _: Newest(_MOST))
     key = element.wrt, element.results, levels, tuple(avals), tuple(platforms)
     jitted: Any = known.get(key)
     if jitted is None:
@@ -130,7 +130,7 @@ def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Seque
 
 def _say_once(exported: ExportedData, refused: RefusedError) -> None:
     """Logs why a function is mapped by a loop, once for each function and reason."""
-    said = data.kept(exported, "_said_of_loops", lambda _: set[str]())
+    said = data.kept(exported, "reasons_logged", lambda _: set[str]())
     text = str(refused)
     if text not in said:
         said.add(text)

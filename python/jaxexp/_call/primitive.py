@@ -20,7 +20,6 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, in_one_line
-from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._function.sharding import in_call, meshes_of_call
 
@@ -119,9 +118,7 @@ def code_from_file(exported: ExportedData, leaves: Sequence[Any], results: tuple
     Raises:
         ExportError: the arguments do not fit.
     """
-    executables = data.attributes_of(exported).get(
-        "_executables"
-    )  # without an import, which most functions do not need
+    executables = vars(exported._kept).get("executables")  # without an import, which most functions do not need
     if executables is None:
         return None
     in_avals = tuple(map(jax.typeof, leaves))

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Any
 
 from jaxexp import _jax, _native
-from jaxexp._function import data
+from jaxexp._function import data, vjps
 from jaxexp._function.data import ExportedData
 
 # The functions that were called first most recently are kept, with their code, after the caller has dropped them.
@@ -30,7 +30,7 @@ def first_of_equals(exported: ExportedData) -> ExportedData:
     Raises:
         DeserializationError: the function was loaded, and its module is damaged.
     """
-    return data.kept(exported, "_first", _firsts.first)
+    return data.kept(exported, "first", _firsts.first)
 
 
 class _Content:
@@ -66,7 +66,7 @@ class _Content:
 
 
 def _have_equal_vjps(one: ExportedData, other: ExportedData) -> bool:
-    if data.stored_orders(one) and data.stored_orders(other):
+    if vjps.stored_orders(one) and vjps.stored_orders(other):
         return _Content(one.vjp()) == _Content(other.vjp())
     return one._get_vjp == other._get_vjp
 

@@ -9,7 +9,6 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
-from jaxexp._function import data
 from jaxexp._function.convention import OLDEST_VERSION
 from jaxexp._function.data import E, ExportedData
 from jaxexp._function.specs import check_one_scope
@@ -32,7 +31,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
     # With several platforms, the choice between them is left to the caller.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
     main.say_whether_polymorphic(module, needs_refinement)
-    result = dataclasses.replace(
+    return dataclasses.replace(
         exported,
         in_avals=in_avals,
         out_avals=out_avals,
@@ -41,8 +40,6 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
         uses_global_constants=needs_refinement,
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
-    data.with_weak_types_of(result, exported)
-    return data.remember(result, metadata=data.metadata_of(exported), compatibility=data.compatibility_of(exported))
 
 
 def specialized_avals(

@@ -55,13 +55,23 @@ def leaves_and_out_tree(
     return found.arranged(leaves), found.out_tree
 
 
+def check_classes(exported: ExportedData) -> None:
+    """Compares the children of classes with those in the artifact, which reading leaves to the first use: it needs
+    instances.
+
+    Raises:
+        ExportError: a class has other children than when the artifact was written.
+    """
+    has_generic_nodes(exported)
+
+
 def has_generic_nodes(exported: ExportedData) -> bool:
     """Whether a function has generic nodes in its signature.
 
     Raises:
         ExportError: a class in it has other children than when the artifact was written.
     """
-    return data.kept(exported, "_has_generic_nodes", _has_generic_nodes)
+    return data.kept(exported, "has_generic_nodes", _has_generic_nodes)
 
 
 def _has_generic_nodes(exported: ExportedData) -> bool:
@@ -86,7 +96,7 @@ def fit(exported: ExportedData, in_tree: Any) -> Fit:
         if in_tree != exported.in_tree:
             raise ExportError(mismatch(exported, in_tree))
         return Fit(None, exported.out_tree, ())
-    kept: dict[Any, Fit] = data.kept(exported, "_fits", lambda _: {})
+    kept: dict[Any, Fit] = data.kept(exported, "fits", lambda _: {})
     found = kept.get(in_tree)
     if found is None or any(library_nodes.node_data(description) for description in found.pending):
         if len(kept) >= _MOST_KEPT:
@@ -97,12 +107,12 @@ def fit(exported: ExportedData, in_tree: Any) -> Fit:
 
 def _check_classes(exported: ExportedData) -> None:
     """Compares children of classes, which reading leaves to the first call: it needs instances."""
-    for name, tree in (("_described_in_tree", exported.in_tree), ("_described_out_tree", exported.out_tree)):
-        described = exported.__dict__.get(name)
-        if described is None:
+    facts = data.facts_of(exported)
+    for written in (facts.in_tree, facts.out_tree):
+        if written is None:
             continue
         seen: set[Description] = set()
-        for node, found in zip(treedefs.nodes_of(described), treedefs.nodes_of(tree), strict=True):
+        for found, node in zip(*map(treedefs.nodes_of, written), strict=True):
             if node.type is not GenericNode or found.type in (None, GenericNode) or node.data in seen:
                 continue
             seen.add(node.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._exported import Exported
-from jaxexp._function import data
+from jaxexp._function import data, vjps
 from jaxexp._function.convention import OLDEST_VERSION
 from jaxexp._module import mlir, runnable
 from jaxexp._read.decode import read
@@ -27,10 +28,10 @@ def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[s
     """What the public function `migrate` returns, of an artifact in a buffer."""
     check_reader(to, "to=")
     old = read(buffer)
-    order = data.stored_orders(old)
+    order = vjps.stored_orders(old)
     blob = serialize(_up_to_date(old), order, to, True, old.metadata, False, data.weights_in_trailer(old))
     new = read(bytes(blob))
-    for before, after in zip(data.stored_chain(old), data.stored_chain(new), strict=True):
+    for before, after in zip(vjps.stored_chain(old), vjps.stored_chain(new), strict=True):
         _check_signatures(before, after, named_shardings=to is None)
     if inputs is not None:
         _check_results(old, new, *inputs)
@@ -48,17 +49,12 @@ def check_reader(to: str | None, parameter: str) -> None:
 
 def _up_to_date(old: Exported) -> Exported:
     """The same function and VJPs, with everything replaced that is out of date."""
-    kept = {name: getattr(old, name) for name in Exported.__dataclass_fields__ if name not in _REPLACED}
-    migrated = Exported(
-        **kept,
+    return dataclasses.replace(
+        old,
         mlir_module_serialized=_module_up_to_date(old),
         calling_convention_version=_convention_up_to_date(old),
         _get_vjp=(lambda _: _up_to_date(old.vjp())) if old.has_vjp() else None,
     )
-    return data.with_weak_types_of(migrated, old)
-
-
-_REPLACED = ("mlir_module_serialized", "calling_convention_version", "_get_vjp")
 
 
 def _module_up_to_date(old: Exported) -> bytes:

@@ -194,12 +194,12 @@ def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
         ExecutablesError: it is no file of executables, or it is damaged.
         OSError: it cannot be opened.
     """
-    data.attributes_of(exported)["_executables"] = Executables(path)
+    vars(data.kept_by(exported))["executables"] = Executables(path)
 
 
 def of(exported: ExportedData) -> Executables | None:
     """The executables that were given when a function was loaded."""
-    found: Executables | None = data.attributes_of(exported).get("_executables")
+    found: Executables | None = vars(exported._kept).get("executables")
     return found
 
 
@@ -218,7 +218,7 @@ def _shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
 
 
 def _digest(exported: ExportedData) -> str:
-    return data.kept(exported, "_module_digest", lambda function: data.module_digest(function).hex())
+    return data.kept(exported, "module_digest", lambda function: data.module_digest(function).hex())
 
 
 def _devices_by_id() -> dict[str, Any]:

@@ -161,7 +161,7 @@ class _How:
 def _for_readers(exported: Exported, compatibility: str, weights: int) -> Exported:
     """The function in the form for the chosen reader. It remembers the choice."""
     _, (written,) = retarget.for_choice([exported], compatibility, weights)
-    return data.remember(written, compatibility=compatibility)
+    return data.note(written, compatibility=compatibility)
 
 
 def _calling_convention_version() -> int:
@@ -250,7 +250,7 @@ class _ExportVjp(LaterVjp):
                 primal.disabled_safety_checks,
                 None,
                 batch_dims.of_vjp(primal),
-                data.compatibility_of(primal),
+                data.facts_of(primal).compatibility,
             )
             if self._weights is None:
                 return how.export(function, specs, {})

@@ -8,8 +8,11 @@ from typing import Any
 
 from jaxexp import _jax
 
-from .data import E, ExportedData
+from .data import E, ExportedData, facts_of
+from .facts import NO_FACTS
 from .vjps import LaterVjp
+
+_FACTS = "_jaxexp_facts"  # of a function of the other library that jaxexp made, for the way back
 
 
 class ConvertedVjp(LaterVjp):
@@ -37,7 +40,7 @@ def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
     names = [field.name for field in dataclasses.fields(cls)]
     fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
     fields["_get_vjp"] = ConvertedVjp(exported, convert) if exported.has_vjp() else None
-    return cls(**fields)
+    return cls(**fields, _facts=getattr(exported, _FACTS, NO_FACTS))
 
 
 def to_jax(exported: ExportedData) -> Any:
@@ -48,4 +51,6 @@ def to_jax(exported: ExportedData) -> Any:
     fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
     fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in exported.disabled_safety_checks)
     fields["_get_vjp"] = ConvertedVjp(exported, to_jax) if exported.has_vjp() else None
-    return exported_type(**fields)
+    converted = exported_type(**fields)
+    object.__setattr__(converted, _FACTS, facts_of(exported))
+    return converted

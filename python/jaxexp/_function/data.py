@@ -1,4 +1,4 @@
-"""`ExportedData`: the fields of an exported function, values derived from them, and what the verbs keep with it.
+"""`ExportedData`: the fields of an exported function, the facts beside them, and what is kept with it.
 
 The verbs (`call`, `serialize`, `specialize`, ...) are in rooms above. They take `ExportedData`, and return the class
 that they were given.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from jaxexp import _jax, _native
-from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._public import public_dir
 
 from . import sharding
+from .facts import NO_FACTS, Facts, Written
+from .kept import Attributes, Kept
+from .kept import attributes_of as attributes_of
+from .kept import kept as kept
+from .kept import kept_by as kept_by
 from .later import MadeLater
 from .safety_check import DisabledSafetyCheck
 
@@ -27,18 +31,8 @@ E = TypeVar("E", bound="ExportedData")
 T = TypeVar("T")
 
 
-class _Attributes:
-    """Where a function's attributes are, whatever `__dict__` is in its class."""
-
-    _eager_call: Callable[..., Any] | None = None  # a function that was called has its own
-
-
-#: The attributes that a function has by now. `__dict__` has the fields of its artifact, too, and decodes them for that.
-attributes_of: Callable[[Any], dict[str, Any]] = vars(_Attributes)["__dict__"].__get__
-
-
 @dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
-class ExportedData(_Attributes):
+class ExportedData(Attributes):
     """The data of an `Exported`; its docstring has the fields."""
 
     # In the order of jax.export since JAX 0.11, in which the constructor takes them and patterns match them.
@@ -61,6 +55,8 @@ class ExportedData(_Attributes):
     module_kept_var_idx: tuple[int, ...]
     uses_global_constants: bool
     _get_vjp: Callable[[Any], Any] | None
+    # Not a field, but given to the constructor by `dataclasses.replace`.
+    _facts: dataclasses.InitVar[Facts] = dataclasses.field(default=NO_FACTS, kw_only=True)
 
     def __init__(
         self,
@@ -84,6 +80,8 @@ class ExportedData(_Attributes):
         uses_global_constants: bool,
         _get_vjp: Callable[[Any], Any] | None,
         _has_named_shardings: bool = True,
+        *,
+        _facts: Facts = NO_FACTS,
     ) -> None:
         if not _has_named_shardings:
             raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
@@ -106,19 +104,18 @@ class ExportedData(_Attributes):
             uses_global_constants=uses_global_constants,
             _get_vjp=_get_vjp,
         )
+        if _facts is not NO_FACTS:
+            attributes_of(self)["_facts"] = _facts.of(in_tree, in_avals, out_tree, out_avals)
 
-    if TYPE_CHECKING:
-
-        @property
-        def _vjp(self) -> Self: ...
-        @property
-        def _hash(self) -> int: ...
-
-    else:
+    if not TYPE_CHECKING:
 
         @property
         def __dict__(self) -> dict[str, Any]:
-            return _with_fields(self)
+            """The attributes with the fields that the artifact has: `vars` shows them."""
+            attributes = attributes_of(self)
+            if (artifact := attributes.get("_artifact")) is not None:
+                artifact.complete(attributes)
+            return attributes
 
     @property
     def _has_named_shardings(self) -> bool:
@@ -131,9 +128,9 @@ class ExportedData(_Attributes):
             return True
         if not isinstance(other, ExportedData):
             return NotImplemented
-        mine, others = attributes_of(self), attributes_of(other)
-        known = mine.get("_equal")
-        if known is not None and known is others.get("_equal"):
+        mine, others = vars(kept_by(self)), vars(kept_by(other))
+        known = mine.get("equal")
+        if known is not None and known is others.get("equal"):
             return True
         is_equal = (
             hash(self) == hash(other)
@@ -142,11 +139,11 @@ class ExportedData(_Attributes):
             and self._get_vjp == other._get_vjp
         )
         if is_equal:  # JAX's caches compare the same functions at each trace, and walk a long module each time
-            mine["_equal"] = others["_equal"] = known or others.get("_equal") or object()
+            mine["equal"] = others["equal"] = known or others.get("equal") or object()
         return is_equal
 
     def __hash__(self) -> int:
-        return self._hash
+        return kept(self, "hash", _hash)
 
     def __copy__(self) -> Self:
         return self
@@ -169,34 +166,39 @@ class ExportedData(_Attributes):
                 f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Serialize it with "
                 f"vjp_order={order + 1} or more, where its code is"
             )
-        return self._vjp
+        return kept(self, "vjp", _vjp)
 
     def has_vjp(self) -> bool:
         """Whether there is a VJP: always after `export`; after loading, only if one was serialized."""
         return self._get_vjp is not None
 
 
-def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
-    """The result of `make` for a function, made once and kept with the function under a name."""
-    attributes = attributes_of(exported)
-    # Several threads may make it at once, and all return what one of them made.
-    value: T = attributes[name] if name in attributes else attributes.setdefault(name, make(exported))
-    return value
-
-
-def _with_fields(exported: ExportedData) -> dict[str, Any]:
-    """The attributes of a function, the fields that its artifact has among them."""
-    attributes = attributes_of(exported)
-    if (artifact := attributes.get("_artifact")) is not None:
-        artifact.complete(attributes)
-    return attributes
-
-
 def bare(exported: E) -> E:
-    """An equal function without what is kept with this one, for caches: it keeps nothing alive but its data."""
+    """An equal function that keeps nothing but its hash, for caches: it keeps nothing alive but its data."""
     copied = object.__new__(type(exported))
-    attributes_of(copied).update((name, value) for name, value in attributes_of(exported).items() if name in _DATA)
+    attributes = _data(attributes_of(exported))
+    if (known := vars(exported._kept).get("hash")) is not None:
+        attributes["_kept"] = Kept()
+        attributes["_kept"].hash = known
+    attributes_of(copied).update(attributes)
     return copied
+
+
+def _data(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name in _DATA}
+
+
+def varied(exported: E, **attributes: Any) -> E:
+    """A function with some other attributes. Unlike `dataclasses.replace` it checks nothing, and copies no module."""
+    copied = object.__new__(type(exported))
+    attributes_of(copied).update({**_data(vars(exported)), **attributes})
+    return copied
+
+
+def artifact_of(exported: ExportedData) -> Artifact | None:
+    """The artifact that a function was loaded from."""
+    found: Artifact | None = attributes_of(exported).get("_artifact")
+    return found
 
 
 def module_view(exported: ExportedData) -> bytes | memoryview:
@@ -205,13 +207,13 @@ def module_view(exported: ExportedData) -> bytes | memoryview:
     Raises:
         DeserializationError: the module is damaged.
     """
-    artifact = _artifact_of(exported)
+    artifact = _artifact_with_module(exported)
     return exported.mlir_module_serialized if artifact is None else artifact.module()
 
 
 def module_digest(exported: ExportedData) -> bytes:
     """The digest of the module (XXH3, 128 bits). Where the trailer of an artifact says it, the module is not read."""
-    artifact = _artifact_of(exported)
+    artifact = _artifact_with_module(exported)
     if artifact is not None and artifact.trailer() is not None:
         return artifact.modules()[0][2]
     return _native.digest(module_view(exported))
@@ -236,35 +238,18 @@ def has_no_weights(exported: ExportedData) -> ExportError:
 
 def is_loaded(exported: ExportedData) -> bool:
     """Whether a function comes from an artifact, as it is."""
-    return "_artifact" in attributes_of(exported)
-
-
-def stored_chain(exported: E) -> Iterator[E]:
-    """A function and the VJPs in the artifact that it was loaded from; only the function if it was exported in this
-    process.
-    """
-    yield exported
-    for _ in range(stored_orders(exported)):
-        exported = exported.vjp()
-        yield exported
-
-
-def stored_orders(exported: ExportedData) -> int:
-    """How many VJPs there are in the artifact that a function was loaded from."""
-    artifact: Artifact | None = attributes_of(exported).get("_artifact")
-    return 0 if artifact is None else sum(1 for _ in chain(artifact)) - 1
+    return artifact_of(exported) is not None
 
 
 def weights_in_trailer(exported: ExportedData) -> Any | None:
     """What `_native.Artifact.weights` returns for the artifact of a loaded function; None if there is none."""
-    artifact: Artifact | None = attributes_of(exported).get("_artifact")
+    artifact = artifact_of(exported)
     return None if artifact is None else artifact.weights()
 
 
 def origin(exported: ExportedData) -> tuple[str, int]:
     """For messages: the name of the function that this is a VJP of, and of which order; 0 for the function itself."""
-    found: tuple[str, int] = attributes_of(exported).get("_origin") or (exported.fun_name, 0)
-    return found
+    return facts_of(exported).name_and_order or (exported.fun_name, 0)
 
 
 def described(exported: ExportedData) -> str:
@@ -277,69 +262,59 @@ def name_of_order(name: str, order: int) -> str:
     return f"the VJP of order {order} of {name}" if order else name
 
 
+def facts_of(exported: ExportedData) -> Facts:
+    """What a function knows besides its fields."""
+    facts: Facts = exported._facts  # type: ignore[attr-defined]
+    return facts
+
+
+def facts_apart(exported: ExportedData) -> dict[str, Any] | None:
+    """The facts that have no place in an artifact; None if there are none."""
+    facts = facts_of(exported)
+    apart = {"name_and_order": facts.name_and_order, "compatibility": facts.compatibility}
+    return {name: fact for name, fact in apart.items() if fact is not None} or None
+
+
 def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
-    """The metadata of the artifact that a function was loaded from."""
-    found: Mapping[str, Any] = attributes_of(exported).get("_metadata") or {}
-    return found
-
-
-def compatibility_of(exported: ExportedData) -> str | None:
-    """The `compatibility` that a function was exported with, for which `serialize` writes by default."""
-    found: str | None = attributes_of(exported).get("_compatibility")
-    return found
+    """The metadata of the artifact that a function was loaded from. No field is decoded for it."""
+    artifact = artifact_of(exported)
+    return (facts_of(exported).metadata if artifact is None else artifact.noted) or {}
 
 
 def weak_arguments(exported: ExportedData) -> tuple[int, ...]:
     """Indices into `in_avals`: the arguments whose types were weak in the export."""
-    return _weak(exported, "_weak_arguments", exported.in_avals)
+    return _weak(facts_of(exported).weak_arguments, exported.in_avals)
 
 
 def weak_results(exported: ExportedData) -> tuple[int, ...]:
     """Indices into `out_avals`: the results whose types were weak in the export."""
-    return _weak(exported, "_weak_results", exported.out_avals)
+    return _weak(facts_of(exported).weak_results, exported.out_avals)
 
 
-def _weak(exported: ExportedData, name: str, avals: Sequence[Any]) -> tuple[int, ...]:
-    # The decoder leaves a name out where there is nothing to say, and makes no weak avals.
-    noted: tuple[int, ...] | None = exported.__dict__.get(name)
+def _weak(noted: tuple[int, ...] | None, avals: Sequence[Any]) -> tuple[int, ...]:
     return tuple(i for i, aval in enumerate(avals) if aval.weak_type) if noted is None else noted
 
 
-def with_weak_types_of(exported: E, other: ExportedData) -> E:
-    """A function that was just made from another one: it notes the same weak types."""
-    return note_weak_types(exported, weak_arguments(other), weak_results(other))
-
-
-def note_weak_types(exported: E, arguments: tuple[int, ...], results: tuple[int, ...]) -> E:
-    """Sets what `weak_arguments` and `weak_results` return."""
-    attributes_of(exported).update(_weak_arguments=arguments, _weak_results=results)
-    return exported
-
-
-def remember(exported: E, *, metadata: Mapping[str, Any] | None = None, compatibility: str | None = None) -> E:
-    """Sets what `metadata_of` and `compatibility_of` return; None changes nothing."""
-    if metadata is not None:
-        attributes_of(exported)["_metadata"] = metadata
-    if compatibility is not None:
-        attributes_of(exported)["_compatibility"] = compatibility
+def note(exported: E, **facts: Any) -> E:
+    """Adds facts to a function that was just made, and returns it."""
+    attributes_of(exported)["_facts"] = facts_of(exported)._replace(**facts)
     return exported
 
 
 def module_size(exported: ExportedData) -> int:
     """How many bytes the module has; it is not read."""
-    artifact = _artifact_of(exported)
+    artifact = _artifact_with_module(exported)
     return len(exported.mlir_module_serialized) if artifact is None else artifact.module_size
 
 
-def _artifact_of(exported: ExportedData) -> Artifact | None:
+def _artifact_with_module(exported: ExportedData) -> Artifact | None:
     """The artifact that holds the module; None once the module was made as bytes."""
-    attributes = attributes_of(exported)
-    return None if "mlir_module_serialized" in attributes else attributes.get("_artifact")
+    return None if "mlir_module_serialized" in attributes_of(exported) else artifact_of(exported)
 
 
 def _module_as_it_is(exported: ExportedData) -> bytes | memoryview:
     """The module for comparisons, without a check for damage."""
-    artifact = _artifact_of(exported)
+    artifact = _artifact_with_module(exported)
     return exported.mlir_module_serialized if artifact is None else artifact.unchecked_module()
 
 
@@ -385,11 +360,12 @@ def _hash(exported: ExportedData) -> int:
 
 def _vjp(exported: E) -> E:
     assert exported._get_vjp is not None
-    name, order = origin(exported)
     vjp: E = exported._get_vjp(exported)
-    attributes_of(vjp).setdefault("_origin", (name, order + 1))
-    if (executables := attributes_of(exported).get("_executables")) is not None:  # a file has those of VJPs, too
-        attributes_of(vjp)["_executables"] = executables
+    if not is_loaded(vjp):  # an artifact says it
+        name, order = origin(exported)
+        note(vjp, name_and_order=(name, order + 1))
+    if (executables := vars(exported._kept).get("executables")) is not None:  # a file has those of VJPs, too
+        vars(kept_by(vjp))["executables"] = executables
     return vjp
 
 
@@ -401,19 +377,32 @@ def _out_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
     return tuple(map(sharding.to_hlo, exported._out_named_shardings, exported.out_avals))
 
 
-# What describes a function; the rest of its attributes was made of it. The decoder and `remember` set the last ones.
 _FIELDS = {field.name for field in dataclasses.fields(ExportedData)}
-_DATA = {
-    *_FIELDS,
-    *("_artifact", "_hash", "_origin", "_metadata", "_compatibility", "_weak_arguments", "_weak_results"),
-    *("_described_in_tree", "_described_out_tree"),
-}
+_DATA = {*_FIELDS, "_artifact", "_facts"}
 
 # Fields that a loaded function has without the others.
 _APART: dict[str, Callable[[Artifact], Any]] = {
     **{name: operator.attrgetter(name) for name in ("fun_name", "nr_devices", "platforms")},
     "mlir_module_serialized": lambda artifact: bytes(artifact.module()),
 }
+
+
+def _facts(exported: ExportedData) -> Facts:
+    """What the artifact of a function says beside its fields."""
+    artifact = artifact_of(exported)
+    if artifact is None:
+        return NO_FACTS
+    facts = Facts(artifact.origin, artifact.noted)
+    if (said := artifact.said()) is not None:
+        weak_arguments, weak_results, in_tree, out_tree = said
+        facts = facts._replace(
+            weak_arguments=weak_arguments,
+            weak_results=weak_results,
+            in_tree=None if in_tree is None else Written(exported.in_tree, in_tree),
+            out_tree=None if out_tree is None else Written(exported.out_tree, out_tree),
+        )
+    found: Facts = attributes_of(exported).setdefault("_facts", facts)
+    return found
 
 
 def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
@@ -437,10 +426,9 @@ def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
 # Found in the class by those who ask it, such as protocols; `dataclass` would have taken them for defaults.
 _MADE_LATER: dict[str, Callable[[Any], Any]] = {
     **{name: _of_artifact(name) for name in _FIELDS},
-    "_vjp": lambda e: kept(e, "_vjp", _vjp),
-    "_hash": lambda e: kept(e, "_hash", _hash),
-    "in_shardings_hlo": lambda e: kept(e, "in_shardings_hlo", _in_shardings_hlo),
-    "out_shardings_hlo": lambda e: kept(e, "out_shardings_hlo", _out_shardings_hlo),
+    "_facts": _facts,
+    "in_shardings_hlo": lambda e: attributes_of(e).setdefault("in_shardings_hlo", _in_shardings_hlo(e)),
+    "out_shardings_hlo": lambda e: attributes_of(e).setdefault("out_shardings_hlo", _out_shardings_hlo(e)),
 }
 for _name, _make in _MADE_LATER.items():
     setattr(ExportedData, _name, MadeLater(_name, _make))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError
 
-from .data import E
+from .data import E, ExportedData, artifact_of
 
 
 class LaterVjp:
@@ -42,3 +43,19 @@ def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]
             raise error(order)
         chain.append(chain[-1].vjp())
     return chain
+
+
+def stored_chain(exported: E) -> Iterator[E]:
+    """A function and the VJPs in the artifact that it was loaded from; only the function if it was exported in this
+    process.
+    """
+    yield exported
+    for _ in range(stored_orders(exported)):
+        exported = exported.vjp()
+        yield exported
+
+
+def stored_orders(exported: ExportedData) -> int:
+    """How many VJPs there are in the artifact that a function was loaded from."""
+    artifact = artifact_of(exported)
+    return 0 if artifact is None else sum(1 for _ in chain(artifact)) - 1

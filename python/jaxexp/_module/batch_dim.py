@@ -94,7 +94,7 @@ def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
 
 def of(exported: ExportedData) -> BatchDim | None:
     """The batch dimension that a function was exported with; None if there is none, or if it does not fit."""
-    return data.kept(exported, "_batch", _read)
+    return data.kept(exported, "batch_dim", _read)
 
 
 def _read(exported: ExportedData) -> BatchDim | None:

@@ -16,7 +16,7 @@ _DONATION = "tf.aliasing_output", "jax.buffer_donor"
 
 def donated_arguments(exported: ExportedData) -> tuple[int, ...]:
     """Indices into `in_avals`: the arguments whose memory the module may use for its results."""
-    return data.kept(exported, "_donated", _read)
+    return data.kept(exported, "donated", _read)
 
 
 def _read(exported: ExportedData) -> tuple[int, ...]:

@@ -115,7 +115,7 @@ def raised(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[
         RefusedError: the module does what cannot be raised.
     """
     shapes = tuple(aval.shape for aval in in_avals)
-    kept = data.kept(exported, "_raised", lambda _: Newest(_MOST))
+    kept = data.kept(exported, "raised", lambda _: Newest(_MOST))
     key = shapes, platform
     found = kept.get(key)
     if found is None:

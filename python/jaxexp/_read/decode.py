@@ -13,7 +13,7 @@ from jaxexp._artifact.opened import explain, opened
 from jaxexp._codec import binding
 from jaxexp._errors import DeserializationError
 from jaxexp._exported import Exported
-from jaxexp._function.data import attributes_of
+from jaxexp._function.data import artifact_of
 from jaxexp._function.vjps import LaterVjp
 
 
@@ -52,7 +52,7 @@ def verify_modules(exported: Exported) -> None:
     Raises:
         DeserializationError: one of them is damaged, or its file has changed.
     """
-    artifact = attributes_of(exported).get("_artifact")
+    artifact = artifact_of(exported)
     if artifact is not None:
         for link in chain(artifact):
             link.module()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._function import data
+from jaxexp._function import data, vjps
 from jaxexp._function.data import ExportedData
 from jaxexp._public import public
 
@@ -134,7 +134,7 @@ class Policy:
             DeserializationError: a module is damaged, or does not fit the signature.
         """
         limits = Limits(self)
-        for order, link in enumerate(data.stored_chain(exported)):
+        for order, link in enumerate(vjps.stored_chain(exported)):
             limits.vjp_order(order, exported.fun_name)
             check_function(limits, link)
 

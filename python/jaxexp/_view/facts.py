@@ -184,11 +184,11 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
 
 
 def _orders(exported: ExportedData) -> str:
-    from jaxexp._function import data
+    from jaxexp._function import data, vjps
 
     if not exported.has_vjp():
         return "no VJP"
-    return f"VJPs up to order {data.stored_orders(exported)}" if data.is_loaded(exported) else "VJPs of any order"
+    return f"VJPs up to order {vjps.stored_orders(exported)}" if data.is_loaded(exported) else "VJPs of any order"
 
 
 def rows_of(found: Inspection) -> list[tuple[str, str]]:

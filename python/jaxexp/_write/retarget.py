@@ -13,7 +13,6 @@ import jax
 from jaxexp import _jax
 from jaxexp._artifact import module_head
 from jaxexp._errors import TooOldReaderError
-from jaxexp._function import data
 from jaxexp._function.data import E, ExportedData
 from jaxexp._module import mlir, to_gspmd
 from jaxexp._releases import features, stablehlo
@@ -75,12 +74,11 @@ def for_reader(exported: E, reader: Reader, weights: int = 0) -> E:
     convention = min(exported.calling_convention_version, reader.release.newest_convention)
     if module is None and convention == exported.calling_convention_version:
         return exported
-    rewritten = dataclasses.replace(
+    return dataclasses.replace(
         exported,
         mlir_module_serialized=exported.mlir_module_serialized if module is None else module,
         calling_convention_version=convention,
     )
-    return data.with_weak_types_of(rewritten, exported)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def _encoder_arguments(
         _check_registrations(chain)
     notes = _notes(exported, trailer, metadata, weights)
     if compatibility is None:
-        compatibility = data.compatibility_of(exported)
+        compatibility = data.facts_of(exported).compatibility
     if compatibility is None:
         return chain, jax.__version__, _TODAY, notes
     reader, chain = retarget.for_choice(chain, compatibility, 0 if weights is None else len(weights[1]))
