@@ -445,7 +445,7 @@ class Exported(ExportedData):
         return exported if isinstance(exported, cls) else from_jax(cls, exported, cls.from_jax)
 
     def to_jax(self) -> Any:
-        """The same function as a `jax.export.Exported`. Raises ExportError where `call` would, for classes that changed."""
+        """The same function as a `jax.export.Exported`. Raises ExportError for classes that `call` would refuse."""
         from jaxexp._call import trees
 
         trees.check_classes(self)
