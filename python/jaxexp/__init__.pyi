@@ -1,10 +1,15 @@
 # Made from the table in __init__.py: run `make format` after a change there.
+from ._api.export import default_export_platform as default_export_platform
+from ._api.export import export as export
+from ._api.exported import BoundExported as BoundExported
+from ._api.exported import Exported as Exported
+from ._api.load import deserialize as deserialize
+from ._api.many import load_many as load_many
 from ._archive.archive import Archive as Archive
 from ._archive.handle import Handle as Handle
 from ._archive.summary import Summary as Summary
 from ._archive.writer import ArchiveWriter as ArchiveWriter
 from ._artifact.inspection import Inspection as Inspection
-from ._bound.bound import BoundExported as BoundExported
 from ._call.prefetch import prefetch as prefetch
 from ._codec.generic_node import GenericNode as GenericNode
 from ._codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
@@ -21,9 +26,6 @@ from ._errors import SerializationError as SerializationError
 from ._errors import TooOldReaderError as TooOldReaderError
 from ._errors import UnsupportedError as UnsupportedError
 from ._errors import WeightsError as WeightsError
-from ._export.export import default_export_platform as default_export_platform
-from ._export.export import export as export
-from ._exported import Exported as Exported
 from ._function.convention import NEWEST_VERSION as maximum_supported_calling_convention_version
 from ._function.convention import NEWEST_VERSION as maximum_supported_serialization_version
 from ._function.convention import OLDEST_VERSION as minimum_supported_calling_convention_version
@@ -34,9 +36,7 @@ from ._jax import is_symbolic_dim as is_symbolic_dim
 from ._jax import symbolic_args_specs as symbolic_args_specs
 from ._jax import symbolic_dim_bounds as symbolic_dim_bounds
 from ._jax import symbolic_shape as symbolic_shape
-from ._read.load import deserialize as deserialize
-from ._read.many import load_many as load_many
-from ._read.policy import Policy as Policy
+from ._policy.policy import Policy as Policy
 from ._sources.described import compatibility_many as compatibility_many
 from ._sources.inspect import inspect as inspect
 from ._sources.load import load as load

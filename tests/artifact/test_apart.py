@@ -19,8 +19,8 @@ import xxhash
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._api.exported import reader
 from jaxexp._artifact.inspect import described
-from jaxexp._read import decode
 from jaxexp._read.decode import verified
 from kit import own_goldens, wire
 from kit.census import artifact, census, every_artifact, flipped, with_two
@@ -54,7 +54,7 @@ def assert_apart_as_in_one(blob: bytes) -> None:
     image, modules = parts_of(blob)
     assert _native.join(image, modules) == blob
     assert len(image) < len(blob) - sum(map(len, modules)) + 32
-    ours, plain = decode.read(image, modules), jaxexp.deserialize(blob)
+    ours, plain = reader.read(image, modules), jaxexp.deserialize(blob)
     part = ours
     for order, module in enumerate(modules):
         assert_same_fields(part, plain)
@@ -65,7 +65,7 @@ def assert_apart_as_in_one(blob: bytes) -> None:
             part, plain = part.vjp(), plain.vjp()
     # Nothing that was decoded is left: written from what is loaded.
     orders = len(modules) - 1
-    fresh = decode.read(image, modules)
+    fresh = reader.read(image, modules)
     assert fresh.serialize(orders) == jaxexp.deserialize(blob).serialize(orders)
     assert fresh.serialize(orders, trailer=False) == jaxexp.deserialize(blob).serialize(orders, trailer=False)
     assert _native.Artifact(image, modules).size == _native.Artifact(blob).size == len(blob)
@@ -109,7 +109,7 @@ def loaded_fields(loaded: jaxexp.Exported) -> dict[str, Any]:
 def test_calls_and_derivatives() -> None:
     blob = exported_case("perceptron", 2)
     image, modules = parts_of(blob)
-    ours, plain = decode.read(image, modules), jaxexp.deserialize(blob)
+    ours, plain = reader.read(image, modules), jaxexp.deserialize(blob)
     rng = np.random.default_rng(0)
     leaves = [jnp.asarray(rng.standard_normal(a.shape), a.dtype) for a in plain.in_avals]
     args, kwargs = plain.in_tree.unflatten(leaves)
@@ -125,14 +125,14 @@ def test_python_sees_one_kind_of_function(tmp_path) -> None:
     """Equality, hash, copies, pickles, files."""
     blob = exported_case("sharded_2d", 1, metadata={"version": 3})
     image, modules = parts_of(blob)
-    ours, plain = decode.read(image, modules), jaxexp.deserialize(blob)
+    ours, plain = reader.read(image, modules), jaxexp.deserialize(blob)
     assert ours == plain and hash(ours) == hash(plain) and len({ours, plain}) == 1
     assert copy.copy(ours) is ours and copy.deepcopy(ours) is ours
     thawed = pickle.loads(pickle.dumps(ours))
     assert thawed == plain and thawed.vjp() == plain.vjp() and thawed.metadata == {"version": 3}
     ours.save(tmp_path / "f", vjp_order=1)
     assert (tmp_path / "f").read_bytes() == blob
-    other = decode.read(image, modules)
+    other = reader.read(image, modules)
     assert other == ours and other.vjp() == ours.vjp()
 
 
@@ -168,7 +168,7 @@ def test_what_follows_is_left_out() -> None:
     blob = exported_case("sin", 1)
     image, modules = parts_of(blob)
     assert _native.cut(blob + b"more") == image
-    assert decode.read(image + b"more", modules) == jaxexp.deserialize(blob)
+    assert reader.read(image + b"more", modules) == jaxexp.deserialize(blob)
     assert _native.join(image + b"more", modules) == blob
 
 
@@ -196,7 +196,7 @@ def test_what_others_can_write_is_copied() -> None:
     blob = exported_case("sin", 1)
     image, modules = parts_of(blob)
     scratch, buffers = bytearray(image), [bytearray(module) for module in modules]
-    loaded = decode.read(scratch, buffers)
+    loaded = reader.read(scratch, buffers)
     for buffer in (scratch, *buffers):
         buffer[:] = bytes(len(buffer))
     assert loaded == jaxexp.deserialize(blob)
@@ -207,7 +207,7 @@ def test_what_is_not_aligned_is_copied() -> None:
     blob = exported_case("sin", 1)
     image, modules = parts_of(blob)
     odd = memoryview(b"x" + image)[1:], [memoryview(b"xyz" + module)[3:] for module in modules]
-    assert decode.read(*odd) == jaxexp.deserialize(blob)
+    assert reader.read(*odd) == jaxexp.deserialize(blob)
     assert _native.join(*odd) == blob
     assert _native.cut(memoryview(b"x" + blob)[1:]) == image
 
@@ -279,7 +279,7 @@ def damaged(blob: bytes, at: int) -> bytes:
 
 def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
     image, (module, vjp) = parts_of(exported_case("sin", 1))
-    loaded = decode.read(image, [module, damaged(vjp, 100)])
+    loaded = reader.read(image, [module, damaged(vjp, 100)])
     x = np.ones(4, np.float32)
     assert_same_values([loaded.call(x)], [jnp.sin(x)])
     derivative = loaded.vjp()
@@ -299,7 +299,7 @@ def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
         assert error.value.path == "vjp.mlir_module_serialized"
     other = bytes(len(module))
     with pytest.raises(DeserializationError, match="damaged; get another copy"):
-        _ = decode.read(image, [other, vjp]).mlir_module_serialized
+        _ = reader.read(image, [other, vjp]).mlir_module_serialized
 
 
 def test_a_damaged_artifact_is_not_cut() -> None:

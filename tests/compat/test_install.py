@@ -13,6 +13,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from jaxexp._compat.install import _OURS
 from kit.compare import assert_same_fields, assert_same_values
 from kit.corpus import arr
 from kit.installed import STOCK
@@ -254,3 +255,10 @@ def test_names_keep_the_meaning_they_had_when_they_were_imported() -> None:
         assert type(inside(blob)) is jaxexp.Exported
     assert type(inside(blob)) is jaxexp.Exported
     assert inside is jaxexp.deserialize
+
+
+def test_every_name_has_its_place() -> None:
+    """What jaxexp has under a name of jax.export is what `install` puts there."""
+    assert {name: getattr(jaxexp, name) for name in jax_export.__all__ if hasattr(jaxexp, name)} == {
+        name: ours for name, ours in _OURS.items() if name in jax_export.__all__
+    }

@@ -14,8 +14,8 @@ import pytest
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._api.exported import reader
 from jaxexp._io import files
-from jaxexp._read import decode
 from kit.compare import assert_same_fields
 from kit.corpus import arr
 
@@ -107,7 +107,7 @@ def test_a_function_stays_what_it_was(memory: Any, reading: str, blob: bytes, tm
 def test_images_and_modules_stay_what_they_were(memory: Any, blob: bytes, tmp_path: Path) -> None:
     image, modules = _native.cut(blob), [bytes(link.mlir_module_serialized) for link in _links(blob)]
     made = [memory(data, tmp_path / str(i)) for i, data in enumerate([image, *modules]) if _folder(tmp_path / str(i))]
-    found = decode.read(made[0][0], [buffer for buffer, _ in made[1:]])
+    found = reader.read(made[0][0], [buffer for buffer, _ in made[1:]])
     for (_, write), data in zip(made, [image, *modules], strict=True):
         write(bytes(len(data)))
     assert found == jaxexp.deserialize(blob)
@@ -138,7 +138,7 @@ def test_what_the_caller_keeps_is_not_copied(blob: bytes) -> None:
         assert np.shares_memory(np.frombuffer(artifact.module(), np.uint8), np.frombuffer(memory, np.uint8)) == (
             is_shared
         )
-        assert decode.decode(artifact)._artifact.is_decoded == is_shared, "nobody knows for how long"
+        assert reader.decode(artifact)._artifact.is_decoded == is_shared, "nobody knows for how long"
 
 
 def _folder(path: Path) -> bool:

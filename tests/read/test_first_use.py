@@ -20,9 +20,9 @@ import pytest
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._api.exported import reader
 from jaxexp._codec import binding
 from jaxexp._function.data import attributes_of
-from jaxexp._read import decode
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, arr
 
@@ -35,7 +35,7 @@ def is_decoded(exported: Any) -> bool:
 
 def at_once(blob: bytes) -> Any:
     """The same function, decoded when it is opened: nobody knows for how long such a buffer stays what it is."""
-    exported = decode.decode(_native.Artifact(memoryview(bytearray(blob)).toreadonly(), in_place=True))
+    exported = reader.decode(_native.Artifact(memoryview(bytearray(blob)).toreadonly(), in_place=True))
     assert is_decoded(exported)
     return exported
 

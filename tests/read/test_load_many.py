@@ -18,10 +18,10 @@ import pytest
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._api.exported import reader
+from jaxexp._api.many import Manner, load_slices
 from jaxexp._archive.opened import Opened
 from jaxexp._io import sources
-from jaxexp._read import decode
-from jaxexp._read.many import Manner, load_slices
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, arr
 from kit.many import alone, assert_alike, versions
@@ -78,7 +78,7 @@ def test_somebody_has_to_work(tmp_path: Path) -> None:
     with contextlib.closing(sources.open_source(str(tmp_path / "a.zip"), {})) as source:
         verification = _native.ArchiveVerification(Opened(source).index)
         for none_work in (
-            lambda: decode.reader_of_many(0, True),
+            lambda: reader.many(0, True),
             lambda: _native.verify_files([str(tmp_path / "a.zip")], 0),
             lambda: verification.step([0], [(b"", [])], 0),
             lambda: verification.step_of_file(source.whole, [0], 0, 0),

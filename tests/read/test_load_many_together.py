@@ -18,7 +18,7 @@ import pytest
 import xxhash
 
 import jaxexp
-from jaxexp._read.many import Manner, load_slices
+from jaxexp._api.many import Manner, load_slices
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, arr
 from kit.many import alone, assert_alike, versions

@@ -17,7 +17,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._artifact import operations
 from jaxexp._module import custom_calls
-from jaxexp._read import policy_check
+from jaxexp._policy import policy_check
 from kit.corpus import arr
 from kit.other_modules import with_module
 from kit.places import GOLDEN

@@ -19,12 +19,12 @@ from .handle import Handle
 from .opened import Opened
 
 if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
+    from jaxexp._api.many import OnError
     from jaxexp._bulk.crew import Workers
     from jaxexp._compiled.executables import Executable
-    from jaxexp._exported import Exported
     from jaxexp._io.sources import BinaryFile
-    from jaxexp._read.many import OnError
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
     from .writer import ArchiveWriter
 

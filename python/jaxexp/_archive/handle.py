@@ -20,9 +20,9 @@ from .opened import Opened
 from .summary import Summary, of_member
 
 if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
     from jaxexp._artifact.inspection import Inspection
-    from jaxexp._exported import Exported
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
     from jaxexp._weights.stored import WithDigests
 
 
@@ -97,7 +97,7 @@ class Handle:
             OSError: a file cannot be read.
         """
         if executables is not None:
-            from jaxexp._read.load import give_executables, refuse_both
+            from jaxexp._api.load import give_executables, refuse_both
 
             refuse_both(self.label, policy, executables)
             exported: Exported = load.load(self._opened, [self.name], 1, "raise", None)[0]

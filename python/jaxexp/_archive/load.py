@@ -12,15 +12,15 @@ from jaxexp._io.files import named_in_errors
 from .opened import Opened, batches
 
 if TYPE_CHECKING:
-    from jaxexp._read.many import Manner, OnError
-    from jaxexp._read.policy import Policy
+    from jaxexp._api.many import Manner, OnError
+    from jaxexp._policy.policy import Policy
 
 
 def load(
     opened: Opened, names: Iterable[str] | None, workers: int | None, on_error: OnError, policy: Policy | None
 ) -> list[Any]:
     """What `Archive.load_all` returns."""
-    from jaxexp._read.many import Manner, load_slices  # which takes JAX along
+    from jaxexp._api.many import Manner, load_slices  # which takes JAX along
 
     manner = Manner(workers, on_error, policy)
     with opened.placed():
@@ -48,7 +48,8 @@ def load(
 
 def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner: Manner) -> None:
     """Puts functions with their weights in the place of programs. Nothing of the weights is read."""
-    from jaxexp._bound.load import bound_to
+    from jaxexp._api.exported import BoundExported
+    from jaxexp._bound.program import stored
     from jaxexp._function.data import weights_in_trailer
 
     from .member_weights import of_table
@@ -62,7 +63,7 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
         label = opened.label(opened.index.name(numbers[i]))
         try:
             with named_in_errors(label):
-                loaded[i] = bound_to(program, functools.partial(of_table, opened, label))
+                loaded[i] = BoundExported.of(program, stored(program, functools.partial(of_table, opened, label)))
         except DeserializationError as error:
             if manner.raises:
                 raise

@@ -15,7 +15,7 @@ from jaxexp._io.other_files import instead_of_archive
 from jaxexp._io.sources import Source
 
 if TYPE_CHECKING:
-    from jaxexp._exported import Exported
+    from jaxexp._api.exported import Exported
 
     from .tensors import Tensors
 

@@ -14,7 +14,7 @@ from .parts import opened_in_worker
 from .verify_weights import damaged_in_files
 
 if TYPE_CHECKING:
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
 MEMBERS, WEIGHTS = "members", "weights"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from jaxexp._exported import Exported
+    from jaxexp._api.exported import Exported
     from jaxexp._safetensors.writing import Source
     from jaxexp._weights.stored import WithDigests
 
@@ -144,7 +144,8 @@ class ArchiveWriter:
             from jaxexp._bound.archived import serialized
 
             self._check_name(name)  # before weights are written
-            self._add(name, memoryview(serialized(function, self._add_weights, vjp_order, strict)), own)
+            blob = serialized(function.unbound, function.weights, self._add_weights, vjp_order, strict)
+            self._add(name, memoryview(blob), own)
         else:
             self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
 
@@ -411,7 +412,7 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
             option = f"vjp_order={vjp_order!r}" if vjp_order else f"strict={strict!r}"
             raise ExportError(f"{option} is for an Exported: an artifact in a buffer is stored as it is")
         return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
-    from jaxexp._exported import Exported
+    from jaxexp._api.exported import Exported
 
     if isinstance(exported_or_bytes, Exported):
         return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()

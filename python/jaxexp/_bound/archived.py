@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from jaxexp._function.data import ExportedData
 from jaxexp._safetensors.content import content_of
 from jaxexp._safetensors.layout import plan
 from jaxexp._safetensors.writing import Source, head_of
 from jaxexp._weights.stored import StoredFile, StoredTensor, Table
+from jaxexp._weights.weights import Weights
+from jaxexp._write.options import Writing
 from jaxexp._write.serialize import serialize
-
-from .bound import BoundExported
 
 
 def serialized(
-    bound: BoundExported, store: Callable[[Sequence[Source]], dict[str, bytes]], vjp_order: int, strict: bool
+    program: ExportedData,
+    weights: Weights,
+    store: Callable[[Sequence[Source]], dict[str, bytes]],
+    vjp_order: int,
+    strict: bool,
 ) -> bytearray:
     """The artifact of the program, whose trailer says which tensors are its weights.
 
     Args:
-        bound: the function.
+        program: the program.
+        weights: its weights.
         store: puts tensors into the archive, and returns their digests by their names.
         vjp_order: as in `Exported.serialize`.
         strict: as in `Exported.serialize`.
     """
-    sources = bound.weights.sources()
+    sources = weights.sources()
     digests = store(sources)
     tensors = tuple(StoredTensor(source.name, 0, source.size, digests[source.name]) for source in sources)
-    table = Table((_file(sources, digests),), tensors).with_other_names(bound.weights.other_names)
-    return serialize(bound.unbound, vjp_order, None, True, None, strict, table.for_trailer())
+    table = Table((_file(sources, digests),), tensors).with_other_names(weights.other_names)
+    return serialize(program, Writing(vjp_order, strict=strict, weights=table.for_trailer()))
 
 
 def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:

@@ -12,16 +12,16 @@ from jaxexp import _jax
 from jaxexp._call import first_argument
 from jaxexp._codec import treedefs
 from jaxexp._errors import ExportError
-from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._function.convention import Arguments
+from jaxexp._function.data import E, ExportedData
 from jaxexp._function.facts import Written
 from jaxexp._function.vjps import LaterVjp
 from jaxexp._module import main, mlir, runnable
 from jaxexp._weights.names import names_in
 
 
-def with_named_weights(exported: Exported) -> Exported:
+def with_named_weights(exported: E) -> E:
     """The same function, whose first argument is a dict of the arrays in the pytree by their paths.
 
     Raises:
@@ -48,7 +48,7 @@ def with_named_weights(exported: Exported) -> Exported:
     return _rearranged(exported, _Order(tuple(order), tuple(range(len(exported.out_avals)))), in_tree, written)
 
 
-def _check_shapes(exported: Exported, names: Sequence[str]) -> None:
+def _check_shapes(exported: ExportedData, names: Sequence[str]) -> None:
     if not names:
         raise ExportError(f"binding {exported.fun_name}: it has no arrays in a first positional argument")
     for name, aval in zip(names, exported.in_avals, strict=False):
@@ -76,7 +76,7 @@ class _Order:
         return _Order((*self.arguments, *(n + i for i in self.results)), self.arguments)
 
 
-def _rearranged(exported: Exported, order: _Order, in_tree: Any, written: Written | None) -> Exported:
+def _rearranged(exported: E, order: _Order, in_tree: Any, written: Written | None) -> E:
     """The function with its arguments and results in another order, in a tree that an artifact has as `written`."""
     place = {old: new for new, old in enumerate(order.arguments)}
     kept = sorted(place[old] for old in exported.module_kept_var_idx)
@@ -100,7 +100,7 @@ def _rearranged(exported: Exported, order: _Order, in_tree: Any, written: Writte
     )
 
 
-def _module(exported: Exported, order: _Order, kept: Sequence[int]) -> bytes:
+def _module(exported: ExportedData, order: _Order, kept: Sequence[int]) -> bytes:
     """The module with a new main function around its old one.
 
     Args:
@@ -143,10 +143,10 @@ class _RearrangedVjp(LaterVjp):
 
     __slots__ = ("_order", "_origin")
 
-    def __init__(self, origin: Exported, order: _Order) -> None:
+    def __init__(self, origin: ExportedData, order: _Order) -> None:
         self._origin, self._order = origin, order
 
-    def __call__(self, primal: Exported) -> Exported:
+    def __call__(self, primal: ExportedData) -> ExportedData:
         vjp = self._origin.vjp()
         return _rearranged(vjp, self._order, vjp.in_tree, data.facts_of(vjp).in_tree)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from jaxexp._errors import ExportError
 from jaxexp._function.data import ExportedData
@@ -13,6 +11,7 @@ from jaxexp._weights import saving
 from jaxexp._weights.stored import Stored, Table
 from jaxexp._weights.weights import Weights
 from jaxexp._write import serialize
+from jaxexp._write.options import Writing
 
 _SUFFIX = ".safetensors"
 
@@ -21,10 +20,7 @@ def save(
     program: ExportedData,
     weights: Weights,
     path: str | os.PathLike[str],
-    vjp_order: int,
-    compatibility: str | None,
-    metadata: Mapping[str, Any] | None,
-    strict: bool,
+    how: Writing,
     name: str | None,
     max_file_size: int | None,
 ) -> None:
@@ -40,7 +36,7 @@ def save(
 
     def save_program(table: Table) -> None:
         in_trailer = table.with_other_names(weights.other_names).for_trailer()
-        serialize.save(program, path, vjp_order, compatibility, True, metadata, strict, in_trailer)
+        serialize.save(program, path, how._replace(weights=in_trailer))
 
     weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX
     stored = weights.stored

@@ -9,7 +9,7 @@ import click
 from jaxexp._errors import ExportError
 
 if TYPE_CHECKING:
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
 
 def read(path: str) -> Policy:
@@ -19,7 +19,7 @@ def read(path: str) -> Policy:
         click.UsageError: the file cannot be read, is not TOML, or has what is no field of a policy; the message names
             the file and the field.
     """
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
     try:
         return Policy.from_toml(path)

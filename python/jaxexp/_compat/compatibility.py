@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
+from jaxexp._api.exported import reader
 from jaxexp._artifact import module_head
 from jaxexp._artifact.chain import chain
 from jaxexp._artifact.inspect import shown_node
@@ -24,7 +25,7 @@ from jaxexp._errors import ExportError, shown
 from jaxexp._module import mlir
 from jaxexp._native import Artifact
 from jaxexp._public import part_of, public
-from jaxexp._read.decode import decode, verified
+from jaxexp._read.decode import verified
 from jaxexp._releases import features, stablehlo, table
 from jaxexp._releases.table import RELEASES, Release, number
 from jaxexp._write.reader import reader_of
@@ -346,7 +347,7 @@ def _layout(facts: _Facts, jax_version: str | None) -> str:
 def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, int] | None]:
     """Why jaxexp cannot load an artifact in this process, and its custom calls, as far as they can be known."""
     try:
-        exported = decode(artifact)
+        exported = reader.decode(artifact)
     except ExportError as error:
         return str(error), None
     try:

@@ -8,7 +8,31 @@ from types import TracebackType
 from typing import Any
 
 from jaxexp import _jax
+from jaxexp._api.export import default_export_platform, export
+from jaxexp._api.exported import Exported
+from jaxexp._api.load import deserialize
+from jaxexp._codec.nodes import register_namedtuple_serialization, register_pytree_node_serialization
+from jaxexp._function.convention import NEWEST_VERSION, OLDEST_VERSION
+from jaxexp._function.safety_check import DisabledSafetyCheck
 from jaxexp._public import public
+
+#: jaxexp's own in the place of these names in `jax.export`.
+_OURS: dict[str, Any] = {
+    "DisabledSafetyCheck": DisabledSafetyCheck,
+    "Exported": Exported,
+    "SymbolicScope": _jax.SymbolicScope,
+    "default_export_platform": default_export_platform,
+    "deserialize": deserialize,
+    "export": export,
+    "is_symbolic_dim": _jax.is_symbolic_dim,
+    "maximum_supported_calling_convention_version": NEWEST_VERSION,
+    "minimum_supported_calling_convention_version": OLDEST_VERSION,
+    "register_namedtuple_serialization": register_namedtuple_serialization,
+    "register_pytree_node_serialization": register_pytree_node_serialization,
+    "symbolic_args_specs": _jax.symbolic_args_specs,
+    "symbolic_dim_bounds": _jax.symbolic_dim_bounds,
+    "symbolic_shape": _jax.symbolic_shape,
+}
 
 _lock = threading.Lock()
 _installations = 0
@@ -44,16 +68,14 @@ def install() -> _Installation:
         A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`
         is restored when `uninstall` was called as often as `install`.
     """
-    import jaxexp
-
     global _installations
     with _lock:
         if not _installations:
-            # A newer JAX may have names that jaxexp lacks; those stay as they are.
-            names = [name for name in _jax.jax_export_module.__all__ if hasattr(jaxexp, name)]
+            # A newer JAX may have names that jaxexp lacks, and an older one lacks some: those stay as they are.
+            names = [name for name in _jax.jax_export_module.__all__ if name in _OURS]
             _originals.update((name, getattr(_jax.jax_export_module, name)) for name in names)
             for name in names:
-                setattr(_jax.jax_export_module, name, getattr(jaxexp, name))
+                setattr(_jax.jax_export_module, name, _OURS[name])
             _log_below(logging.getLogger(_jax.jax_exporter.__name__))
         _installations += 1
     return _Installation()

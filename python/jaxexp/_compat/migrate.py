@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._api.exported import Exported, reader
 from jaxexp._errors import ExportError, UnsupportedError
-from jaxexp._exported import Exported
 from jaxexp._function import data, vjps
 from jaxexp._function.convention import OLDEST_VERSION
 from jaxexp._module import mlir, runnable
-from jaxexp._read.decode import read
+from jaxexp._write.options import Writing
 from jaxexp._write.reader import check_choice
 from jaxexp._write.serialize import serialize
 
@@ -27,10 +27,11 @@ _ULPS = 64
 def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None) -> bytearray:
     """What the public function `migrate` returns, of an artifact in a buffer."""
     check_reader(to, "to=")
-    old = read(buffer)
+    old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
-    blob = serialize(_up_to_date(old), order, to, True, old.metadata, False, data.weights_in_trailer(old))
-    new = read(bytes(blob))
+    weights = data.weights_in_trailer(old)
+    blob = serialize(_up_to_date(old), Writing(order, to, metadata=old.metadata, weights=weights))
+    new: Exported = reader.read(bytes(blob))
     for before, after in zip(vjps.stored_chain(old), vjps.stored_chain(new), strict=True):
         _check_signatures(before, after, named_shardings=to is None)
     if inputs is not None:

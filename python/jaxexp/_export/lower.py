@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 
@@ -40,13 +40,32 @@ class Lowering:
         return _jax.any_symbolic(self.in_avals)
 
 
+class Lifting(Protocol):
+    """Makes arguments of constants of a traced function: of those that become weights, or, when a VJP is exported, of
+    those that are weights already.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many arguments were added in front; known when a function was rewritten."""
+        ...
+
+    def rewritten(self, traced: Any) -> Any:
+        """The `jax.stages.Traced` with arguments in the place of constants."""
+        ...
+
+    def of_vjp(self) -> Lifting | None:
+        """The same for the VJP of the function that was rewritten last; None if there is nothing to do."""
+        ...
+
+
 def lower(
     fun_jit: Any,
     args_specs: Sequence[Any],
     kwargs_specs: dict[str, Any],
     platforms: Sequence[str],
     override_lowering_rules: Any,
-    rewrite: Callable[[Any], Any] | None = None,
+    lifting: Lifting | None = None,
 ) -> Lowering:
     """Traces and lowers `fun_jit` for all `platforms` together.
 
@@ -56,7 +75,7 @@ def lower(
         kwargs_specs: specs of its keyword arguments.
         platforms: the platforms.
         override_lowering_rules: as in `export`.
-        rewrite: makes what is lowered of the `jax.stages.Traced`.
+        lifting: what makes arguments of constants.
 
     Raises:
         UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
@@ -64,8 +83,8 @@ def lower(
     traced = fun_jit.trace(*args_specs, **kwargs_specs)
     if not isinstance(traced, jax.stages.Traced):
         raise ExportTypeError(not_jitted(fun_jit))
-    if rewrite is not None:
-        traced = rewrite(traced)
+    if lifting is not None:
+        traced = lifting.rewritten(traced)
     lowered = traced.lower(
         lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
     )

@@ -95,10 +95,19 @@ class Taking:
         self._chosen = chosen
         self.weights: dict[str, Any] = {}
 
-    def __call__(self, traced: Any) -> Any:
+    @property
+    def count(self) -> int:
+        return len(self.weights)
+
+    def rewritten(self, traced: Any) -> Any:
+        """The traced function, with its weights as its first argument."""
         rewritten, found = with_weights(traced, self._chosen)
         self.weights.update(found)
         return rewritten
+
+    def of_vjp(self) -> StillThere | None:
+        """For the VJP of that function."""
+        return StillThere(self.weights) if self.weights else None
 
     @property
     def other_names(self) -> dict[str, str]:
@@ -121,13 +130,21 @@ class StillThere:
             except TypeError:
                 self._references[name] = functools.partial(_itself, array)
 
-    def arrays(self) -> dict[str, Any]:
+    def _arrays(self) -> dict[str, Any]:
         """The weights by their names, in the order of the program's arguments; None for one that is gone."""
         return {name: reference() for name, reference in self._references.items()}
 
-    def without_copies(self, traced: Any) -> Any:
+    @property
+    def count(self) -> int:
+        return len(self._references)
+
+    def of_vjp(self) -> StillThere:
+        """For the VJP of the VJP."""
+        return self
+
+    def rewritten(self, traced: Any) -> Any:
         """A traced VJP of the program, with its first arguments in the place of constants that are the same arrays."""
-        there = self.arrays()
+        there = self._arrays()
         named = Named({name: array for name, array in there.items() if array is not None})
         order = {name: position for position, name in enumerate(there)}
         positions = {}

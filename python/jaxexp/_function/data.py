@@ -229,13 +229,6 @@ def check_picklable(exported: ExportedData) -> None:
         )
 
 
-def has_no_weights(exported: ExportedData) -> ExportError:
-    return ExportError(
-        f"{exported.fun_name} has no weights: its arrays are in its module. Export it with weights=..., or make its "
-        "first argument its weights, with bind"
-    )
-
-
 def is_loaded(exported: ExportedData) -> bool:
     """Whether a function comes from an artifact, as it is."""
     return artifact_of(exported) is not None

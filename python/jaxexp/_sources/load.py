@@ -10,8 +10,8 @@ from jaxexp._public import public
 from .source import source
 
 if TYPE_CHECKING:
-    from jaxexp._exported import Exported
-    from jaxexp._read.policy import Policy
+    from jaxexp._api.exported import Exported
+    from jaxexp._policy.policy import Policy
 
     from .source import Given
 
@@ -63,8 +63,8 @@ def load(
         >>> exported = load("model.jaxexp")
         >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
     """
-    from jaxexp._read import load as reading  # which takes JAX along
-    from jaxexp._read.given_policy import check_policy
+    from jaxexp._api import load as reading  # which takes JAX along
+    from jaxexp._api.load import check_policy
 
     found = source(artifact, "load")
     reading.refuse_both(found.name, policy, executables)

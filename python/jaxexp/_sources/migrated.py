@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
     from jaxexp._archive.opened import Opened
     from jaxexp._bulk.crew import Workers
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
     from .given import GivenToMany, Names
 
@@ -70,7 +70,7 @@ def migrate_many(
         >>> failed = migrate_many(["old.zip"], "new/", executor=client.get_executor(), journal="migrate.journal")
     """
     folders = Folders(without=os.fsdecode(into))
-    from jaxexp._read.given_policy import check_policy
+    from jaxexp._api.load import check_policy
 
     check_policy(policy)
     given = places(several(artifacts, "migrate_many"), folders, "migrate_many")

@@ -20,7 +20,7 @@ from . import verify as verifying
 from .source import Source, is_url
 
 if TYPE_CHECKING:
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
 Parts = Sequence[tuple[tuple[Any, ...], Sequence[int]]]
 # Errors that are about an artifact, and not about the pass.
@@ -112,7 +112,7 @@ def _of_remote(url: str) -> list[Any]:
 
 def _allowed(path: str, found: list[Any], policy: Policy) -> list[Any]:
     """The same, after a look at the function under a policy."""
-    from jaxexp._read.load import deserialize
+    from jaxexp._api.load import deserialize
 
     source = Source(path, path)
     try:

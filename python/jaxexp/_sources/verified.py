@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxexp._archive.opened import Opened
     from jaxexp._archive.verified import InParts
     from jaxexp._bulk.crew import Workers
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
     from .given import GivenToMany, Names
 
@@ -68,7 +68,7 @@ def verify_many(
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:
         ...     damaged = verify_many(["models/", "fleet.zip"], executor=executor, journal="verify.journal")
     """
-    from jaxexp._read.given_policy import check_policy
+    from jaxexp._api.load import check_policy
 
     check_policy(policy)
     given = places(several(artifacts, "verify_many"), Folders(), "verify_many")

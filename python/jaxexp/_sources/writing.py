@@ -13,7 +13,7 @@ from jaxexp._io import files
 from . import targets
 
 if TYPE_CHECKING:
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
     from jaxexp._weights.stored import WithDigests
 
     from .source import Source
@@ -54,7 +54,7 @@ class Writing:
 
     def _check(self, source: Source, buffer: Any, path: str) -> None:
         if self._policy is not None:
-            from jaxexp._read.load import deserialize
+            from jaxexp._api.load import deserialize
 
             deserialize(buffer, policy=self._policy)
         if source.path is not None and _native.Artifact(buffer).weights() is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,61 +20,36 @@ from jaxexp._io import files
 from jaxexp._version import __version__
 
 from . import retarget
+from .options import Writing
 
 # What most artifacts are written with.
 _TODAY = _native.Form()
 _WRITER = f"jaxexp {__version__}"
 _NOTES = _native.Notes(_WRITER, {})
 
-# Files (name, size, content) and tensors (name, index of the file, size, digest).
-TableOfWeights = tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], list[tuple[str, int]]]
+
+def serialize(exported: ExportedData, how: Writing) -> bytearray:
+    """The artifact."""
+    return _native.encode(*_encoder_arguments(exported, how))
 
 
-def serialize(
-    exported: ExportedData,
-    vjp_order: int,
-    compatibility: str | None,
-    trailer: bool,
-    metadata: Mapping[str, Any] | None,
-    strict: bool,
-    weights: TableOfWeights | None = None,
-) -> bytearray:
-    return _native.encode(*_encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict, weights))
+def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> None:
+    """Replaces a file by the artifact."""
+    files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)))
 
 
-def save(
-    exported: ExportedData,
-    path: str | os.PathLike[str],
-    vjp_order: int,
-    compatibility: str | None,
-    trailer: bool,
-    metadata: Mapping[str, Any] | None,
-    strict: bool,
-    weights: TableOfWeights | None = None,
-) -> None:
-    arguments = _encoder_arguments(exported, vjp_order, compatibility, trailer, metadata, strict, weights)
-    files.replace(path, _native.EncodedParts(*arguments))
-
-
-def _encoder_arguments(
-    exported: ExportedData,
-    vjp_order: int,
-    compatibility: str | None,
-    trailer: bool,
-    metadata: Mapping[str, Any] | None,
-    strict: bool,
-    weights: TableOfWeights | None = None,
-) -> tuple[Any, ...]:
+def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
     binding.bind()
-    chain = _chain(exported, vjp_order)
-    if strict:
+    chain = _chain(exported, how.vjp_order)
+    if how.strict:
         _check_registrations(chain)
-    notes = _notes(exported, trailer, metadata, weights)
+    notes = _notes(exported, how)
+    compatibility = how.compatibility
     if compatibility is None:
         compatibility = data.facts_of(exported).compatibility
     if compatibility is None:
         return chain, jax.__version__, _TODAY, notes
-    reader, chain = retarget.for_choice(chain, compatibility, 0 if weights is None else len(weights[1]))
+    reader, chain = retarget.for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
     return chain, jax.__version__, reader.form, notes
 
 
@@ -100,11 +75,10 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
     raise SerializationError(Lines.of([said, *(f"  {line}" for line in lines)]))
 
 
-def _notes(
-    exported: ExportedData, trailer: bool, metadata: Mapping[str, Any] | None, weights: TableOfWeights | None
-) -> _native.Notes | None:
+def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
     """What a trailer says about the whole artifact. A loaded function keeps its metadata unless it gets new."""
-    if not trailer:
+    metadata = how.metadata
+    if not how.trailer:
         if metadata is None:
             return None
         raise ExportError(
@@ -113,9 +87,9 @@ def _notes(
         )
     if metadata is None:
         metadata = data.metadata_of(exported)
-        if not metadata and weights is None:
+        if not metadata and how.weights is None:
             return _NOTES
-    return _native.Notes(_WRITER, to_json(metadata), weights)
+    return _native.Notes(_WRITER, to_json(metadata), how.weights)
 
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:

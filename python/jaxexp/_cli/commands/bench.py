@@ -89,7 +89,7 @@ def _exported_here() -> Mapping[str, bytes]:
     import jax
     import jax.numpy as jnp
 
-    from jaxexp._export.export import export
+    from jaxexp._api.export import export
 
     def network(layers: Any, x: Any) -> Any:
         for layer in layers:
@@ -111,10 +111,10 @@ def _difference(blob: bytes) -> str | None:
     """A difference between the two libraries for an artifact; None if there is none."""
     from jax import export as jax_export
 
-    from jaxexp._read.decode import read
+    from jaxexp._api.exported import reader
 
     try:
-        ours: Any = read(blob)
+        ours: Any = reader.read(blob)
     except DeserializationError as error:
         return str(error)
     try:
@@ -151,7 +151,7 @@ def _shown(value: Any) -> Any:
 def _rivals(blob: bytes) -> Mapping[str, Mapping[str, Callable[[], object]]]:
     from jax import export as jax_export
 
-    from jaxexp._read.load import deserialize
+    from jaxexp._api.load import deserialize
 
     return {
         "signature": {

@@ -257,7 +257,7 @@ def _sizes_of_dimensions(given: tuple[str, ...]) -> dict[str, int]:
 
 def _jaxpr(source: inputs.Source, order: int, sizes: dict[str, int]) -> str:
     """The program of a function, read back from its module, with these sizes for its symbolic dimensions."""
-    from jaxexp._read.load import deserialize
+    from jaxexp._api.load import deserialize
 
     with source.named():
         exported = deserialize(source.read())

@@ -167,9 +167,9 @@ def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
     import jax
     import numpy as np
 
-    from jaxexp._read.decode import read
+    from jaxexp._api.exported import reader
 
-    exported = read(buffer)
+    exported = reader.read(buffer)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}

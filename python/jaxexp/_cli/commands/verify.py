@@ -23,7 +23,7 @@ from jaxexp._sources.verified import Verified, verified
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
-    from jaxexp._read.policy import Policy
+    from jaxexp._policy.policy import Policy
 
 _EXAMPLE = """\b
 Example:

@@ -7,18 +7,17 @@ import os
 from typing import TYPE_CHECKING
 
 from jaxexp._errors import ExportError, WeightsError
-from jaxexp._exported import Exported
 from jaxexp._function import data
 from jaxexp._io import files
 from jaxexp._public import public
+from jaxexp._read.decode import verified, verify_modules
 
-from .decode import decode, read, verified, verify_modules
-from .given_policy import check_policy
+from .exported import BoundExported, Exported, reader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from .policy import Policy
+    from jaxexp._policy.policy import Policy
 
 
 @public
@@ -50,15 +49,23 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
         TypeError: `blob` is not a buffer, or `policy` is no Policy.
     """
     if policy is None:
-        return read(blob)
+        return reader.read(blob)  # type: ignore[no-any-return]
     check_policy(policy)
     with contextlib.suppress(TypeError):  # of what is no buffer, which is refused below
         policy.check_size(memoryview(blob).nbytes)
     artifact = verified(blob)
     policy.check_declared(artifact)
-    exported = decode(artifact)
+    exported: Exported = reader.decode(artifact)
     policy.check(exported)
     return exported
+
+
+def check_policy(policy: object) -> None:
+    """Raises ExportTypeError if what a caller passed as `policy` is neither a policy nor None."""
+    if policy is not None:
+        from jaxexp._policy.policy import check_is_policy
+
+        check_is_policy(policy)
 
 
 def load_file(path: str, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None) -> Exported:
@@ -67,19 +74,19 @@ def load_file(path: str, policy: Policy | None, verify: bool, executables: str |
         if policy is not None:
             exported = deserialize(files.read(path, policy.check_size), policy=policy)
         else:
-            exported = read(files.opened(path))
+            exported = reader.read(files.opened(path))
         if verify:
             verify_modules(exported)
         if executables is not None:
             give_executables(exported, executables)
         if data.weights_in_trailer(exported) is None:
             return exported
-        from jaxexp._bound.load import with_stored  # with what calls need, which most functions load later
+        from jaxexp._bound.program import stored  # with what calls need, which most functions load later
 
-        bound = with_stored(exported, path)
+        weights = stored(exported, path)
     if verify:
-        bound.weights.check_digests()  # errors name the file of weights
-    return bound
+        weights.check_digests()  # errors name the file of weights
+    return BoundExported.of(exported, weights)
 
 
 def load_bytes(

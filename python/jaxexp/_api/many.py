@@ -13,15 +13,14 @@ from jaxexp._function import data
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
-from .decode import reader_of_many
-from .given_policy import check_policy
+from .exported import BoundExported, Exported
+from .exported import reader as one_reader
+from .load import check_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from jaxexp._exported import Exported
-
-    from .policy import Policy
+    from jaxexp._policy.policy import Policy
 
 OnError = Literal["raise", "return"]
 
@@ -52,7 +51,7 @@ class Manner:
         if self.on_error not in ("raise", "return"):
             raise ExportError(f'on_error has to be "raise" or "return", found {self.on_error!r}')
         admit = None if self.policy is None else self.policy.check_declared
-        return reader_of_many(worker_count(self.workers), self.raises, admit)
+        return one_reader.many(worker_count(self.workers), self.raises, admit)
 
 
 @overload
@@ -164,10 +163,10 @@ def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -
             continue
         if data.weights_in_trailer(program) is None:
             continue
-        from jaxexp._bound.load import with_stored
+        from jaxexp._bound.program import stored
 
         try:
-            results[i] = with_stored(program, item)
+            results[i] = BoundExported.of(program, stored(program, item))
         except DeserializationError as error:
             results[i] = error
             without.add(i)

@@ -1,0 +1,114 @@
+"""`export`: checks its arguments, and exports with or without weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError
+from jaxexp._export.export import Exporting
+from jaxexp._export.lower import not_jitted
+from jaxexp._function.safety_check import DisabledSafetyCheck
+from jaxexp._public import public
+from jaxexp._write.reader import check_choice
+
+from .exported import BoundExported, Exported
+
+if TYPE_CHECKING:
+    from jaxexp._export.weights import Taking
+
+
+@public
+def default_export_platform() -> str:
+    """The platform that `export` lowers for by default: that of JAX's default backend.
+
+    One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
+    """
+    return _jax.default_platform()
+
+
+@public
+def export(
+    fun_jit: Callable[..., Any],
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[DisabledSafetyCheck] = (),
+    _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
+    batch_dim: str | None = None,
+    compatibility: str | None = None,
+    weights: Any = None,
+) -> Callable[..., Exported]:
+    """Prepares the export of a jitted function.
+
+    Args:
+        fun_jit: the result of `jax.jit`.
+        platforms: the platforms to lower for, such as ``("cpu", "cuda", "tpu")``; with several, the module gets an
+            argument that says on which platform it runs. The default is `default_export_platform()`.
+        disabled_checks: safety checks to leave out.
+        _override_lowering_rules: pairs (primitive, lowering rule) to lower with in place of JAX's rules.
+        batch_dim: the name of a dimension variable that is a batch. It must be the leading dimension of some arguments
+            and of every result, and must not appear elsewhere in their shapes. This is checked. You also promise that
+            element i of every result, and of its derivatives, depends only on element i of these arguments and on the
+            other arguments. This is not checked. `jax.vmap` over these arguments is then one call with a longer batch.
+            The artifact keeps `batch_dim`; `jax.export` ignores it.
+        compatibility: the oldest JAX that must be able to read the artifact: a release such as ``"jax-0.6.2"``; a
+            number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the oldest release that
+            can read this function. The function is lowered for that release, and `serialize` and `save` of the function
+            and of its VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago,
+            as in `jax.export`.
+        weights: arrays that the function closes over and that become weights: they stay outside of the module, and the
+            result is a `BoundExported`. A pytree, such as the parameters of a model: those of its leaves that the
+            function uses become weights, named by their paths (``layers/0/w``). They must be the same objects that the
+            function uses; leaves that are no arrays, such as functions, are left out. Or True: all arrays of 4 KiB or
+            more, named by their content; if there are none, the result is a plain `Exported`. None and False leave all
+            arrays in the module. If large arrays have to stay there, a warning says which ones.
+
+    Returns:
+        A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec
+        is a `jax.ShapeDtypeStruct`, an array, or anything else with a shape and a dtype; shapes may contain symbolic
+        dimensions (`symbolic_shape`, `symbolic_args_specs`) of one scope. Static arguments of `fun_jit` are passed as
+        they are.
+
+    Raises:
+        ExportError: `fun_jit` is not jitted. The returned function raises it for symbolic dimensions of several scopes,
+            for custom calls that are not known to be stable, for a `batch_dim` that contradicts the shapes, and for
+            anything that the release in `compatibility` does not support.
+            It raises it, too, if the function uses none of the leaves of `weights`, or two would have one name.
+        NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
+
+    Example:
+        >>> exported = export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((4,), np.float32))
+        >>> exported.save("sin.jaxexp")
+        >>> load("sin.jaxexp").call(np.zeros(4, np.float32))
+        Array([0., 0., 0., 0.], dtype=float32)
+    """
+    if not isinstance(fun_jit, _jax.Wrapped):
+        raise ExportError(not_jitted(fun_jit))
+    chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
+    check_choice(compatibility)
+    takes = None if weights is None or weights is False else _chosen(weights)
+
+    def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
+        actual_platforms = (default_export_platform(),) if chosen is None else chosen
+        how = Exporting(Exported, actual_platforms, checks, _override_lowering_rules, batch_dim, compatibility)
+        if takes is None:
+            program: Exported = how.export(fun_jit, args_specs, kwargs_specs)
+            return program
+        from jaxexp._bound.program import given
+
+        taking = takes()
+        program = how.export(fun_jit, args_specs, kwargs_specs, taking)
+        if not taking.weights:  # no array is large
+            return program
+        return BoundExported.of(program, given(program, taking.weights, taking.other_names))
+
+    return do_export
+
+
+def _chosen(weights: Any) -> Callable[[], Taking]:
+    from jaxexp._export.weights import ByContent, Named, Taking
+
+    return functools.partial(Taking, ByContent() if weights is True else Named(weights))

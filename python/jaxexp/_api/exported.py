@@ -1,0 +1,420 @@
+"""`Exported` and `BoundExported`: the public classes, put together above the wings."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._function import data
+from jaxexp._kernel.exported import Function
+from jaxexp._public import public
+from jaxexp._read.decode import reader_of
+from jaxexp._write.options import Writing
+
+if TYPE_CHECKING:
+    from jaxexp._compiled.executables import Executable
+    from jaxexp._weights.weights import Weights
+
+
+@public
+@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
+class Exported(Function):
+    """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
+
+    It has the fields, the constructor and the methods of `jax.export.Exported`. Objects come from `export`,
+    `deserialize`, `load` or `from_jax`. Two objects are equal if their signatures, their modules and the sources of
+    their VJPs are equal. So two functions that were loaded from equal bytes are equal, unless their shapes are
+    symbolic: JAX compares dimensions only within one scope.
+
+    Attributes:
+        fun_name: the name of the function that was exported.
+        in_tree: the tree structure of the pair (args, kwargs).
+        in_avals: one abstract value (shape, dtype, sharding, memory space) per leaf of `in_tree`; shapes may contain
+            symbolic dimensions.
+        out_tree: the tree structure of the result.
+        out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of those in
+            `in_avals`.
+        in_shardings_hlo: the HLO form of each argument's sharding, None where it is unspecified. It follows from the
+            NamedShardings, so the constructor ignores what it is given.
+        out_shardings_hlo: the same for the results.
+        nr_devices: how many devices the module was lowered for.
+        platforms: the platforms it was lowered for, such as ``("cpu", "cuda")``.
+        ordered_effects: effects whose order is kept. Each one adds a token to the module's arguments and one to its
+            results.
+        unordered_effects: the other effects.
+        disabled_safety_checks: the safety checks that `export` left out.
+        mlir_module_serialized: the module, as a StableHLO portable artifact.
+        calling_convention_version: how the module's main function takes its arguments
+            ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html).
+        module_kept_var_idx: ascending indices into `in_avals` of the arguments that the module takes. The function does
+            not use the others.
+        uses_global_constants: whether the module must be specialized to shapes or a platform before compilation.
+    """
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """The weights of the function by their names, as arrays on devices; empty if it has none.
+
+        Weights that are in files are read when they are first asked for, or when the function is first called. On one
+        CPU device, an array is the mapped file, without a copy.
+        """
+        return types.MappingProxyType({})
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        """The code for this function in the file that `load` was given as `executables`: what it was compiled for, and
+        whether calls use it or why not.
+        """
+        return () if (found := vars(self._kept).get("executables")) is None else found.listed(self)
+
+    @property
+    def unbound(self) -> Exported:
+        """The program of a function with weights, which takes them as its first argument, a dict by their names. A
+        function without weights is its own program."""
+        return self
+
+    def bind(self, weights: Any) -> BoundExported:
+        """The function with its first argument as its weights: they are saved in a file beside it, and shared by its
+        VJPs.
+
+        Args:
+            weights: the first argument, a pytree of arrays; or a mapping of arrays by the paths that the leaves have in
+                the first argument (``layers/0/w``); or the path of a safetensors file, or of its index
+                (``.safetensors.index.json``), in which tensors have these names. Shapes and dtypes are checked, and
+                nothing else: other arrays are not used, and files are read when they are needed.
+
+        Returns:
+            A function of the other arguments. Its `unbound` program takes a dict by the names in place of the pytree.
+
+        Raises:
+            ExportError: there is no first argument, its shapes are symbolic, or two of its leaves have one name.
+            DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
+            OSError: a file cannot be opened.
+        """
+        return BoundExported.from_first_argument(self, weights)
+
+    def with_weights(self, weights: Any) -> BoundExported:
+        """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
+
+        Args:
+            weights: as in `bind`. A `UserWarning` names arrays of a pytree that are not used; files may have more.
+
+        Raises:
+            ExportError: the function has no weights.
+            DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
+            OSError: a file cannot be opened.
+        """
+        _refuse_without_weights(self)
+
+    def weights_into(self, model: Any) -> Any:
+        """The way back from `with_weights`: a pytree like `model`, in which the leaves at the paths of weights are the
+        weights of the function, also at the other paths of tied ones. All other leaves are the model's own.
+
+        Args:
+            model: a pytree of arrays or specs, such as a module. A `UserWarning` names its arrays that are no weights.
+
+        Raises:
+            ExportError: the function has no weights. DeserializationError: a leaf is missing, or of another type.
+        """
+        _refuse_without_weights(self)
+
+    def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
+        """The function with its weights on the devices of a mesh, as `in_shardings_jax` says; each process reads only
+        what its devices need.
+
+        Args:
+            mesh, axis_names: as in `in_shardings_jax`.
+
+        Raises:
+            ExportError: the function has no weights, or the mesh does not match.
+        """
+        _refuse_without_weights(self)
+
+    def __repr__(self) -> str:
+        from jaxexp._view.line import line
+
+        return line(self, len(self.weights))
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import of_exported
+
+        return of_exported(self, len(self.weights))
+
+    def precompile(
+        self,
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        *,
+        into: str | os.PathLike[str],
+        mesh_or_device: Any = None,
+        vjp_order: int = 0,
+    ) -> tuple[Executable, ...]:
+        """Compiles a call, and adds its code to a file that `load` takes as `executables`, for processes to come.
+
+        Args:
+            args: the positional arguments: arrays, or specs as in `specialize`. None stands for those of the signature.
+            kwargs: the arguments by keyword.
+            into: the file, which is made if it is not there. One file can have the code of many functions, sizes,
+                devices, machines and releases. Code that it has already is not compiled again.
+            mesh_or_device: where the arguments of the signature are, as in `prefetch`.
+            vjp_order: how many VJPs to compile too, as eager gradients by all arguments call them.
+
+        Returns:
+            What is in the file for the function and for each VJP.
+
+        Raises:
+            UnsupportedError: this code cannot be kept, for instance because of effects, or of several processes.
+            ExportError: the arguments do not fit, there is no such VJP, or another process is writing to the file.
+            DeserializationError: the file is something else, or it is damaged.
+            OSError: the file cannot be written.
+        """
+        from jaxexp._call.precompile import precompile
+
+        return precompile(self, args, kwargs, into, mesh_or_device, vjp_order)
+
+    def raised(self) -> Callable[..., Any]:
+        """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,
+        `jax.make_jaxpr` and `export` trace through.
+
+        It takes and returns what `call` does, and computes the same. It can be exported again for other platforms,
+        unless it calls foreign functions, such as those of LAPACK, which exist only on the platforms of this export.
+        It cannot be differentiated: `call` uses the stored VJPs, which can be read back like any function.
+
+        Raises:
+            UnsupportedError: when it is traced, the module does what has no exact counterpart in JAX, or a derivative
+                is taken; the message names the operation.
+
+        Example:
+            >>> again = export(jax.jit(load("model.jaxexp").raised()), platforms=["tpu"])(*specs)
+        """
+        from jaxexp._call.read_back import raised
+
+        return raised(self)
+
+    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
+        """The program as a jaxpr, read back from the module: what to print to see what an artifact computes.
+
+        Args:
+            args_specs: for each argument an array or a `jax.ShapeDtypeStruct`, as in `specialize`. They may be left
+                out if no shape of the function is symbolic.
+            kwargs_specs: the same for keyword arguments.
+
+        Returns:
+            A `jax.core.ClosedJaxpr` of the flat arguments. Loops that count are `scan`, and functions keep their names.
+
+        Raises:
+            ExportError: a spec does not fit the function's signature.
+            UnsupportedError: the module does what has no exact counterpart in JAX; the message names the operation.
+        """
+        from jaxexp._call.read_back import jaxpr
+
+        return jaxpr(self, args_specs, kwargs_specs)
+
+
+def _refuse_without_weights(exported: Exported) -> NoReturn:
+    raise ExportError(
+        f"{exported.fun_name} has no weights: its arrays are in its module. Export it with weights=..., or make its "
+        "first argument its weights, with bind"
+    )
+
+
+@public
+class BoundExported(Exported):
+    """An exported function together with its weights: large arrays that are not in its module.
+
+    Objects come from ``export(f, weights=...)``, from `Exported.bind`, and from `load` where weights are beside the
+    artifact. `call`, `specialize` and `save` take and write the weights along. All else is that of the program
+    (`unbound`), as `jax.export` reads it: a function whose first argument is a dict of the weights by their names. So
+    `in_avals` and `in_tree` count them, `serialize` writes no weights, and `vjp` is the VJP of the program.
+
+    It is a pytree whose leaves are the weights. So you can pass it to functions that are compiled, differentiated or
+    mapped:
+
+        >>> jax.jit(lambda model, x: model.call(x))(model, x)
+        >>> jax.grad(lambda model: loss(model.call(x)))(model)  # a BoundExported whose weights are gradients
+
+    A function that you compile should take it as an argument, as here. JAX writes arrays that a compiled function
+    closes over into its module, as constants: `jax.jit(model.call)` does that with the weights.
+
+    Two of these are equal if their programs are equal and their weights are the same arrays, or were loaded from files
+    with equal digests.
+    """
+
+    _bound: Any  # a Bound of its program and its weights
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise ExportTypeError(
+            "a BoundExported is made by Exported.bind. To change fields, use dataclasses.replace(bound.unbound, ...), "
+            "and bind(bound.weights)"
+        )
+
+    @classmethod
+    def of(cls, program: Exported, weights: Weights) -> BoundExported:
+        """A program, whose first argument is the dict of its weights, with its weights."""
+        from jaxexp._call.bound import Bound
+
+        bound = object.__new__(cls)
+        data.attributes_of(bound).update(data.attributes_of(data.bare(program)), _bound=Bound(program, weights))
+        return bound
+
+    @classmethod
+    def from_first_argument(cls, exported: Exported, weights: Any) -> BoundExported:
+        """`Exported.bind`."""
+        from jaxexp._bound.program import given
+        from jaxexp._bound.renamed import with_named_weights
+
+        program = with_named_weights(exported)
+        return cls.of(program, given(program, {}).with_values(weights))
+
+    @property
+    def weights(self) -> Weights:
+        return self._bound.weights  # type: ignore[no-any-return]
+
+    @property
+    def unbound(self) -> Exported:
+        return self._bound.program  # type: ignore[no-any-return]
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        return self.unbound.executables
+
+    @property
+    def batch_dim(self) -> str | None:
+        return self.unbound.batch_dim
+
+    def bind(self, weights: Any) -> BoundExported:
+        """Raises ExportError: it has weights already."""
+        raise ExportTypeError(f"{self.fun_name} has weights: use with_weights for others, or unbound.bind")
+
+    def with_weights(self, weights: Any) -> BoundExported:
+        if isinstance(weights, Exported):
+            raise ExportTypeError(f"with_weights takes arrays, not the function {weights.fun_name}: pass its .weights")
+        return BoundExported.of(self.unbound, self.weights.with_values(weights))
+
+    def weights_into(self, model: Any) -> Any:
+        return self.weights.into(model)
+
+    def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
+        shardings = self.unbound.in_shardings_jax(mesh, axis_names=axis_names)[: len(self.weights)]
+        return BoundExported.of(self.unbound, self.weights.on(shardings))
+
+    def vjp(self) -> Exported:  # type: ignore[override]
+        return self.unbound.vjp()
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._bound.call(args, kwargs)
+
+    def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> BoundExported:
+        program = self._bound.specialize(args_specs, kwargs_specs)
+        return BoundExported.of(program, self.weights)
+
+    def raised(self) -> Callable[..., Any]:
+        """As `Exported.raised`. The weights are constants of what it is traced into."""
+        return self._bound.raised()  # type: ignore[no-any-return]
+
+    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
+        """As `Exported.jaxpr`. The weights are arguments in front; none is read."""
+        return self._bound.jaxpr(args_specs, kwargs_specs)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        vjp_order: int = 0,
+        compatibility: str | None = None,
+        trailer: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        weights: str | None = None,
+        max_weights_file_size: int | None = None,
+    ) -> None:
+        """Writes the program to a file, and the weights to a file of tensors beside it.
+
+        The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
+        always finds the weights that it was saved with: if the process dies while it saves, the old program with the
+        old weights, or the new one with the new ones. Weights that were loaded from the files that they would go to are
+        not written again.
+
+        The weights are written in small parts, so nothing of their size is needed in memory.
+
+        Args:
+            path: the file of the program; an existing one is replaced.
+            vjp_order: as in `Exported.serialize`. All orders share the weights.
+            compatibility: as in `Exported.serialize`.
+            trailer: True; the names of the files are in the trailer.
+            metadata: as in `Exported.serialize`.
+            strict: as in `Exported.serialize`.
+            weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
+            max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to several
+                files ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``. The
+                default is one file.
+
+        Raises:
+            ExportError: as in `Exported.serialize`; or a weight cannot be written, because its dtype has no place in
+                the format, or because not all of it is in this process.
+            OSError: a file cannot be written. What was saved before is still there.
+        """
+        from jaxexp._bound.save import save
+
+        if not trailer:
+            raise ExportTypeError(
+                f"{self.fun_name} cannot be saved with trailer=False, because the trailer says where its weights are. "
+                "Save unbound, and the weights with another tool"
+            )
+        how = Writing(vjp_order, compatibility, True, metadata, strict)
+        save(self.unbound, self.weights, path, how, weights, max_weights_file_size)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, BoundExported):
+            return NotImplemented if not isinstance(other, Exported) else False
+        return self.weights == other.weights and self.unbound == other.unbound
+
+    def __hash__(self) -> int:
+        return hash(self.unbound)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its artifact, and the weights as arrays."""
+        bind = operator.methodcaller("bind", dict(self.weights))
+        return bind, (self.unbound,), self.weights.other_names
+
+    def __setstate__(self, other_names: dict[str, str]) -> None:
+        self.weights.other_names.update(other_names)
+
+
+_Unflattened = tuple[Exported, tuple[tuple[str, str], ...]]  # the program, and other names of its weights
+
+
+def _flatten(bound: BoundExported) -> tuple[tuple[dict[str, Any]], _Unflattened]:
+    weights = bound.weights
+    return (dict(zip(weights, weights.arrays(), strict=True)),), (bound.unbound, tuple(weights.other_names.items()))
+
+
+def _flatten_with_keys(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str, Any]]], _Unflattened]:
+    (weights,), rest = _flatten(bound)
+    return ((jax.tree_util.GetAttrKey("weights"), weights),), rest
+
+
+def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
+    from jaxexp._bound.program import of_leaves
+
+    (leaves,) = children
+    program, other_names = rest
+    return BoundExported.of(program, of_leaves(program, leaves, dict(other_names)))
+
+
+jax.tree_util.register_pytree_with_keys(BoundExported, _flatten_with_keys, _unflatten, _flatten)
+# JAX's caches of what it traced do not keep functions that nobody else has.
+_jax.kept_weakly_in_caches.update((Exported, BoundExported))
+
+#: Makes functions of artifacts.
+reader = reader_of(Exported)

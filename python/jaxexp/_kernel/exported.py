@@ -1,0 +1,264 @@
+"""`Function`: the data of an exported function with the verbs of the kernel."""
+
+from __future__ import annotations
+
+import copyreg
+import os
+import types
+from collections.abc import Mapping
+from typing import Any, Self
+
+from jaxexp._function import data, sharding, vjps
+from jaxexp._function.conversion import from_jax, to_jax
+from jaxexp._function.data import ExportedData
+from jaxexp._write.options import Writing
+
+# The verbs are imported when they are first used: who only loads a function does not wait for them. These two are
+# called so often that they take the place of their detour; the others are imported where they are called.
+
+
+def _call(exported: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from jaxexp._call.call import call_exported
+
+    globals()["_call"] = call_exported  # from now on, without this detour
+    return call_exported(exported, args, kwargs)
+
+
+def _serialize(exported: Any, how: Writing) -> bytearray:
+    from jaxexp._write.serialize import serialize
+
+    globals()["_serialize"] = serialize
+    return serialize(exported, how)
+
+
+class Function(ExportedData):
+    """An exported function that can be called, specialized and written. `jaxexp.Exported` adds what the wings do."""
+
+    @property
+    def batch_dim(self) -> str | None:
+        """The `batch_dim` of `export`, or None. A VJP has it if each differentiable argument of the function has it."""
+        from jaxexp._module import batch_dim
+
+        declared = batch_dim.of(self)
+        return None if declared is None else declared.name
+
+    @property
+    def donated_arguments(self) -> tuple[int, ...]:
+        """Indices into `in_avals`: the arguments that were donated in the export and whose memory a result can take.
+
+        A call keeps all arguments, as in `jax.export`. To donate some, call the function in a `jax.jit` of your own:
+        ``jax.jit(exported.call, donate_argnums=...)``.
+
+        Raises:
+            DeserializationError: the function was loaded, and its module is damaged.
+        """
+        from jaxexp._module import donation
+
+        return donation.donated_arguments(self)
+
+    @property
+    def weak_arguments(self) -> tuple[int, ...]:
+        """Indices into `in_avals`: the arguments whose types were weak in the export, such as Python scalars.
+
+        An artifact's trailer keeps them. In the `in_avals` of a loaded function no type is weak, as in `jax.export`.
+        """
+        return data.weak_arguments(self)
+
+    @property
+    def weak_results(self) -> tuple[int, ...]:
+        """Indices into `out_avals`: the results whose types were weak in the export; see `weak_arguments`.
+
+        A call of a loaded function returns results whose types are not weak, as in `jax.export`.
+        """
+        return data.weak_results(self)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The `metadata` of the artifact that this function was loaded from; empty if there is none.
+
+        `serialize` and `save` write it again, unless they are given other metadata.
+        """
+        return types.MappingProxyType(data.metadata_of(self))
+
+    def mlir_module(self, serialized: bool = True) -> Any:
+        """The StableHLO module.
+
+        Args:
+            serialized: True for the text of the module; False for the MLIR module itself, in the current MLIR context.
+
+        Raises:
+            DeserializationError: the module is damaged, or needs a newer JAX.
+            ExportError: `serialized` is False and there is no current MLIR context. It is a RuntimeError, too.
+        """
+        from jaxexp._module import mlir
+
+        return mlir.shown_module(self.fun_name, self.mlir_module_serialized, serialized)
+
+    def in_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
+        """The shardings of the arguments, for `jax.device_put` and `jax.jit`.
+
+        Args:
+            mesh: a Mesh or AbstractMesh with the same axis sizes, names and types as the mesh that the function was
+                exported with. None leaves the shardings on the abstract mesh that they are stored with.
+            axis_names: for a `mesh` whose axes have other names: a mapping from the exported name of every axis to its
+                name in `mesh`. The order of the axes must be the exported one.
+
+        Returns:
+            One NamedSharding per argument, None where it is unspecified.
+
+        Raises:
+            ExportError: the mesh does not match, or `axis_names` does not map the axes one to one.
+        """
+        return tuple(sharding.on_mesh(stored, mesh, axis_names) for stored in self._in_named_shardings)
+
+    def out_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
+        """The shardings of the results; see `in_shardings_jax`."""
+        return tuple(sharding.on_mesh(stored, mesh, axis_names) for stored in self._out_named_shardings)
+
+    def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> Self:
+        """The same function with symbolic dimensions fixed, as a new Exported.
+
+        If all dimensions are fixed, the new module has no dynamic shapes. Dimensions can also be replaced by other
+        symbolic dimensions. Everything else stays: name, trees, dtypes, shardings, platforms, donation, effects, and
+        the VJPs, which are specialized when they are first used.
+
+        Args:
+            args_specs: for each argument something with a shape and a dtype, as in `export`, in the tree structure that
+                the function was exported with.
+            kwargs_specs: the same for keyword arguments.
+
+        Raises:
+            ExportError: a spec does not fit the function's signature or its constraints.
+
+        Example:
+            >>> batched = load("model.jaxexp")  # takes float32[b, 784]
+            >>> batched.specialize(jax.ShapeDtypeStruct((32, 784), np.float32)).save("model_32.jaxexp")
+        """
+        from jaxexp._call.specialize import specialize
+
+        return specialize(self, args_specs, kwargs_specs)
+
+    def serialize(
+        self,
+        vjp_order: int = 0,
+        compatibility: str | None = None,
+        *,
+        trailer: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
+    ) -> bytearray:
+        """The function as bytes, which `deserialize` reads, here and in `jax.export`.
+
+        Args:
+            vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of that,
+                and so on. `call` says how many each derivative needs.
+            compatibility: the oldest JAX whose `jax.export` must be able to read the bytes: a release such as
+                ``"jax-0.6.2"``; a number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the
+                oldest release that can read this function. The default is the `compatibility` that `export` was given.
+                If it was given none, the default is today's layout and the StableHLO of four weeks ago, as in
+                `jax.export`.
+            trailer: whether to append a trailer, which `jax.export` ignores. It holds digests, so that any damage is
+                noticed when the function is loaded or its module is first used; the constraints of symbolic dimensions;
+                weak types; and `metadata`.
+            metadata: your own notes on the artifact, a mapping of strings to JSON values. The loaded function and
+                `inspect` return it as `metadata`. The default is the metadata that this function was loaded with.
+            strict: whether every pytree node type has to be registered for serialization. By default, nodes of other
+                classes (namedtuples, dataclasses, optimizer states, modules) are stored by the names of their classes;
+                such an artifact can be read where jaxexp is imported.
+
+        Raises:
+            ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
+                signature has no serialized form, such as a dict key that is a function; with `strict`, a pytree node
+                type is not registered (the message has the lines that register all of them); `compatibility` is
+                neither a release nor a number of weeks, or its release does not support a dtype, an operation, a custom
+                call or something else in the function (the message names it, and the first release that supports it);
+                `metadata` is not JSON, or is given with ``trailer=False``.
+            DeserializationError: the function was loaded, and its module is damaged.
+        """
+        return _serialize(self, Writing(vjp_order, compatibility, trailer, metadata, strict))
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        vjp_order: int = 0,
+        compatibility: str | None = None,
+        trailer: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Writes what `serialize` returns to a file, without a second copy of the module in memory.
+
+        The bytes go to a temporary file in the same folder. When it is complete, it replaces `path`, so other programs
+        see the old file or the new one.
+
+        Args:
+            path: the file; an existing one is replaced.
+            vjp_order, compatibility, trailer, metadata, strict: as in `serialize`.
+
+        Raises:
+            ExportError: as in `serialize`.
+            OSError: the file cannot be written; an existing file is unchanged.
+        """
+        from jaxexp._write.serialize import save
+
+        save(self, path, Writing(vjp_order, compatibility, trailer, metadata, strict))
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.
+
+        Each reverse-mode derivative (`jax.grad`, `jax.vjp`, `jax.jacrev`) needs one serialized VJP order. Each
+        forward-mode derivative (`jax.jvp`, `jax.jacfwd`) needs two. So `jax.hessian`, which is forward over reverse,
+        needs three. `jax.vmap` makes one call if all mapped arguments have the function's `batch_dim`. Otherwise it
+        reads the module back into JAX's primitives and maps these; if it cannot, it makes one call for each element,
+        and logs which operation is the reason. It refuses functions with ordered effects.
+
+        A call keeps its arguments; `donated_arguments` says how to donate some. Equal functions share compiled code.
+
+        Args:
+            args: positional arguments with the tree structure, shapes and dtypes that the function was exported with. A
+                symbolic dimension accepts any size that satisfies its constraints.
+            kwargs: the same for keyword arguments.
+
+        Returns:
+            The result, with the tree structure `out_tree`.
+
+        Raises:
+            ExportError: an argument does not match, the platform or the number of devices is not what the function was
+                exported for, or a derivative is needed that was not serialized. It is a RuntimeError too if nothing in
+                this process implements a custom call of the function; it names them. (Inside a `jax.jit` of yours, JAX
+                raises its own error.)
+            TypeError, ValueError: an argument is no array to JAX, such as a NumPy array that is big-endian or masked.
+        """
+        return _call(self, args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Functions are pickled as artifacts, loaded ones with the VJPs that they were loaded with."""
+        data.check_picklable(self)
+        blob = bytes(self.serialize(vjps.stored_orders(self)))
+        return copyreg.__newobj__, (type(self),), (blob, data.facts_apart(self))  # type: ignore[attr-defined]
+
+    def __setstate__(self, state: Any) -> None:
+        from jaxexp._read.decode import reader_of
+
+        blob, facts = state
+        own_class: Any = type(self)
+        data.attributes_of(self).update(data.attributes_of(reader_of(own_class).read(blob)))
+        if facts:
+            data.note(self, **facts)
+
+    @classmethod
+    def from_jax(cls, exported: Any) -> Self:
+        """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again."""
+        return exported if isinstance(exported, cls) else from_jax(cls, exported, cls.from_jax)
+
+    def to_jax(self) -> Any:
+        """The same function as a `jax.export.Exported`, of the installed JAX.
+
+        Raises:
+            ExportError: a class in its trees has other children here than in the artifact, as in `call`.
+        """
+        from jaxexp._call import trees
+
+        trees.check_classes(self)
+        return to_jax(self)
