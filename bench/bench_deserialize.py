@@ -68,7 +68,7 @@ _BESIDE = {
     "memcpy": "one copy of the module into new memory",
     "objects": "building the same Python objects, equal ones once, from parts in memory, without any parsing",
     "verify": "only jaxexp's verification and checks",
-    "opened": "the subject, and nobody looks at a field, so it is verified and checked, and only what could still be "
+    "opened": "the subject, without a look at the fields: it is verified and checked, and only what could still be "
     "refused is decoded",
     "with module": "the subject, and the module's bytes, which `jax.export` always copies and jaxexp only on request",
     "bytearray": "the subject, with a writable buffer, which jaxexp copies",
@@ -86,7 +86,7 @@ QUESTIONS = (
     ),
     Question(
         "deserialize own",
-        "The same, of bytes that the subject wrote: jaxexp stores equal parts once. `jax.export` also reads them.",
+        "The same for bytes that the subject wrote: jaxexp stores equal parts once. `jax.export` also reads them.",
         partial(_trial, own=True),
         beside=_BESIDE,
     ),

@@ -340,13 +340,13 @@ QUESTIONS = (
         "Loading all functions of a fleet, and looking at the fields of each, so that all metadata is decoded: "
         "`Archive.open(path).load_all()` and `vars`, against a loop "
         "that reads each file and calls `jax.export.deserialize`. Both read files of the subject, from the page cache. "
-        "Every function is compared with what jax.export loads from its own file. The versions are those of 200 "
+        "Every function is compared with what jax.export loads from its own file. The versions come from 200 "
         "functions (10 functions in the fleet of 100) and differ only in baked constants. No two distinct functions "
-        "have the same signature. Both libraries may keep from one round to the next what two functions have in "
+        "have the same signature. From one round to the next, both libraries may keep what two functions have in "
         "common.",
         _load_trial,
         beside={
-            "opened": "the subject, and nobody looks at a field",
+            "opened": "the subject, without a look at the fields",
             "1 worker": "the same in one thread, with `load_all(workers=1)`",
             "2 workers": "the same in two threads",
             "load_many": "`load_many` of the subject over the files, and a look at the fields",
@@ -357,7 +357,7 @@ QUESTIONS = (
     ),
     Question(
         "load all, first",
-        "The same, as a server does it when it starts: once, in a new process for each sample, with the garbage "
+        "The same, as when a server starts: once, in a new process for each sample, with the garbage "
         "collector on. All code is imported before.",
         _first_trial,
         applies=_is_fleet,
@@ -389,7 +389,7 @@ QUESTIONS = (
         "The same, after all functions are loaded and their fields looked at, and none is called: `load_all` and "
         f"`vars`, against `jax.export.deserialize` over a `zipfile.ZipFile`. {_NOT_WARM}",
         partial(_memory_trial, ours=_looked_at, theirs=_from_zip, more={"opened": _from_archive}),
-        beside={**_MEMORY, "opened": "the subject's memory, where nobody looks at a field"},
+        beside={**_MEMORY, "opened": "the subject's memory, without a look at the fields"},
         applies=_is_fleet,
         unit="byte",
         quick=False,

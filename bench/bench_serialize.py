@@ -53,7 +53,7 @@ QUESTIONS = (
     Question(
         "serialize",
         "`Exported.serialize` of a loaded function, with the VJPs that the case names. Both libraries have the same "
-        "one. It is written again and again, so jaxexp has kept what its trees are in bytes.",
+        "one. It is written again and again, so jaxexp has kept the bytes of its trees.",
         _trial,
         beside={"memcpy": "one copy of the module into new memory"},
         peak=True,

@@ -300,7 +300,7 @@ QUESTIONS = (
     ),
     Question(
         "anonymous memory of that",
-        "How much anonymous memory the process has more afterwards: pages of mapped files are not counted.",
+        "How much the process's anonymous memory grows: pages of mapped files are not counted.",
         partial(_load, number=1),
         beside=_BESIDE,
         applies=_of_weights,
@@ -322,15 +322,15 @@ QUESTIONS = (
         beside={
             "embedded": "the same function, exported by the subject without `weights=`",
             "dispatch": "`jax.jit` of a function that returns its argument",
-            "jit": "`jax.jit` of a function of weights and argument: what JAX itself takes for as many arguments",
+            "jit": "`jax.jit` of a function of weights and argument: what JAX itself takes for that many",
         },
         applies=lambda case: case.family == "calls with weights",
         quick=False,
     ),
     Question(
         "round trip in little memory",
-        "Two new processes, neither of which may have more memory than twice the weights: one makes, exports and saves "
-        "them, the other one loads, calls and differentiates.",
+        "Two new processes, each with at most twice the memory of the weights: one makes, exports and saves them, the "
+        "other one loads, calls and differentiates.",
         _limited,
         applies=lambda case: case.family == "limited weights",
         quick=False,

@@ -126,7 +126,7 @@ _FLEETS = ("10,000 versions", "10,000 distinct")
 GOALS = (
     *(
         Goal(
-            f"deserialize, {case}, opened: times faster than jax.export, before somebody looks at the fields",
+            f"deserialize, {case}, opened: times faster than jax.export, before a look at the fields",
             "deserialize",
             (case,),
             faster_with("opened"),
