@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nox
 
-COMBINATIONS = {"3.11": "0.10.2", "3.12": "0.11.2", "3.13": "0.12.0.1"}
+PAIRS = nox.project.load_toml("pyproject.toml")["tool"]["jaxexp"]["pairs"]
 RESULTS = Path("build/junit").absolute()
 RESULTS.mkdir(parents=True, exist_ok=True)  # nox writes its report there even if no session ran
 
@@ -42,7 +42,7 @@ def folder_of(python: str) -> Path | None:
 
 # .ci/run names here what `make test-all` has covered already, as in "3.11+0.10.2".
 done = os.environ.get("MATRIX_DONE", "").split()
-wanted = [python for python, jax in COMBINATIONS.items() if f"{python}+{jax}" not in done]
+wanted = [python for python, jax in PAIRS.items() if f"{python}+{jax}" not in done]
 present = [python for python in wanted if folder_of(python)]
 absent = [python for python in wanted if not folder_of(python)]
 # nox looks for interpreters only on PATH.
@@ -58,7 +58,7 @@ nox.options.report = str(RESULTS / "matrix.json")
 @nox.session(python=present)
 def matrix(session: nox.Session) -> None:
     """The test suite against an installed jaxexp, without what one pair is enough for."""
-    jax = COMBINATIONS[str(session.python)]
+    jax = PAIRS[str(session.python)]
     constraints = Path(session.create_tmp()) / "constraints.txt"
     constraints.write_text(f"jax=={jax}\njaxlib=={jax}\n")
     session.log(f"Python {session.python} with JAX {jax}")
@@ -67,7 +67,7 @@ def matrix(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "-m", "not slow and not once", report, *session.posargs)
 
 
-@nox.session(python=[python for python in COMBINATIONS if folder_of(python)])
+@nox.session(python=[python for python in PAIRS if folder_of(python)])
 def wheel(session: nox.Session) -> None:
     """The wheel, built from the source distribution on its own, and used where there is no compiler."""
     python = str(session.python)
@@ -87,7 +87,7 @@ def wheel(session: nox.Session) -> None:
     # A new environment, in which only the wheel and what it requires are, and only its commands are found.
     session.run("python", "-m", "venv", "--clear", str(dist / "venv"))
     commands = dist / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
-    jax = COMBINATIONS[python]
+    jax = PAIRS[python]
     session.run(
         str(commands / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--only-binary=:all:",
         f"{ready}[all]", f"jax=={jax}", f"jaxlib=={jax}", external=True,

@@ -1,8 +1,12 @@
-"""How the tests run: on eight CPU devices, with every warning an error, and all of them or the first of each kind."""
+"""How the tests run: on eight CPU devices, with every warning an error, all of them or the first of each kind.
+
+Each has a time limit.
+"""
 
 from __future__ import annotations
 
 import collections
+import faulthandler
 import os
 from pathlib import Path
 
@@ -11,6 +15,8 @@ from kit.devices import DEVICES  # before JAX
 # isort: split
 import jax
 import pytest
+import pytest_timeout
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.junitxml import xml_key
 
 from kit import native
@@ -18,6 +24,8 @@ from kit.compiled import HARMLESS, forget_if_too_many, keep_compiled_programs
 from kit.places import TESTS
 
 keep_compiled_programs()
+
+SLOW_SECONDS = 3600  # the limit of a slow test, which may build C++ on a busy machine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # numpy scalars of ml_dtypes overflow on purpose in a few casts of the corpus.
     config.addinivalue_line("filterwarnings", "ignore:invalid value encountered in cast:RuntimeWarning")
     config.addinivalue_line("filterwarnings", HARMLESS)
-    if not hasattr(config, "workerinput"):
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # neither a worker nor a process of its test
         forget_if_too_many()
 
 
@@ -71,8 +79,33 @@ def subprocess_env():
     return make
 
 
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> bool:
+    """Instead of the timers of pytest-timeout: a thread without the GIL, which a test may never give back.
+
+    It writes the stacks to the standard error of the run, and ends the process. Then xdist reports the test as failed,
+    and goes on in a new process.
+    """
+    if settings.disable_debugger_detection or not pytest_timeout.is_debugging():
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(settings.timeout, exit=True, file=stderr)
+    return True
+
+
+def pytest_timeout_cancel_timer() -> bool:
+    faulthandler.cancel_dump_traceback_later()
+    return True
+
+
+def pytest_enter_pdb() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases_in_a_row(items)
+    if config.getoption("timeout") is None:
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
     rooms = config.getoption("--brief")
     if config.getoption("--sample"):
         keep(sample(items), items, config)

@@ -1,0 +1,186 @@
+"""What .github/workflows runs, and what the weekly run makes of its results."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jaxexp import _jax
+from kit.places import ROOT
+from tools import newest_jax, pairs
+
+pytestmark = pytest.mark.once(reason="nothing here runs JAX")
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SUM, LOAD = "tests.call.test_call::test_sum[2]", "tests.read.test_load::test_load"
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def test_the_pairs_are_the_range_of_the_package() -> None:
+    releases = [release(jax) for jax in pairs.pairs().values()]
+    assert releases == sorted(releases)
+    assert (releases[0], releases[-1]) == (_jax.OLDEST_JAX, _jax.NEWEST_JAX)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = list(map(release, pairs.pairs()))
+    assert project["requires-python"] == f">={'.'.join(map(str, min(pythons)))}"
+    assert pythons == sorted(pythons)
+
+
+def test_jobs_are_made_of_the_pairs() -> None:
+    found = dict(line.split("=", 1) for line in pairs.outputs())
+    assert {row["python"]: row["jax"] for row in json.loads(found["pairs"])} == pairs.pairs()
+    assert found["newest"] == max(pairs.pairs(), key=release)
+    for path in WORKFLOWS:
+        if "pairs.py" in path.read_text():
+            assert not any(jax in path.read_text() for jax in pairs.pairs().values())
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_say_what_they_may_do_and_call_what_there_is(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["concurrency"]
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert all(not step["with"]["persist-credentials"] for step in steps if "checkout" in step.get("uses", ""))
+    # What GitHub puts into a command by itself could be somebody's title of a pull request.
+    commands = "\n".join(step.get("run", "") for step in steps)
+    assert "${{" not in commands
+    assert all((ROOT / script).exists() for script in re.findall(r"\S+\.py", commands) if "/" in script)
+    targets = re.findall(r"\bmake ([a-z-]+)", commands)
+    assert all(re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for target in targets)
+
+
+class GitHub:
+    """Answers as `gh` does, of one repository."""
+
+    def __init__(self) -> None:
+        self.issues: list[dict[str, Any]] = [{"number": 1, "body": "somebody's", "comments": [], "open": True}]
+        self.artifacts: list[dict[str, Any]] = []
+
+    def __call__(self, *arguments: str, text: str | None = None) -> str:
+        match arguments:
+            case ("api", path):
+                name = path.partition("?name=")[2]
+                return json.dumps({"artifacts": [found for found in self.artifacts if found["name"] == name]})
+            case ("issue", "list", *_):
+                return json.dumps([issue for issue in self.issues if issue["open"]])
+            case ("issue", "create", "--title", _, "--body-file", "-"):
+                self.issues.append({"number": len(self.issues) + 1, "body": text, "comments": [], "open": True})
+            case ("issue", "edit", number, "--body-file", "-"):
+                self.issues[int(number) - 1]["body"] = text
+            case ("issue", "comment", number, "--body-file", "-"):
+                self.issues[int(number) - 1]["comments"].append(text)
+            case ("issue", "close", number, "--comment", comment):
+                self.issues[int(number) - 1]["open"] = False
+                self.issues[int(number) - 1]["comments"].append(comment)
+            case _:
+                raise AssertionError(arguments)
+        return ""
+
+
+def test_one_issue_is_opened_changed_and_closed_only_when_the_result_changes() -> None:
+    github = GitHub()
+
+    def report(jax: str, ordinary: list[str], simplified: list[str]) -> str:
+        failed = {"ordinary constants": ordinary, "simplified constants": simplified}
+        return newest_jax.report(failed, jax, "https://example.org/log", github)
+
+    assert report("0.13.0", [], []) == "nothing"
+    assert report("0.13.1", [], [SUM]) == "opened"
+    assert report("0.13.1", [], [SUM]) == "nothing"
+    assert report("0.13.2", [], [SUM]) == "nothing"
+    assert report("0.13.2", [LOAD], [LOAD, SUM]) == "changed"
+    assert report("0.13.2", [LOAD], [SUM, LOAD]) == "nothing"
+    _, issue = github.issues
+    assert all(f"\n{test}\n" in issue["body"] for test in (SUM, LOAD))
+    assert "### ordinary constants: 1 failed" in issue["body"]
+    assert "1 with ordinary constants, 2 with simplified constants" in issue["comments"][-1]
+    assert report("0.13.3", [], []) == "closed"
+    assert not issue["open"] and "JAX 0.13.3" in issue["comments"][-1]
+    assert len(issue["comments"]) == 2
+    assert report("0.13.3", [], []) == "nothing"
+    assert report("0.14.0", [SUM], []) == "opened"
+    assert [found["open"] for found in github.issues] == [True, False, True]
+    assert github.issues[0]["body"] == "somebody's"
+
+
+def test_an_issue_has_room_for_whatever_fails() -> None:
+    tests = [f"tests.call.test_call::test_sum[{'x' * 1000}\n{i}~~~~ -->]" for i in range(5000)]
+    text = newest_jax.body({"ordinary": tests, "simplified": tests}, "0.13.0", "https://example.org/log")
+    assert len(text) < 65_536
+    assert text.count("and 4950 more") == 2
+    assert newest_jax.MARK.format(newest_jax.digest({"ordinary": tests, "simplified": tests})) in text
+
+
+def test_what_was_tested_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "owner/jaxexp")
+    monkeypatch.setenv("GITHUB_REF_NAME", "main")
+    monkeypatch.setenv("GITHUB_SHA", "0123abcd")
+    installed = [{"metadata": {"name": name, "version": "0.13.0"}} for name in ("jax", "jaxlib")]
+    monkeypatch.setattr("subprocess.check_output", lambda command: json.dumps({"install": installed}))
+    github = GitHub()
+    planned = newest_jax.plan(github)
+    record = "newest-jax-0.13.0-0.13.0-0123abcd"
+    assert planned == {"jax": "0.13.0", "jaxlib": "0.13.0", "record": record, "tested": "no"}
+    ours = {"head_branch": "main", "repository_id": 1, "head_repository_id": 1}
+    kept = {"name": record, "expired": False, "workflow_run": ours}
+    for other in (
+        {"expired": True},
+        {"name": "newest-jax-0.12.0-0.13.0-0123abcd"},
+        {"workflow_run": {**ours, "head_branch": "a-pull-request"}},
+        {"workflow_run": {**ours, "head_repository_id": 2}},
+    ):
+        github.artifacts = [{**kept, **other}]
+        assert newest_jax.plan(github)["tested"] == "no"
+    github.artifacts.append(kept)
+    assert newest_jax.plan(github)["tested"] == "yes"
+
+
+# A pytest that fails all tests, then some; that does not start; that finds nothing wrong.
+PYTEST = """
+import sys, pathlib
+report = next(a for a in sys.argv if a.startswith("--junitxml=")).partition("=")[2]
+again = "--last-failed" in sys.argv
+case = '<testcase classname="tests.call.test_call" name="test_{}">{}</testcase>'
+cases = {
+    "flaky": [("a", ""), ("b", "" if again else "<failure/>"), ("c", "<error/>")],
+    "good": [("a", ""), ("b", "<skipped/>")],
+    "crashes": [("a", "")],
+}.get(sys.argv[-2 if again else -1])
+if cases is None:
+    sys.exit(4)
+text = "".join(case.format(*row) for row in cases)
+pathlib.Path(report).write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
+sys.exit(3 if "crashes" in sys.argv else int("<failure/>" in text or "<error/>" in text))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="puts a script in the place of a program")
+@pytest.mark.parametrize(
+    ("tests", "expected"),
+    [
+        ("good", []),
+        ("flaky", ["tests.call.test_call::test_c"]),
+        ("crashes", ["pytest ended with status 3"]),
+        ("no import", ["pytest ended with status 4"]),
+    ],
+)
+def test_a_result_is_what_fails_twice(
+    tests: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "pytest"
+    script.write_text(f"#!{sys.executable}\n{PYTEST}")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert newest_jax.failing("ordinary constants", [tests], tmp_path / "results") == expected
+    assert json.loads((tmp_path / "results" / "ordinary constants.json").read_text()) == expected
