@@ -13,8 +13,8 @@ from jaxexp._artifact.words import counted
 from jaxexp._errors import shown
 from jaxexp._public import public
 
-# How many arguments and results are listed, and how many bytes their list may have.
-_LISTED, _LIST_SIZE = 32, 1 << 12
+# How many arguments and results are listed, and in one line, and how many bytes their list may have.
+_LISTED, _FEW, _LIST_SIZE = 32, 4, 1 << 12
 
 
 @public
@@ -57,17 +57,34 @@ class Summary:
     @property
     def taken(self) -> str:
         """The weights and the first arguments in one line."""
-        if not self.weight_count:
-            return _shown(self.arguments, self.argument_count)
-        return f"{counted(self.weight_count, 'weight')}; {_shown(self.arguments, self.argument_count)}"
+        return _taken(self, _FEW)
 
     def __str__(self) -> str:
-        results, platforms = _shown(self.results, self.result_count), ", ".join(self.platforms)
-        return shown(f"{self.fun_name}({self.taken}) -> {results} on {platforms}")
+        return shown(f"{self.fun_name}{signature(self, _FEW)} on {', '.join(self.platforms)}")
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dict of strings, numbers and tuples, which `json.dumps` accepts."""
         return {**dataclasses.asdict(self), "vjp_order": self.vjp_order}
+
+
+def signature(summary: Summary, most: int = _LISTED) -> str:
+    """As in "(2 weights; float32[8,128]) -> float32[8]".
+
+    Args:
+        summary: of the function.
+        most: how many arguments and results are listed.
+    """
+    results = _some(summary.results[:most], summary.result_count)
+    return f"({_taken(summary, most)}) -> {results if summary.result_count == 1 else f'({results})'}"
+
+
+def _taken(summary: Summary, most: int) -> str:
+    weights = f"{counted(summary.weight_count, 'weight')}; " if summary.weight_count else ""
+    return weights + _some(summary.arguments[:most], summary.argument_count)
+
+
+def _some(values: tuple[str, ...], count: int) -> str:
+    return ", ".join([*values, *[f"... {count - len(values):,} more"] * (count > len(values))])
 
 
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
@@ -132,8 +149,3 @@ def _list(before: list[str], values: tuple[Value, ...]) -> str:
 
 def _lines(text: str) -> tuple[str, ...]:
     return tuple(text.split("\n")) if text else ()
-
-
-def _shown(values: tuple[str, ...], count: int) -> str:
-    shown = [*values[:4], *(["..."] if count > min(4, len(values)) else [])]
-    return ", ".join(shown) or "nothing"

@@ -39,10 +39,6 @@ def colours(stream: IO[str]) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def listed(names: Iterable[str], separator: str = ", ") -> str:
-    return separator.join(names) or "none"
-
-
 @dataclasses.dataclass(frozen=True)
 class Column:
     """A column of a table.

@@ -197,10 +197,10 @@ def _derivatives(one: Side) -> list[Markup]:
 
 
 def _readers(one: Side) -> list[Markup]:
-    readers = one.readers
+    readers, overview = one.readers, dict(one.facts.rows)
     lines = [(cut(span), "refuses it" if why else "loads it", cut(why), "") for span, why in readers.spans]
     return [
-        card.rows((name, cut(text)) for name, text in readers.facts),
+        card.rows((name, cut(text)) for name, text in readers.facts if name not in overview),
         element("h3", "jax.export of each release of JAX"),
         figures.releases(readers.releases),
         card.table(("JAX", "", "because of"), lines[:_MOST_ROWS]),
