@@ -181,7 +181,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         most: how many names a text may list; None for all.
     """
     kinds = found.operation_counts[0]
-    counts = f"{counted(sum(kinds.values()), 'operation')} of {counted(len(kinds), 'kind')}, " if kinds else ""
+    counts = f"{words.operations(kinds)}, " if kinds else ""
     by = f" with {found.trailer}" if found.trailer else ""
     facts = [
         ("platforms", words.lowered_for(found.platforms, found.nr_devices, most)),

@@ -67,6 +67,11 @@ def derivatives(order: int) -> str:
     return f"VJPs up to order {order}" if order else "no VJP"
 
 
+def operations(kinds: Mapping[str, int]) -> str:
+    """As in "54 operations of 19 kinds"."""
+    return f"{counted(sum(kinds.values()), 'operation')} of {counted(len(kinds), 'kind')}"
+
+
 def effects(ordered: Iterable[object], unordered: Iterable[object], most: int | None = None) -> str:
     """As in "Tokens (ordered), jax._src.Other"."""
     pairs = [*((one, " (ordered)") for one in ordered), *((one, "") for one in unordered)]

@@ -140,6 +140,13 @@ class Compatibility:
 part_of(Compatibility, Refusal)
 
 
+def runs_of(found: Compatibility) -> list[tuple[str, str]]:
+    """The releases of `jax.export` in order, and why they refuse an artifact; nothing if they load it."""
+    runs = [(first, last, "") for first, last in found.readers]
+    runs += [(refusal.first, refusal.last, refusal.reason) for refusal in found.refusals]
+    return [(span(first, last), why) for first, last, why in sorted(runs, key=lambda run: number(run[0]))]
+
+
 def facts_of(found: Compatibility) -> Facts:
     """What there is to say of an artifact, but for the releases of `jax.export` that load it."""
     written_for = "not a portable artifact" if found.stablehlo is None else f"StableHLO {found.stablehlo}"

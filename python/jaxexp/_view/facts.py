@@ -121,20 +121,11 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
         _leaf(value, raw, "", None)
         for value, raw in zip(found.results[:MOST_VALUES], described["results"], strict=False)
     ]
-    weights = [
-        dataclasses.replace(leaf, path=cut(weight.name), notes=(*leaf.notes, *_ties(weight)), digest=cut(weight.digest))
-        for leaf, weight in zip(in_leaves, found.weights[:MOST_VALUES], strict=False)
-    ]
-    return Facts(
-        name=cut(found.fun_name),
-        rows=tuple((name, cut(text, _LONGEST_TEXT)) for name, text in facts_of(found, _MOST_NAMES)),
-        arguments=tuple(in_leaves[first:]),
-        argument_count=len(found.arguments) - first,
-        results=tuple(results),
-        result_count=len(found.results),
-        weights=tuple(weights),
-        weight_count=first,
-    )
+    for i, weight in enumerate(found.weights[:MOST_VALUES]):
+        notes = (*in_leaves[i].notes, *_ties(weight))
+        in_leaves[i] = dataclasses.replace(in_leaves[i], path=cut(weight.name), notes=notes, digest=cut(weight.digest))
+    rows = facts_of(found, _MOST_NAMES)
+    return _facts(found.fun_name, rows, first, in_leaves, len(found.arguments), results, len(found.results))
 
 
 def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
@@ -174,13 +165,29 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         "derivatives": "VJPs of any order" if is_live else words.derivatives(data.stored_orders(exported)),
         "effects": words.effects(exported.ordered_effects, exported.unordered_effects),
     }
+    shown = [row for row in rows.items() if row[1]]
+    return _facts(
+        exported.fun_name, shown, weights, arguments, len(exported.in_avals), results, len(exported.out_avals)
+    )
+
+
+def _facts(
+    name: str,
+    rows: words.Facts,
+    weights: int,
+    arguments: Sequence[Leaf],
+    argument_count: int,
+    results: Sequence[Leaf],
+    result_count: int,
+) -> Facts:
+    """The first of the arguments are weights."""
     return Facts(
-        name=cut(exported.fun_name),
-        rows=tuple((name, cut(text, _LONGEST_TEXT)) for name, text in rows.items() if text),
+        name=cut(name),
+        rows=tuple((label, cut(text, _LONGEST_TEXT)) for label, text in rows),
         arguments=tuple(arguments[weights:]),
-        argument_count=len(exported.in_avals) - weights,
+        argument_count=argument_count - weights,
         results=tuple(results),
-        result_count=len(exported.out_avals),
+        result_count=result_count,
         weights=tuple(arguments[: min(weights, MOST_VALUES)]),
         weight_count=weights,
     )

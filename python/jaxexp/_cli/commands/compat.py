@@ -150,14 +150,12 @@ def _show_all(page: Page, described: list[tuple[str, Compatibility]]) -> None:
 
 
 def _show(page: Page, name: str, found: Compatibility) -> None:
-    from jaxexp._compat.compatibility import facts_of
+    from jaxexp._compat.compatibility import facts_of, runs_of
 
     page.title(found.fun_name, name)
     page.fields(facts_of(found))
     page.blank()
-    rows = [(span(first, last), "loads it", "") for first, last in found.readers]
-    rows += [(span(refusal.first, refusal.last), "refuses it", refusal.reason) for refusal in found.refusals]
-    rows.sort(key=lambda row: number(row[0].partition(" ")[0]))
+    rows = [(releases, "refuses it" if why else "loads it", why) for releases, why in runs_of(found)]
     page.table(
         [
             Column("jax.export of", style="name"),
