@@ -62,6 +62,16 @@ def lowered_for(platforms: Collection[str], devices: int, most: int | None = Non
     return f"{listed(platforms, most=most)}, for {counted(devices, 'device')}"
 
 
+def spec(dims: Iterable[tuple[str, ...]]) -> str:
+    """What a PartitionSpec has between its parentheses, as in "'x', None, ('y', 'z')"."""
+    return ", ".join("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in dims)
+
+
+def mesh(axes: Iterable[tuple[str, int]]) -> str:
+    """As in "'x': 4, 'y': 2"."""
+    return ", ".join(f"{name!r}: {size}" for name, size in axes)
+
+
 def derivatives(order: int) -> str:
     """As in "VJPs up to order 2" and "no VJP"."""
     return f"VJPs up to order {order}" if order else "no VJP"
@@ -73,7 +83,7 @@ def operations(kinds: Mapping[str, int]) -> str:
 
 
 def effects(ordered: Iterable[object], unordered: Iterable[object], most: int | None = None) -> str:
-    """As in "Tokens (ordered), jax._src.Other"."""
+    """As in "IO (ordered), Debug"."""
     pairs = [*((one, " (ordered)") for one in ordered), *((one, "") for one in unordered)]
     # JAX writes an effect that has no text of its own as its class.
     return listed(pairs, lambda pair: re.sub(r"^<class '(.*)'>$", r"\1", str(pair[0])) + pair[1], most=most)

@@ -41,12 +41,11 @@ class Placement:
     memory: str | None
 
     def __str__(self) -> str:
-        dims = ("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in self.spec)
-        return cut(f"P({', '.join(dims)})")
+        return cut(f"P({words.spec(self.spec)})")
 
     @property
     def mesh(self) -> str:
-        return cut(", ".join(f"{name!r}: {size}" for name, size in self.axes))
+        return cut(words.mesh(self.axes))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

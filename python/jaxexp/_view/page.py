@@ -199,7 +199,7 @@ def _readers(one: Side) -> list[Markup]:
     readers, overview = one.readers, dict(one.facts.rows)
     lines = [(cut(span), "refuses it" if why else "loads it", cut(why), "") for span, why in readers.spans]
     return [
-        card.rows((name, cut(text)) for name, text in readers.facts if name not in overview),
+        card.rows((name, cut(text, 2_000)) for name, text in readers.facts if name not in overview),
         element("h3", "jax.export of each release of JAX"),
         figures.releases(readers.releases),
         card.table(("JAX", "", "because of"), lines[:_MOST_ROWS]),
