@@ -71,7 +71,7 @@ def test_arguments_that_are_not_used() -> None:
 def test_text_and_json(blob) -> None:
     found = jaxexp.inspect(blob)
     text = str(found)
-    for part in ("float32[b,3]", "weakly typed", "b >= 2", "by = 'me'", found.module_digests[0], jax.__version__):
+    for part in ("float32[b,3]", "weakly typed", "b >= 2", 'by = "me"', found.module_digests[0], jax.__version__):
         assert part in text
     data = json.loads(json.dumps(found.to_dict()))
     assert data["arguments"][0]["shape"] == ["b", 3]

@@ -31,9 +31,9 @@ def test_inspect(run: Any, saved: Path) -> None:
     assert found.weights[0] == jaxexp.Inspection.Weight(
         name="head", file="model.safetensors", bytes=1024, digest=found.weights[0].digest
     )
-    assert "7, 13,696 bytes, in model.safetensors" in str(found)
+    assert "7 arrays, 13,696 bytes, in model.safetensors" in str(found)
     _, shown, _ = run("inspect", str(saved))
-    assert "7, 13,696 bytes, in model.safetensors" in shown
+    assert "7 arrays, 13,696 bytes, in model.safetensors" in shown
     assert shown.count("args[") == shown.count("args[0]   float32[4,32]") == 1  # what a call takes
     (row,) = [line for line in shown.splitlines() if line.strip().startswith("layers/0/w")]
     assert "float32[32,32]" in row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._artifact.inspection import facts_of
 from kit.command_line import NAMES
 from kit.corpus import arr, spec
 from kit.places import GOLDEN
@@ -45,6 +47,32 @@ def test_inspect(folder, good) -> None:
     assert "weakly typed" in good("inspect", folder / "hostile.jaxexp")
     assert "compared and right" in good("inspect", "--check", folder / "scores.jaxexp")
     assert "none: damage" in good("inspect", folder / "untrailed.jaxexp")
+
+
+def test_the_same_words_everywhere(folder, good) -> None:
+    """Texts, the command line and pages show one list of facts, and `compat` the same ones in the same words."""
+    name = folder / "scores.jaxexp"
+    facts = dict(facts_of(jaxexp.inspect(name)))
+    assert {"platforms", "written by", "size", "module", "custom calls", "derivatives", "digests"} <= {*facts}
+    text, shown, page = str(jaxexp.inspect(name)), good("inspect", name), good("view", "-o", "-", name)
+    for label, said in facts.items():
+        assert f"  {label:<14}{said}\n" in text
+        assert f"  {label:<14}{said}\n" in shown
+        said = said if label != "digests" else f"{said}, compared and right"  # a page compares them
+        assert f"<dt>{label}</dt><dd>{html.escape(said)}</dd>" in page
+    report = " ".join(str(jaxexp.compatibility(name.read_bytes())).split())  # which is wrapped
+    for line in good("compat", name).split("\n\n")[0].splitlines()[1:]:
+        assert " ".join(line.split()) in report
+    for label in ("platforms", "derivatives"):
+        assert f"{label} {facts[label]}" in report
+
+
+def test_inspect_lists_operations_that_are_not_known(folder, tmp_path, good) -> None:
+    name = tmp_path / "f"
+    jaxexp.export(jax.jit(jnp.linalg.cholesky))(arr(2, 2)).save(name, trailer=False)
+    assert "not known" not in good("inspect", name)
+    name.write_bytes(name.read_bytes().replace(b"custom_call_v", b"custom_call_w"))
+    assert re.search(r"^  not known     vhlo.custom_call_w", good("inspect", name), re.MULTILINE)
 
 
 def test_inspect_json(folder, good) -> None:

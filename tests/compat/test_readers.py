@@ -169,8 +169,10 @@ def test_text() -> None:
     assert max(map(len, text.splitlines())) <= 100
     assert text.splitlines()[0] == "mlp:"
     for line in (
-        "  written by    JAX 0.6.1 to 0.8.1, version 2: 16-bit device count",
-        "  function      1 device, platforms cpu, VJPs up to order 1, calling convention 9",
+        "  platforms     cpu, for 1 device",
+        "  written by    JAX 0.6.1 to 0.8.1, serialization version 2, calling convention 9",
+        "  layout        16-bit device count",
+        "  derivatives   VJPs up to order 1",
         "  loaded by     JAX 0.5.3 to 0.11.0",
         "                JAX 0.5.1 to 0.5.2: the module contains vhlo.tanh_v2",
     ):

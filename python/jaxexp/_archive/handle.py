@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._artifact.inspect import described
-from jaxexp._artifact.words import bytes_in_words, counted, cut
+from jaxexp._artifact.words import bytes_in_words, counted, cut, derivatives, lowered_for
 from jaxexp._errors import DeserializationError
 from jaxexp._io.files import named_in_errors
 from jaxexp._public import public, public_dir
@@ -179,10 +179,10 @@ class Handle:
         summary = self.summary
         rows = {
             "function": summary.fun_name,
-            "platforms": f"{', '.join(summary.platforms)}, for {counted(summary.nr_devices, 'device')}",
+            "platforms": lowered_for(summary.platforms, summary.nr_devices),
             "written by": f"JAX {summary.jax_version or summary.writer}",
             "size": bytes_in_words(self.size),
-            "derivatives": f"VJPs up to order {summary.vjp_order}" if summary.vjp_order else "no VJP",
+            "derivatives": derivatives(summary.vjp_order),
             **({"weights": f"{summary.weight_count:,}"} if summary.weight_count else {}),
             counted(summary.argument_count, "argument"): ", ".join(summary.arguments),
             counted(summary.result_count, "result"): ", ".join(summary.results),

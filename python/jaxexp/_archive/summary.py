@@ -1,20 +1,24 @@
-"""What an archive's index says about a function: enough to choose one without reading its artifact."""
+"""What an archive's index says about a member: enough to choose one without reading its artifact."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from jaxexp import _native
 from jaxexp._artifact.inspect import shown_node, values_of
 from jaxexp._artifact.inspection import Value
+from jaxexp._artifact.metadata import to_json
 from jaxexp._artifact.words import counted
-from jaxexp._errors import shown
+from jaxexp._errors import ExportError, shown
 from jaxexp._public import public
 
-# How many arguments and results are listed, and how many bytes their list may have.
-_LISTED, _LIST_SIZE = 32, 1 << 12
+# How many arguments and results are listed, and in one line, and how many bytes their list may have.
+_LISTED, _FEW, _LIST_SIZE = 32, 4, 1 << 12
+_LONGEST_METADATA = 1 << 16  # bytes of JSON
 
 
 @public
@@ -57,17 +61,34 @@ class Summary:
     @property
     def taken(self) -> str:
         """The weights and the first arguments in one line."""
-        if not self.weight_count:
-            return _shown(self.arguments, self.argument_count)
-        return f"{counted(self.weight_count, 'weight')}; {_shown(self.arguments, self.argument_count)}"
+        return _taken(self, _FEW)
 
     def __str__(self) -> str:
-        results, platforms = _shown(self.results, self.result_count), ", ".join(self.platforms)
-        return shown(f"{self.fun_name}({self.taken}) -> {results} on {platforms}")
+        return shown(f"{self.fun_name}{signature(self, _FEW)} on {', '.join(self.platforms)}")
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dict of strings, numbers and tuples, which `json.dumps` accepts."""
         return {**dataclasses.asdict(self), "vjp_order": self.vjp_order}
+
+
+def signature(summary: Summary, most: int = _LISTED) -> str:
+    """As in "(2 weights; float32[8,128]) -> float32[8]".
+
+    Args:
+        summary: of the function.
+        most: how many arguments and results are listed.
+    """
+    results = _some(summary.results[:most], summary.result_count)
+    return f"({_taken(summary, most)}) -> {results if summary.result_count == 1 else f'({results})'}"
+
+
+def _taken(summary: Summary, most: int) -> str:
+    weights = f"{counted(summary.weight_count, 'weight')}; " if summary.weight_count else ""
+    return weights + _some(summary.arguments[:most], summary.argument_count)
+
+
+def _some(values: tuple[str, ...], count: int) -> str:
+    return ", ".join([*values, *[f"... {count - len(values):,} more"] * (count > len(values))])
 
 
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
@@ -134,6 +155,26 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(text.split("\n")) if text else ()
 
 
-def _shown(values: tuple[str, ...], count: int) -> str:
-    shown = [*values[:4], *(["..."] if count > min(4, len(values)) else [])]
-    return ", ".join(shown) or "nothing"
+def metadata_text(metadata: Mapping[str, Any]) -> str:
+    """The metadata of a member as the text of a JSON object.
+
+    Raises:
+        ExportError: it is too long, or no JSON.
+    """
+    text = _object_text(to_json(metadata))
+    if (size := len(text.encode())) > _LONGEST_METADATA:
+        raise ExportError(
+            f"the metadata of an archive's member has to be at most {_LONGEST_METADATA} bytes as JSON, found {size}; "
+            "Exported.serialize stores more in the artifact itself"
+        )
+    return text
+
+
+def stored_metadata(artifact: _native.Artifact) -> str | None:
+    """The metadata of an artifact, if it is short: some readers read the whole index."""
+    text = _object_text(artifact.metadata() or {})
+    return text if len(text.encode()) <= _LONGEST_METADATA else None
+
+
+def _object_text(texts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items()) + "}"

@@ -17,9 +17,8 @@ from jaxexp._version import __version__
 
 from . import member_weights
 from .appended import Appended
-from .member_metadata import metadata_text, stored_metadata
 from .output import Output
-from .summary import to_store
+from .summary import metadata_text, stored_metadata, to_store
 from .weights_writer import WeightsWriter
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError
 from jaxexp._io.files import Mapped
 
-from . import module_head, op_sharding
+from . import module_head, op_sharding, words
 from .chain import chain
 from .inspection import Inspection, Value, Weight
 from .opened import opened
@@ -187,7 +187,7 @@ class _Texts:
         if not isinstance(sharding, tuple):
             return None if sharding is None else op_sharding.text(sharding)
         mesh, spec, memory_kind = sharding
-        text = f"P({self._once(spec, _spec)}) on Mesh({self._once(mesh, _mesh)})"
+        text = f"P({self._once(spec, words.spec)}) on Mesh({self._once(mesh, words.mesh)})"
         return text if memory_kind is None else f"{text} in {memory_kind:.{_LONGEST}}"
 
     def _once(self, described: Any, make: Callable[[Any], str]) -> str:
@@ -211,14 +211,6 @@ def _value(
         kept=kept,
         path=path,
     )
-
-
-def _spec(spec: tuple[tuple[str, ...], ...]) -> str:
-    return ", ".join("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in spec)
-
-
-def _mesh(mesh: tuple[tuple[str, int], ...]) -> str:
-    return ", ".join(f"{name!r}: {size}" for name, size in mesh)
 
 
 def _check(kind: int, target: str | None) -> str:

@@ -1,12 +1,17 @@
-"""`Inspection`: what an artifact says about itself, as data and as text."""
+"""`Inspection`: what an artifact says about itself, as data and in words.
+
+Texts, the command line, cards and pages show the list of `facts_of`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from jaxexp._errors import shown
 from jaxexp._public import part_of, public
+
+from . import words
+from .words import Facts, counted, listed
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +41,22 @@ class Value:
     path: str
 
     def __str__(self) -> str:
-        text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
-        if self.weak_type:
-            text += ", weakly typed"
-        if self.memory_space != "device":
-            text += f" in {self.memory_space} memory"
-        if self.sharding is not None:
-            text += f", {self.sharding}"
-        return text if self.kept else f"{text}, not used"
+        return ", ".join(filter(None, (type_of(self), self.sharding, *notes_of(self))))
+
+
+def type_of(value: Value) -> str:
+    """As in "float32[batch,4]"."""
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def notes_of(value: Value) -> list[str]:
+    """What there is to say besides its type and sharding."""
+    notes = {
+        "weakly typed": value.weak_type,
+        f"in {value.memory_space} memory": value.memory_space != "device",
+        "not used": not value.kept,
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,59 +157,91 @@ class Inspection:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        vjps = [f"{size:,} for order {order}" for order, size in enumerate(self.module_bytes[1:], start=1)]
-        facts = {
-            "written by": f"JAX {self.jax_version or self.writer}, serialization version {self.serialization_version}, "
-            f"calling convention {self.calling_convention_version}",
-            "runs on": f"{self.nr_devices} device{'s' * (self.nr_devices != 1)} of {_listed(self.platforms, ' or ')}",
-            "in_tree": self.in_tree,
-            **_numbered("argument", self.arguments[len(self.weights) :]),
-            "out_tree": self.out_tree,
-            **_numbered("result", self.results),
-            "effects": _listed((*(f"{e} (ordered)" for e in self.ordered_effects), *self.unordered_effects)),
-            "not checked": _listed(self.disabled_checks),
-            "module": f"{self.module_bytes[0]:,} bytes by {self.producer or 'no producer that is known'}, dialects "
-            f"{_listed(self.dialects)}, {len(self.operations)} kinds of operations",
-            "custom calls": _calls(self.custom_calls[0]),
-            **({"not known": _listed(self.unknown_operations)} if self.unknown_operations else {}),
-            "VJPs": _listed(vjps),
-            "size": f"{self.total_bytes:,} bytes",
-            **({"weights": self._weights()} if self.weights else {}),
-            "trailer": "none" if self.trailer is None else f"by {self.trailer}, {self._digests()}",
-            "constraints": _listed(self.constraints),
-            "metadata": "none" if self.metadata is None else _listed(f"{k} = {v!r}" for k, v in self.metadata.items()),
-        }
-        lines = [f"{self.fun_name}:", *(f"  {name:<13}{text}" for name, text in facts.items())]
-        return "\n".join(map(shown, lines))
-
-    def _weights(self) -> str:
-        files = _listed(dict.fromkeys(weight.file for weight in self.weights))
-        return f"{len(self.weights):,}, {sum(weight.bytes for weight in self.weights):,} bytes, in {files}"
-
-    def _digests(self) -> str:
-        shown = f"digest of the module {self.module_digests[0]}"
-        return f"{shown}, which is right" if self.modules_checked else shown
+        return words.text(
+            self.fun_name,
+            [
+                *facts_of(self),
+                ("in tree", self.in_tree),
+                *_numbered("argument", self.arguments[len(self.weights) :]),
+                ("out tree", self.out_tree),
+                *_numbered("result", self.results),
+            ],
+        )
 
 
 part_of(Inspection, Value)
 part_of(Inspection, Weight)
 
 
-def _calls(counts: dict[str, int] | None) -> str:
-    if counts is None:
-        return "not known, because the module cannot be read here"
-    return _listed(f"{target} ({count})" for target, count in counts.items())
+def facts_of(found: Inspection, most: int | None = None) -> Facts:
+    """What there is to say of an artifact as a whole: all but its trees, arguments and results.
+
+    Args:
+        found: what it says about itself.
+        most: how many names a text may list; None for all.
+    """
+    kinds = found.operation_counts[0]
+    counts = f"{words.operations(kinds)}, " if kinds else ""
+    by = f" with {found.trailer}" if found.trailer else ""
+    facts = [
+        ("platforms", words.lowered_for(found.platforms, found.nr_devices, most)),
+        (
+            "written by",
+            f"JAX {found.jax_version or found.writer}{by}, serialization version {found.serialization_version}, "
+            f"calling convention {found.calling_convention_version}",
+        ),
+        ("size", _sizes(found, most)),
+        ("weights", _weights(found, most) if found.weights else ""),
+        ("module", f"{counts}{found.producer or 'no MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
+        *_custom_calls(found, most),
+        ("not known", listed(found.unknown_operations, most=most) if found.unknown_operations else ""),
+        ("derivatives", words.derivatives(found.vjp_order)),
+        ("effects", words.effects(found.ordered_effects, found.unordered_effects, most)),
+        ("not checked", listed(found.disabled_checks, most=most) if found.disabled_checks else ""),
+        ("constraints", listed(found.constraints, most=most) if found.constraints else ""),
+        ("metadata", _metadata(found.metadata, most) if found.metadata else ""),
+        ("digests", _digests(found)),
+    ]
+    return [(label, text) for label, text in facts if text]
 
 
-def _numbered(name: str, values: tuple[Value, ...]) -> dict[str, str]:
-    shown = {f"{name} {i}": str(value) for i, value in enumerate(values[:_SHOWN])}
-    if len(values) > _SHOWN:
-        shown[f"{name}s"] = f"{len(values) - _SHOWN} more"
-    return shown
+def _sizes(found: Inspection, most: int | None) -> str:
+    names = enumerate(found.module_bytes)
+    parts = listed([*names], lambda one: f"VJP {one[0]} {one[1]:,}" if one[0] else f"module {one[1]:,}", most=most)
+    return f"{found.total_bytes:,} bytes: {parts}, the rest {found.total_bytes - sum(found.module_bytes):,}"
+
+
+def _weights(found: Inspection, most: int | None) -> str:
+    size = sum(weight.bytes for weight in found.weights)
+    files = listed(dict.fromkeys(weight.file for weight in found.weights), most=most)
+    return f"{counted(len(found.weights), 'array')}, {size:,} bytes, in {files}"
+
+
+def _custom_calls(found: Inspection, most: int | None) -> Facts:
+    """The targets of custom calls of the function, and of its VJPs if these have others."""
+    all_calls = found.custom_calls[:most]
+    return [
+        ("custom calls" if order == 0 else f"  of VJP {order}", words.custom_calls(calls, most))
+        for order, calls in enumerate(all_calls)
+        if order == 0 or calls != all_calls[order - 1]
+    ]
+
+
+def _metadata(metadata: dict[str, Any], most: int | None) -> str:
+    import json  # takes a while to import, for what few artifacts have
+
+    return listed(metadata, lambda key: f"{key} = {json.dumps(metadata[key], ensure_ascii=False)}", most=most)
+
+
+def _digests(found: Inspection) -> str:
+    if not found.module_digests:
+        return "none: damage to this artifact may go unnoticed"
+    return f"module {found.module_digests[0]}" + (", compared and right" if found.modules_checked else "")
+
+
+def _numbered(name: str, values: tuple[Value, ...]) -> Facts:
+    shown = [(f"{name} {i}", str(value)) for i, value in enumerate(values[:_SHOWN])]
+    return shown if len(values) <= _SHOWN else [*shown, (f"{name}s", f"{len(values) - _SHOWN} more")]
 
 
 _SHOWN = 20
-
-
-def _listed(names: Any, separator: str = ", ") -> str:
-    return separator.join(names) or "none"

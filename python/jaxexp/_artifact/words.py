@@ -1,10 +1,20 @@
-"""Names and amounts as people read them. Names are from an artifact, so what could act on a terminal is escaped."""
+"""What is said of artifacts, in words. `cut` and `text` escape what could act on a terminal."""
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
+
 from jaxexp._errors import shown
 
+T = TypeVar("T")
+
 LONGEST = 240  # characters of a text, where there is not room for all
+
+# What is said of an artifact: labels, and texts in which nothing is escaped yet.
+Facts = list[tuple[str, str]]
 
 
 def cut(text: str, most: int = LONGEST) -> str:
@@ -17,6 +27,21 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
+def listed(
+    names: Collection[T], shown: Callable[[T], str] = str, *, most: int | None = None, separator: str = ", "
+) -> str:
+    """As in "a, b, c", "a, b and 1,000 more" and "none".
+
+    Args:
+        names: what is listed.
+        shown: makes a text of one of them; it is called only for those that are listed.
+        most: how many are listed; None for all.
+        separator: what stands between them.
+    """
+    text = separator.join(map(shown, itertools.islice(names, most))) or "none"
+    return text if most is None or len(names) <= most else f"{text} and {len(names) - most:,} more"
+
+
 def bytes_in_words(size: int) -> str:
     """As in "12 bytes", "3.4 kB" and "1.2 GB"."""
     value = float(size)
@@ -25,3 +50,60 @@ def bytes_in_words(size: int) -> str:
             return f"{size:,} bytes" if unit == "bytes" else f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:,.3g} TB"
+
+
+def span(first: str, last: str) -> str:
+    """As in "0.6.1" and "0.6.1 to 0.8.1"."""
+    return first if first == last else f"{first} to {last}"
+
+
+def lowered_for(platforms: Collection[str], devices: int, most: int | None = None) -> str:
+    """As in "cpu, tpu, for 8 devices"."""
+    return f"{listed(platforms, most=most)}, for {counted(devices, 'device')}"
+
+
+def spec(dims: Iterable[tuple[str, ...]]) -> str:
+    """What a PartitionSpec has between its parentheses, as in "'x', None, ('y', 'z')"."""
+    return ", ".join("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in dims)
+
+
+def mesh(axes: Iterable[tuple[str, int]]) -> str:
+    """As in "'x': 4, 'y': 2"."""
+    return ", ".join(f"{name!r}: {size}" for name, size in axes)
+
+
+def derivatives(order: int) -> str:
+    """As in "VJPs up to order 2" and "no VJP"."""
+    return f"VJPs up to order {order}" if order else "no VJP"
+
+
+def operations(kinds: Mapping[str, int]) -> str:
+    """As in "54 operations of 19 kinds"."""
+    return f"{counted(sum(kinds.values()), 'operation')} of {counted(len(kinds), 'kind')}"
+
+
+def effects(ordered: Iterable[object], unordered: Iterable[object], most: int | None = None) -> str:
+    """As in "IO (ordered), Debug"."""
+    pairs = [*((one, " (ordered)") for one in ordered), *((one, "") for one in unordered)]
+    # JAX writes an effect that has no text of its own as its class.
+    return listed(pairs, lambda pair: re.sub(r"^<class '(.*)'>$", r"\1", str(pair[0])) + pair[1], most=most)
+
+
+def custom_calls(
+    counts: Mapping[str, int] | None, most: int | None = None, note: Callable[[str], str] = lambda target: ""
+) -> str:
+    """As in "lapack_sgetrf_ffi (1), Sharding (2)".
+
+    Args:
+        counts: how many operations call each target; None if that is not known.
+        most: how many are listed.
+        note: what else there is to say of a target.
+    """
+    if counts is None:
+        return "not known: the module is damaged, or newer than what can be read here"
+    return listed(counts, lambda target: f"{target} ({counts[target]}{note(target)})", most=most)
+
+
+def text(title: str, facts: Facts) -> str:
+    """Facts for `print`, below the name of what has them."""
+    return "\n".join([f"{shown(title)}:", *(f"  {label:<14}{shown(said)}" for label, said in facts)])

@@ -20,29 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["MEMBER", "Checked", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
 
-def artifacts(text: str, *, all_members: bool = False) -> Iterator[Source]:
+def artifacts(text: str) -> Iterator[Source]:
     """What FILE on a command line stands for: a file, a member of an archive, or all that a pattern matches.
-
-    Args:
-        text: FILE.
-        all_members: whether an archive stands for all of its members.
 
     Raises:
         click.ClickException: there is no such member, or an archive is named without one.
     """
     path, member = split(text)
-    if member is None:
-        if not is_archive(path):
-            if os.path.isdir(path):
-                raise click.ClickException(
-                    f"{path!r} is a folder: 'jaxexp verify' takes folders; here, name files, as in {path}/*.jaxexp"
-                )
-            yield Source(text, path)
-            return
-        if not all_members:
-            opened(path)  # or it is a ZIP file of something else
-            raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME, or * for all")
-    yield from members(path, member)
+    if member is not None:
+        yield from (Source(f"{path}{MEMBER}{name}", handle=handle) for name, handle in part(path, member).items())
+        return
+    if is_archive(path):
+        opened(path)  # or it is a ZIP file of something else
+        raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME, or * for all")
+    if os.path.isdir(path):
+        raise click.ClickException(
+            f"{path!r} is a folder: 'jaxexp verify' takes folders; here, name files, as in {path}/*.jaxexp"
+        )
+    yield Source(text, path)
 
 
 def artifact(text: str) -> Source:
@@ -53,28 +48,17 @@ def artifact(text: str) -> Source:
     return found[0]
 
 
-def members(path: str, pattern: str | None) -> Iterator[Source]:
-    """Members of an archive, in the order of their names; all of them without a pattern."""
-    archive = opened(path)
-    if pattern is not None and pattern in archive:
-        yield Source(f"{path}{MEMBER}{pattern}", handle=archive[pattern])
-        return
-    for name, handle in part(path, pattern).items():
-        yield Source(f"{path}{MEMBER}{name}", handle=handle)
-
-
 def part(path: str, pattern: str | None) -> Archive:
     """An archive, or the slice of one that a pattern matches; a name is a pattern for itself.
 
     Raises:
         click.ClickException: there is no such member.
     """
+    from jaxexp._archive.archive import matching
+
     archive = opened(path)
-    if pattern is None:
-        return archive
-    literal = "".join(f"[{c}]" if c in "*?[" else c for c in pattern)
-    found = archive.glob(literal if pattern in archive else pattern)
-    if not len(found):
+    found = archive if pattern is None else matching(archive, pattern)
+    if pattern is not None and not len(found):
         raise click.ClickException(f"no member {pattern!r} in {path!r}: 'jaxexp ls {path}' lists what there is")
     return found
 

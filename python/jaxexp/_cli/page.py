@@ -1,7 +1,10 @@
 """How results look: titles, fields and tables, on a terminal and in a pipe.
 
 Artifacts come from others, so everything that is printed from them is escaped here: no control character, no change of
-direction, no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped.
+direction, no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped. On a terminal, no
+line is too wide: texts are wrapped, signatures are cut, and a table that still does not fit becomes records.
+
+Tables are not drawn by rich, which knows none of this and takes 30 times as long for 10,000 rows (18 s, here 0.6 s).
 """
 
 from __future__ import annotations
@@ -37,10 +40,6 @@ def one_line(text: str) -> str:
 def colours(stream: IO[str]) -> bool:
     """Whether a stream takes colours: a terminal, unless https://no-color.org or a dumb one."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def listed(names: Iterable[str], separator: str = ", ") -> str:
-    return separator.join(names) or "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,20 +173,16 @@ class Page:
                 least[i] = max([least[i], *(width for width in words if width <= _WORD)])
         if sum(least) > room:
             return None
-        while sum(widths) > room:
-            # What may be cut is cut before anything is broken.
-            loose = [i for i, column in enumerate(columns) if column.cut and widths[i] > _SHORT]
-            # A name that leaves room for others is broken last: it has no spaces, and people copy it.
-            loose = loose or [
-                i
-                for i in range(len(widths))
-                if widths[i] > max(least[i], _SHORT) and not (columns[i].style == "name" and widths[i] <= room // 2)
-            ]
-            loose = loose or [i for i in range(len(widths)) if widths[i] > least[i]]
-            at = max(loose, key=lambda i: widths[i])
-            second = max((widths[i] for i in loose if i != at), default=0)
-            floor = max(_SHORT, least[at]) if widths[at] > _SHORT else least[at]
-            widths[at] = max(floor, min(widths[at] - 1, second), widths[at] - (sum(widths) - room))
+        widths = [min(width, room) for width in widths]
+        # What may be cut is cut before anything is broken. Half of the room is left to a name until the end: it has no
+        # spaces, and people copy it.
+        cut = [_SHORT if c.cut else width for c, width in zip(columns, widths, strict=True)]
+        broken = [
+            max(width, room // 2 if c.style == "name" else _SHORT) for c, width in zip(columns, least, strict=True)
+        ]
+        for floors in (cut, broken, least):
+            while sum(widths) > room and (loose := [i for i, floor in enumerate(floors) if widths[i] > floor]):
+                widths[max(loose, key=widths.__getitem__)] -= 1
         return widths
 
     def _records(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -15,13 +15,14 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._api.exported import reader
-from jaxexp._artifact import module_head
+from jaxexp._artifact import module_head, words
 from jaxexp._artifact.chain import chain
 from jaxexp._artifact.inspect import shown_node
 from jaxexp._artifact.module_head import Bytecode
+from jaxexp._artifact.words import Facts, counted, listed, span
 from jaxexp._codec.dtypes import DTYPES
 from jaxexp._codec.nodes import OWN_NAMES
-from jaxexp._errors import ExportError, shown
+from jaxexp._errors import ExportError
 from jaxexp._module import mlir
 from jaxexp._native import Artifact
 from jaxexp._public import part_of, public
@@ -49,7 +50,7 @@ class Refusal:
     reason: str
 
     def __str__(self) -> str:
-        return f"{_span(self.first, self.last)}: {self.reason}"
+        return f"{span(self.first, self.last)}: {self.reason}"
 
 
 @public
@@ -130,46 +131,83 @@ class Compatibility:
         return any(number(first) <= asked <= number(last) for first, last in self.readers)
 
     def __str__(self) -> str:
-        calls = self.custom_calls
-        described = {
-            "written by": f"JAX {self.jax_version or _span(*self.writers)}, version {self.serialization_version}: "
-            f"{self.layout}",
-            "function": f"{self.nr_devices} device{'s' * (self.nr_devices != 1)}, platforms {_listed(self.platforms)}, "
-            f"VJPs up to order {self.vjp_order}, calling convention {self.calling_convention_version}",
-            "dtypes": _listed(self.dtypes),
-            "custom nodes": _listed(self.custom_nodes),
-            "module": f"StableHLO {self.stablehlo}, dialects {_listed(self.dialects)}, "
-            f"{len(self.operations)} kinds of operations",
-            "custom calls": "not known, because the module cannot be parsed here"
-            if calls is None
-            else _listed(f"{target} ({count}{_since(target)})" for target, count in calls.items()),
-            "jaxexp": of_jaxexp(self),
-            "jax.export": self._installed(),
-            "loaded by": f"JAX {_spans(self.readers)}" if self.readers else "no release of JAX",
-        }
-        lines = [f"{shown(self.fun_name)}:", *itertools.starmap(_field, described.items())]
-        lines += [_field("" if i else "refused by", f"JAX {refusal}") for i, refusal in enumerate(self.refusals)]
-        return "\n".join(lines)
-
-    def _installed(self) -> str:
-        text = f"{self.jax_export_version} " + (
-            f"does not load it: {self.jax_export_refuses}" if self.jax_export_refuses else "loads it"
-        )
-        if self.expired_flag_helps:
-            text += "; with jax_export_deserialize_expired_versions it does"
-        until = self.promised_until
-        return text if until is None else f"{text}. Its promise of {PROMISED_MONTHS} months ends on {until}"
+        facts = facts_of(self)
+        facts.append(("loaded by", f"JAX {_spans(self.readers)}" if self.readers else "no release of JAX"))
+        facts += [("" if i else "refused by", f"JAX {refusal}") for i, refusal in enumerate(self.refusals)]
+        lines = words.text(self.fun_name, facts).splitlines()
+        return "\n".join(textwrap.fill(line, 100, subsequent_indent=" " * 16, break_long_words=False) for line in lines)
 
 
 part_of(Compatibility, Refusal)
 
 
-def of_jaxexp(found: Compatibility) -> str:
-    """Where jaxexp loads an artifact, in words."""
+def runs_of(found: Compatibility) -> list[tuple[str, str]]:
+    """The releases of `jax.export` in order, and why they refuse an artifact; nothing if they load it."""
+    runs = [(first, last, "") for first, last in found.readers]
+    runs += [(refusal.first, refusal.last, refusal.reason) for refusal in found.refusals]
+    return [(span(first, last), why) for first, last, why in sorted(runs, key=lambda run: number(run[0]))]
+
+
+def facts_of(found: Compatibility) -> Facts:
+    """What there is to say of an artifact, but for the releases of `jax.export` that load it."""
+    written_for = "not a portable artifact" if found.stablehlo is None else f"StableHLO {found.stablehlo}"
+    return [
+        ("platforms", words.lowered_for(found.platforms, found.nr_devices)),
+        (
+            "written by",
+            f"JAX {found.jax_version or span(*found.writers)}, serialization version {found.serialization_version}, "
+            f"calling convention {found.calling_convention_version}",
+        ),
+        ("layout", found.layout),
+        (
+            "module",
+            f"{counted(len(found.operations), 'kind')} of operations, {written_for}, dialects {listed(found.dialects)}",
+        ),
+        ("custom calls", words.custom_calls(found.custom_calls, note=_since)),
+        ("derivatives", words.derivatives(found.vjp_order)),
+        ("dtypes", listed(found.dtypes)),
+        ("custom nodes", listed(found.custom_nodes)),
+        ("jaxexp", _by_jaxexp(found)),
+        ("jax.export", _by_jax_export(found)),
+    ]
+
+
+def _by_jaxexp(found: Compatibility) -> str:
     where = f"on JAX {_spans(found.jaxexp_readers)}" if found.jaxexp_readers else "on no JAX that is known here"
     if found.unreadable_here is None:
         return f"loads it here, as {where}"
     return f"cannot load it here: {found.unreadable_here}. It loads it {where}"
+
+
+def _by_jax_export(found: Compatibility) -> str:
+    loads = f"does not load it: {found.jax_export_refuses}" if found.jax_export_refuses else "loads it"
+    if found.expired_flag_helps:
+        loads += "; with jax_export_deserialize_expired_versions it does"
+    if found.promised_until is not None:
+        loads += f". Its promise of {PROMISED_MONTHS} months ends on {found.promised_until}"
+    return f"{found.jax_export_version} {loads}"
+
+
+def to_json(found: Compatibility) -> dict[str, Any]:
+    """The fields, of JSON types."""
+    until = found.promised_until
+    return {**dataclasses.asdict(found), "promised_until": None if until is None else until.isoformat()}
+
+
+def from_json(fields: dict[str, Any]) -> Compatibility:
+    """The same `Compatibility` again.
+
+    Raises:
+        TypeError: there are other fields.
+        ValueError: a field is of another kind.
+    """
+    made: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    for name in ("readers", "jaxexp_readers"):
+        made[name] = tuple((first, last) for first, last in fields[name])
+    made["refusals"] = tuple(Refusal(**refusal) for refusal in fields["refusals"])
+    if (until := fields["promised_until"]) is not None:
+        made["promised_until"] = datetime.date.fromisoformat(until)
+    return Compatibility(**made)
 
 
 def release_of(reader: str, parameter: str) -> Release:
@@ -259,12 +297,12 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
     """
     accepted = features.serialization_version(release).accepted
     if accepted is not None and facts.version not in accepted:
-        return f"serialization version {facts.version}, where it accepts {_listed(map(str, accepted), ' or ')}"
+        return f"serialization version {facts.version}, where it accepts {listed(accepted, separator=' or ')}"
     if facts.custom_nodes and not release.custom_nodes:
         return "custom pytree nodes"
     if facts.own_nodes:
         reader = "it reads only if jaxexp is imported" if release.number >= _jax.OLDEST_JAX else "only jaxexp reads"
-        nodes = f"pytree nodes that {reader}: {_some(sorted(facts.own_nodes))}"
+        nodes = f"pytree nodes that {reader}: {listed(sorted(facts.own_nodes), most=_NAMED)}"
         # To import jaxexp helps only where nothing else is in the way.
         other = _why_not(release, dataclasses.replace(facts, own_nodes=frozenset()), expired)
         if other is None:
@@ -273,7 +311,7 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
         neither = ", which jaxexp does not read there, either" if has_jaxexp and _too_new(release, facts) else ""
         return f"{nodes}; and {other}{neither}"
     if unknown := sorted(kind for kind in facts.dtypes if not 0 <= kind < release.dtypes):
-        return f"the dtype{'s' * (len(unknown) > 1)} {_listed(map(_dtype_name, unknown))}"
+        return f"the dtype{'s' * (len(unknown) > 1)} {listed(unknown, _dtype_name)}"
     if release.number < features.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
         return "no 16-bit device count, the only one that it reads"
     if release.number >= features.REFUSAL_OF_EXPIRED:
@@ -284,7 +322,7 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
     if not facts.listed and release.number < features.INDICES:
         return "avals and shardings only by index"
     if too_new := _too_new(release, facts):
-        return f"the module contains {_listed(too_new)}"
+        return f"the module contains {listed(too_new)}"
     return None
 
 
@@ -341,7 +379,7 @@ def _layout(facts: _Facts, jax_version: str | None) -> str:
         parts.append("NamedShardings")
     if jax_version is not None:
         parts.append("jax_version")
-    return _listed(parts)
+    return listed(parts)
 
 
 def _try_here(artifact: Artifact, facts: _Facts) -> tuple[str | None, dict[str, int] | None]:
@@ -373,10 +411,6 @@ def _promised_until(writer: str) -> datetime.date | None:
     return datetime.date(year, month, min(written.day, calendar.monthrange(year, month)[1]))
 
 
-def _some(names: list[str]) -> str:
-    return _listed(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
-
-
 _NAMED = 4  # nodes in a reason
 
 
@@ -390,17 +424,5 @@ def _since(target: str) -> str:
     return "" if since is None else f", since JAX {'.'.join(map(str, since))}"
 
 
-def _span(first: str, last: str) -> str:
-    return first if first == last else f"{first} to {last}"
-
-
 def _spans(spans: tuple[tuple[str, str], ...]) -> str:
-    return _listed(itertools.starmap(_span, spans))
-
-
-def _listed(names: Any, separator: str = ", ") -> str:
-    return separator.join(names) or "none"
-
-
-def _field(name: str, value: str) -> str:
-    return textwrap.fill(f"  {name:<14}{shown(value)}", 100, subsequent_indent=" " * 16, break_long_words=False)
+    return listed(spans, lambda one: span(*one))

@@ -59,7 +59,7 @@ def described(
     journal: str | os.PathLike[str] | None,
 ) -> Iterator[one_by_one.Result]:
     """The same, with the place of each artifact."""
-    from jaxexp._compat.facts import of_facts
+    from jaxexp._compat.compatibility import from_json
 
     task = Task(
         "compatibility",
@@ -69,7 +69,7 @@ def described(
         with_jax=True,
         share_bytes=one_by_one.SHARE_BYTES,
         unit_bytes=one_by_one.UNIT_BYTES,
-        decoded=one_by_one.decoder(of_facts),
+        decoded=one_by_one.decoder(from_json),
         is_current=one_by_one.is_current,
     )
     with task.journal(journal) as remembered:

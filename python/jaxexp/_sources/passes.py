@@ -133,12 +133,11 @@ def compatible(parts: Parts, options: dict[str, Any]) -> list[Any]:
     Returns:
         For each part a list with an object for each unit: the fields of a `Compatibility`, or a list: its error.
     """
-    from jaxexp._compat.compatibility import compatibility_of
-    from jaxexp._compat.facts import facts_of
+    from jaxexp._compat.compatibility import compatibility_of, to_json
 
     def described(source: Source, kind: str, name: str) -> Any:
         with source.named():
-            return facts_of(compatibility_of(source.read()))
+            return to_json(compatibility_of(source.read()))
 
     return _one_by_one(parts, described)
 

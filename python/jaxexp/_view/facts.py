@@ -8,7 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxexp._artifact import words
 from jaxexp._artifact.inspect import shown_node
+from jaxexp._artifact.inspection import facts_of, notes_of
 from jaxexp._artifact.words import bytes_in_words, counted, cut
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 # Values of a list. What is left out is counted.
 MOST_VALUES = 2_000
+# Names in a text about the whole function, and characters of it.
+_MOST_NAMES, _LONGEST_TEXT = 50, 2_000
 # A step of a path: a key, an attribute, or the number of a child; and the rest of a path that was cut.
 STEP = re.compile(r"\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[[^\]]*\]|\.\w+|<\d+>|/?[^\[./<]+|.", re.DOTALL)
 
@@ -37,12 +41,11 @@ class Placement:
     memory: str | None
 
     def __str__(self) -> str:
-        dims = ("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in self.spec)
-        return cut(f"P({', '.join(dims)})")
+        return cut(f"P({words.spec(self.spec)})")
 
     @property
     def mesh(self) -> str:
-        return cut(", ".join(f"{name!r}: {size}" for name, size in self.axes))
+        return cut(words.mesh(self.axes))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,20 +120,11 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
         _leaf(value, raw, "", None)
         for value, raw in zip(found.results[:MOST_VALUES], described["results"], strict=False)
     ]
-    weights = [
-        dataclasses.replace(leaf, path=cut(weight.name), notes=(*leaf.notes, *_ties(weight)), digest=cut(weight.digest))
-        for leaf, weight in zip(in_leaves, found.weights[:MOST_VALUES], strict=False)
-    ]
-    return Facts(
-        name=cut(found.fun_name),
-        rows=tuple((name, cut(text, 2_000)) for name, text in rows_of(found) if text),
-        arguments=tuple(in_leaves[first:]),
-        argument_count=len(found.arguments) - first,
-        results=tuple(results),
-        result_count=len(found.results),
-        weights=tuple(weights),
-        weight_count=first,
-    )
+    for i, weight in enumerate(found.weights[:MOST_VALUES]):
+        notes = (*in_leaves[i].notes, *_ties(weight))
+        in_leaves[i] = dataclasses.replace(in_leaves[i], path=cut(weight.name), notes=notes, digest=cut(weight.digest))
+    rows = facts_of(found, _MOST_NAMES)
+    return _facts(found.fun_name, rows, first, in_leaves, len(found.arguments), results, len(found.results))
 
 
 def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
@@ -140,7 +134,7 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         exported: the function.
         weights: how many of its first arguments are weights.
     """
-    from jaxexp._function import data
+    from jaxexp._function import data, vjps
     from jaxexp._function.paths import argument_paths, result_paths
 
     paths = argument_paths(exported.in_tree, weights)
@@ -162,65 +156,40 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         )
     ]
     size = sum(leaf.bytes or 0 for leaf in arguments[:weights])
+    is_live = exported.has_vjp() and not data.is_loaded(exported)
     rows = {
-        "platforms": f"{', '.join(exported.platforms)}, for {counted(exported.nr_devices, 'device')}",
+        "platforms": words.lowered_for(exported.platforms, exported.nr_devices),
         "weights": f"{counted(weights, 'array')}, {bytes_in_words(size)}" if weights else "",
-        "derivatives": "VJPs of any order"
-        if exported.has_vjp() and not data.is_loaded(exported)
-        else _orders(exported),
-        "effects": ", ".join(str(e) for e in (*exported.ordered_effects, *exported.unordered_effects)),
         "module": bytes_in_words(data.module_size(exported)),
+        "derivatives": "VJPs of any order" if is_live else words.derivatives(vjps.stored_orders(exported)),
+        "effects": words.effects(exported.ordered_effects, exported.unordered_effects),
     }
-    return Facts(
-        name=cut(exported.fun_name),
-        rows=tuple((name, cut(text, 2_000)) for name, text in rows.items() if text),
-        arguments=tuple(arguments[weights:]),
-        argument_count=len(exported.in_avals) - weights,
-        results=tuple(results),
-        result_count=len(exported.out_avals),
-        weights=tuple(arguments[: min(weights, MOST_VALUES)]),
-        weight_count=weights,
+    shown = [row for row in rows.items() if row[1]]
+    return _facts(
+        exported.fun_name, shown, weights, arguments, len(exported.in_avals), results, len(exported.out_avals)
     )
 
 
-def _orders(exported: ExportedData) -> str:
-    from jaxexp._function import data, vjps
-
-    if not exported.has_vjp():
-        return "no VJP"
-    return f"VJPs up to order {vjps.stored_orders(exported)}" if data.is_loaded(exported) else "VJPs of any order"
-
-
-def rows_of(found: Inspection) -> list[tuple[str, str]]:
-    """What an inspection says of the whole function."""
-    by = f" with {found.trailer}" if found.trailer else ""
-    effects = [*(f"{effect} (ordered)" for effect in found.ordered_effects[:50]), *found.unordered_effects[:50]]
-    metadata = [f"{key} = {cut(repr(value))}" for key, value in list((found.metadata or {}).items())[:50]]
-    return [
-        ("platforms", f"{', '.join(found.platforms[:50])}, for {counted(found.nr_devices, 'device')}"),
-        ("written by", f"JAX {found.jax_version or found.writer}{by}"),
-        ("size", bytes_in_words(found.total_bytes)),
-        ("weights", _weights(found)),
-        ("module", f"{found.producer or 'no MLIR bytecode'}, dialects {', '.join(found.dialects[:50])}"),
-        ("derivatives", f"VJPs up to order {found.vjp_order}" if found.vjp_order else "no VJP"),
-        ("effects", ", ".join(effects) or "none"),
-        ("not checked", ", ".join(found.disabled_checks[:50])),
-        ("constraints", ", ".join(found.constraints[:50])),
-        ("metadata", ", ".join(metadata)),
-        ("digest", found.module_digests[0] if found.module_digests else "none: damage may go unnoticed"),
-    ]
-
-
-def _weights(found: Inspection) -> str:
-    if not found.weights:
-        return ""
-    names = list(dict.fromkeys(weight.file for weight in found.weights))
-    more = f" and {len(names) - _MOST_FILES:,} more" if len(names) > _MOST_FILES else ""
-    size = bytes_in_words(sum(weight.bytes for weight in found.weights))
-    return f"{counted(len(found.weights), 'array')}, {size}, in {', '.join(names[:_MOST_FILES])}{more}"
-
-
-_MOST_FILES = 4
+def _facts(
+    name: str,
+    rows: words.Facts,
+    weights: int,
+    arguments: Sequence[Leaf],
+    argument_count: int,
+    results: Sequence[Leaf],
+    result_count: int,
+) -> Facts:
+    """The first of the arguments are weights."""
+    return Facts(
+        name=cut(name),
+        rows=tuple((label, cut(text, _LONGEST_TEXT)) for label, text in rows),
+        arguments=tuple(arguments[weights:]),
+        argument_count=argument_count - weights,
+        results=tuple(results),
+        result_count=result_count,
+        weights=tuple(arguments[: min(weights, MOST_VALUES)]),
+        weight_count=weights,
+    )
 
 
 def _ties(weight: Weight) -> tuple[str, ...]:
@@ -234,14 +203,8 @@ def _leaf(value: Any, raw: Any, donated: str, size: int | None) -> Leaf:
         mesh, spec, memory = sharding
         axes = tuple((cut(name), axis) for name, axis in mesh[:16])
         placement = Placement(axes, tuple(tuple(map(cut, axes)) for axes in spec[:16]), memory and cut(memory))
-    notes = (
-        donated,
-        "weakly typed" if value.weak_type else "",
-        f"in {value.memory_space} memory" if value.memory_space != "device" else "",
-        "" if value.kept else "not used",
-    )
     shape = tuple(cut(str(dim), 40) for dim in value.shape[:16])
-    return _made(value.path, value.dtype, shape, value.sharding, placement, notes, size)
+    return _made(value.path, value.dtype, shape, value.sharding, placement, [donated, *notes_of(value)], size)
 
 
 def _leaf_of_aval(path: str, aval: Any, sharding: Any, notes: Sequence[str]) -> Leaf:

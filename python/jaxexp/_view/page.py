@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxexp._artifact.words import bytes_in_words, counted, cut
+from jaxexp._artifact import words
+from jaxexp._artifact.words import bytes_in_words, cut, listed
 
 from . import card, figures, graph
 from .document import data, document
@@ -144,9 +145,7 @@ def _short(kind: str) -> str:
 def _counts(one: Side, order: int) -> str:
     counts = one.found.operation_counts[order]
     size = bytes_in_words(one.found.module_bytes[order])
-    if counts is None:
-        return size
-    return f"{counted(sum(counts.values()), 'operation')} of {counted(len(counts), 'kind')}, {size}"
+    return size if counts is None else f"{words.operations(counts)}, {size}"
 
 
 def _drawing() -> Markup:
@@ -197,10 +196,10 @@ def _derivatives(one: Side) -> list[Markup]:
 
 
 def _readers(one: Side) -> list[Markup]:
-    readers = one.readers
+    readers, overview = one.readers, dict(one.facts.rows)
     lines = [(cut(span), "refuses it" if why else "loads it", cut(why), "") for span, why in readers.spans]
     return [
-        card.rows((name, cut(text)) for name, text in readers.facts),
+        card.rows((name, cut(text, 2_000)) for name, text in readers.facts if name not in overview),
         element("h3", "jax.export of each release of JAX"),
         figures.releases(readers.releases),
         card.table(("JAX", "", "because of"), lines[:_MOST_ROWS]),
@@ -209,12 +208,11 @@ def _readers(one: Side) -> list[Markup]:
 
 def _trust(one: Side) -> list[Markup]:
     found = one.found
-    effects = [*found.ordered_effects, *found.unordered_effects]
+    effects = words.effects(found.ordered_effects, found.unordered_effects, 50)
     parts = [
         element(
             "p",
-            "What Policy() says, the policy that allows only what is understood and stable. Effects: "
-            f"{cut(', '.join(effects[:50])) or 'none'}.",
+            f"What Policy() says, the policy that allows only what is understood and stable. Effects: {cut(effects)}.",
         )
     ]
     lines = [
@@ -230,10 +228,8 @@ def _trust(one: Side) -> list[Markup]:
         text = "The custom calls of a module that cannot be read here are not known."
         parts.append(element("p", text, class_="bad-text"))
     if found.unknown_operations:
-        names = ", ".join(found.unknown_operations[:50])
-        text = (
-            f"Operations about which jaxexp does not know what they do, and which Policy() refuses: {cut(names, 2_000)}"
-        )
+        names = cut(listed(found.unknown_operations, most=50), 2_000)
+        text = f"Operations about which jaxexp does not know what they do, and which Policy() refuses: {names}"
         parts.append(element("p", text, class_="bad-text"))
     return parts
 

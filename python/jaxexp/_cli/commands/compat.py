@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._artifact.words import counted
+from jaxexp._artifact.words import counted, listed, span
 from jaxexp._bulk.work import Unusable
 from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
-from jaxexp._cli.page import Column, Page, listed
+from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._releases.table import number
@@ -52,13 +52,13 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     important is shown in a row each. Nothing is run. JAX is imported, to parse the modules. Of one artifact that some
     releases refuse, the last line says what 'migrate' does for them: that is tried, and nothing is written.
     """
-    from jaxexp._compat.facts import facts_of
+    from jaxexp._compat.compatibility import to_json
 
     asked = None if reader is None else _release(reader)
     found, unreadable = _described(files, folders, spread)
     refused = [name for name, one in found if asked is not None and not one.readable_by(asked)]
     if as_json:
-        facts = [{"file": name, **facts_of(one)} for name, one in found]
+        facts = [{"file": name, **to_json(one)} for name, one in found]
         facts += [{"file": name, "error": complaints.said(error)} for name, error in unreadable]
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -75,7 +75,7 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
         page.write()
     if asked is not None and refused:
         remedy = f"; {_remedy_for(asked, *found[0])}" if len(found) == 1 else ""
-        complaints.complain(f"JAX {asked} does not load {_some(refused)}{remedy}")
+        complaints.complain(f"JAX {asked} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
     for _, error in unreadable[:_NAMED]:
         complaints.complain(complaints.said(error))
     if more := unreadable[_NAMED:]:
@@ -117,11 +117,6 @@ def _release(reader: str) -> str:
         raise click.UsageError(str(error)) from error
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return listed(map(repr, names[:_NAMED])) + more
-
-
 _NAMED = 8  # artifacts in a message
 
 
@@ -149,18 +144,18 @@ def _show_all(page: Page, described: list[tuple[str, Compatibility]]) -> None:
     for name, found in described:
         here = "refused" if found.unreadable_here else "loaded" if not found.jax_export_refuses else "by jaxexp only"
         until = "" if found.promised_until is None else found.promised_until.isoformat()
-        readers = listed(span(first, last) for first, last in found.readers)
+        readers = listed(found.readers, lambda one: span(*one))
         rows.append((name, f"JAX {found.jax_version or span(*found.writers)}", readers, here, until))
     page.table(columns, rows)
 
 
 def _show(page: Page, name: str, found: Compatibility) -> None:
+    from jaxexp._compat.compatibility import facts_of, runs_of
+
     page.title(found.fun_name, name)
-    page.fields((name, text) for name, text in fields(found) if text)
+    page.fields(facts_of(found))
     page.blank()
-    rows = [(span(first, last), "loads it", "") for first, last in found.readers]
-    rows += [(span(refusal.first, refusal.last), "refuses it", refusal.reason) for refusal in found.refusals]
-    rows.sort(key=lambda row: number(row[0].partition(" ")[0]))
+    rows = [(releases, "refuses it" if why else "loads it", why) for releases, why in runs_of(found)]
     page.table(
         [
             Column("jax.export of", style="name"),
@@ -216,32 +211,3 @@ def _migrate(name: str, to: str | None) -> str:
 
 def _is_in(version: str, spans: tuple[tuple[str, str], ...]) -> bool:
     return any(number(first) <= number(version) <= number(last) for first, last in spans)
-
-
-def fields(found: Compatibility) -> list[tuple[str, str]]:
-    from jaxexp._compat.compatibility import of_jaxexp
-
-    calls = found.custom_calls
-    installed = f"does not load it: {found.jax_export_refuses}" if found.jax_export_refuses else "loads it"
-    if found.expired_flag_helps:
-        installed += "; with jax_export_deserialize_expired_versions it does"
-    return [
-        ("written by", f"JAX {found.jax_version or span(*found.writers)}, version {found.serialization_version}"),
-        ("layout", found.layout),
-        ("StableHLO", found.stablehlo or "not a portable artifact"),
-        ("dtypes", ", ".join(found.dtypes)),
-        ("custom nodes", ", ".join(found.custom_nodes)),
-        (
-            "custom calls",
-            "not known: the module cannot be parsed here"
-            if calls is None
-            else listed(f"{target} ({count})" for target, count in calls.items()),
-        ),
-        ("jaxexp", of_jaxexp(found)),
-        (f"JAX {found.jax_export_version}", installed),
-        ("promised until", "" if found.promised_until is None else found.promised_until.isoformat()),
-    ]
-
-
-def span(first: str, last: str) -> str:
-    return first if first == last else f"{first} to {last}"

@@ -10,7 +10,7 @@ import click
 from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
 
-from .inspect import read, type_of
+from .inspect import read
 
 if TYPE_CHECKING:
     from jaxexp._artifact.inspection import Inspection
@@ -91,8 +91,8 @@ def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, d
         "not checked": ", ".join(found.disabled_checks),
         "VJPs": found.vjp_order,
         "calling convention": found.calling_convention_version,
-        **{value.path: _described(value) for value in found.arguments},
-        **{value.path: _described(value) for value in found.results},
+        **{value.path: str(value) for value in found.arguments},
+        **{value.path: str(value) for value in found.results},
     }
     operations: dict[str, Any] = {}
     sizes: dict[str, Any] = {"artifact": found.total_bytes}
@@ -113,17 +113,6 @@ def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, d
     }
     weights = {weight.name: f"{weight.bytes:,} bytes, {weight.digest[:16]}" for weight in found.weights}
     return {"signature": signature, "operations": operations, "sizes": sizes, "weights": weights, "origin": origin}
-
-
-def _described(value: Any) -> str:
-    parts = [
-        type_of(value),
-        "weakly typed" if value.weak_type else "",
-        "" if value.memory_space == "device" else f"in {value.memory_space} memory",
-        value.sharding or "",
-        "" if value.kept else "not used",
-    ]
-    return ", ".join(filter(None, parts))
 
 
 def _digests(source: inputs.Source) -> dict[str, str]:

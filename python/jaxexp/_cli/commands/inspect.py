@@ -6,16 +6,13 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from jaxexp._artifact.words import counted
+from jaxexp._artifact.inspection import Inspection, Value, facts_of, notes_of, type_of
 from jaxexp._cli import complaints, completing, headers, inputs
-from jaxexp._cli.page import Column, Page, listed
-
-if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection, Value
+from jaxexp._cli.page import Column, Page
 
 _EXAMPLE = """\b
 Example:
@@ -107,7 +104,7 @@ def read(source: inputs.Source, *, check: bool = False) -> Inspection:
 def show(page: Page, name: str, found: Inspection) -> None:
     """Prints an inspection as fields and two tables."""
     page.title(found.fun_name, name)
-    page.fields(_facts(found))
+    page.fields([*facts_of(found), ("in tree", found.in_tree), ("out tree", found.out_tree)])
     if found.weights:
         page.blank()
         _show_weights(page, found)
@@ -117,80 +114,9 @@ def show(page: Page, name: str, found: Inspection) -> None:
             _show_values(page, heading, values)
 
 
-def _facts(found: Inspection) -> list[tuple[str, str]]:
-    kinds = found.operation_counts[0]
-    counts = f"{counted(sum(kinds.values()), 'operation')} of {counted(len(kinds), 'kind')}, " if kinds else ""
-    facts = [
-        ("platforms", f"{listed(found.platforms)}, for {counted(found.nr_devices, 'device')}"),
-        ("written by", _writer(found)),
-        ("size", _sizes(found)),
-        ("module", f"{counts}{found.producer or 'no MLIR bytecode'}, dialects {listed(found.dialects)}"),
-        *custom_calls(found),
-        ("derivatives", f"VJPs up to order {found.vjp_order}" if found.vjp_order else "no VJP"),
-        ("effects", _effects(found)),
-        ("not checked", ", ".join(found.disabled_checks)),
-        ("constraints", ", ".join(found.constraints)),
-        ("metadata", ", ".join(f"{key} = {json.dumps(value)}" for key, value in (found.metadata or {}).items())),
-        ("weights", _weights(found)),
-        ("digests", _digests(found)),
-        ("in tree", found.in_tree),
-        ("out tree", found.out_tree),
-    ]
-    return [(name, text) for name, text in facts if text]
-
-
-def _writer(found: Inspection) -> str:
-    by = f" with {found.trailer}" if found.trailer else ""
-    return (
-        f"JAX {found.jax_version or found.writer}{by}, serialization version {found.serialization_version}, "
-        f"calling convention {found.calling_convention_version}"
-    )
-
-
-def _sizes(found: Inspection) -> str:
-    names = ("module", *(f"VJP {order}" for order in range(1, found.vjp_order + 1)))
-    parts = ", ".join(f"{name} {size:,}" for name, size in zip(names, found.module_bytes, strict=True))
-    return f"{found.total_bytes:,} bytes: {parts}, the rest {found.total_bytes - sum(found.module_bytes):,}"
-
-
-def _effects(found: Inspection) -> str:
-    effects = [*(f"{effect} (ordered)" for effect in found.ordered_effects), *found.unordered_effects]
-    # JAX writes an effect that has no text of its own as its class.
-    return listed(re.sub(r"^<class '(.*)'>", r"\1", effect) for effect in effects)
-
-
-def _weights(found: Inspection) -> str:
-    if not found.weights:
-        return ""
-    files = dict.fromkeys(weight.file for weight in found.weights)
-    return f"{len(found.weights):,}, {sum(w.bytes for w in found.weights):,} bytes, in {listed(files)}"
-
-
-def custom_calls(found: Inspection) -> list[tuple[str, str]]:
-    """The targets of custom calls of the function and of its VJPs, where these have others."""
-    facts = []
-    for order, calls in enumerate(found.custom_calls):
-        if order == 0 or calls != found.custom_calls[order - 1]:
-            name = "custom calls" if order == 0 else f"  of VJP {order}"
-            facts.append((name, _calls(calls)))
-    return facts
-
-
-def _calls(calls: dict[str, int] | None) -> str:
-    if calls is None:
-        return "not known: the module is damaged, or newer than this jaxexp"
-    return listed(f"{target} ({count})" for target, count in calls.items())
-
-
-def _digests(found: Inspection) -> str:
-    if not found.module_digests:
-        return "none: damage to this artifact may go unnoticed"
-    return f"module {found.module_digests[0]}" + (", compared and right" if found.modules_checked else "")
-
-
 def _show_values(page: Page, heading: str, values: Sequence[Value]) -> None:
     columns = [Column(heading, style="name"), Column("type"), Column("sharding"), Column("note")]
-    page.table(columns, [(v.path, type_of(v), v.sharding or "", _note(v)) for v in values])
+    page.table(columns, [(v.path, type_of(v), v.sharding or "", ", ".join(notes_of(v))) for v in values])
 
 
 def _show_weights(page: Page, found: Inspection) -> None:
@@ -214,19 +140,6 @@ def _show_weights(page: Page, found: Inspection) -> None:
         for w, value in zip(found.weights, found.arguments, strict=False)
     ]
     page.table(columns, rows)
-
-
-def type_of(value: Value) -> str:
-    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-
-
-def _note(value: Value) -> str:
-    notes = {
-        "weakly typed": value.weak_type,
-        f"in {value.memory_space} memory": value.memory_space != "device",
-        "not used": not value.kept,
-    }
-    return ", ".join(note for note, holds in notes.items() if holds)
 
 
 def _mlir(source: inputs.Source, order: int, everything: bool) -> str:

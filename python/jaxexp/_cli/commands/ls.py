@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from jaxexp._artifact.words import counted
 from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
-
-if TYPE_CHECKING:
-    from jaxexp._archive.summary import Summary
 
 _EXAMPLE = """\b
 Example:
@@ -65,6 +62,8 @@ _LONG = [
 
 
 def _row(handle: Any, long: bool) -> tuple[str, ...]:
+    from jaxexp._archive.summary import signature
+
     summary = handle.summary
     row = (handle.name, f"{handle.size:,}", ", ".join(summary.platforms), summary.fun_name, signature(summary))
     if not long:
@@ -77,19 +76,6 @@ def _row(handle: Any, long: bool) -> tuple[str, ...]:
         handle.digest,
         json.dumps(handle.metadata) if handle.metadata else "",
     )
-
-
-def signature(summary: Summary) -> str:
-    """As in "(float32[8,128], float32[128]) -> float32[8]"."""
-    weights = f"{counted(summary.weight_count, 'weight')}; " if summary.weight_count else ""
-    arguments = weights + _some(summary.arguments, summary.argument_count)
-    results = _some(summary.results, summary.result_count)
-    return f"({arguments}) -> {results if summary.result_count == 1 else f'({results})'}"
-
-
-def _some(shown: Any, count: int) -> str:
-    more = [f"... {count - len(shown):,} more"] if count > len(shown) else []
-    return ", ".join([*shown, *more])
 
 
 def _facts(handle: Any) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from jaxexp._artifact.words import counted
+from jaxexp._artifact.words import counted, listed
 from jaxexp._bulk.work import Unusable
 from jaxexp._cli import completing, headers, outputs, progress, spreading
 from jaxexp._cli.complaints import FAILED, complain, said
 from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, none_in, opened, split
-from jaxexp._cli.page import Page, listed
+from jaxexp._cli.page import Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._native import Artifact

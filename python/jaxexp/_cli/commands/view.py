@@ -86,18 +86,14 @@ def _side(source: inputs.Source) -> Side:
 
 
 def _readers(found: Compatibility) -> Readers:
-    from jaxexp._releases.table import RELEASES, number
+    from jaxexp._compat.compatibility import facts_of, runs_of
+    from jaxexp._releases.table import RELEASES
     from jaxexp._view.sides import Readers
 
-    from .compat import fields, span
-
-    spans = [(first, last, "") for first, last in found.readers]
-    spans += [(refusal.first, refusal.last, refusal.reason) for refusal in found.refusals]
-    spans.sort(key=lambda one: number(one[0]))
     return Readers(
         releases=tuple((release.version, found.readable_by(release.version)) for release in RELEASES),
-        spans=tuple((span(first, last), why) for first, last, why in spans),
-        facts=tuple((name, text) for name, text in fields(found) if text and name != "custom calls"),
+        spans=tuple(runs_of(found)),
+        facts=tuple(facts_of(found)),
     )
 
 
