@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from jaxexp import _native
 from jaxexp._bulk.work import FILE, Input, Unusable
 from jaxexp._errors import DeserializationError, ExportTypeError
-from jaxexp._io import listing
+from jaxexp._io import version as versions
 
 from .folders import Folders
 from .kinds import SUFFIXES, Kind
@@ -110,14 +110,14 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     if pattern is not None:
         yield _archive(path, "", pattern)
     elif is_url(path) and path.endswith("/"):
-        for url, size, version in listing.files_in(path):
+        for url, described in versions.files_in(path):
             inside = url.removeprefix(path)
             if any(part.startswith(".") for part in inside.split("/")):
                 folders.hidden.append(url)
             elif is_archive(url):
                 yield _archive(url, inside)
             elif url.endswith(SUFFIXES):
-                yield Place(url, 0, inside, size=size, version=version)
+                yield _remote(url, inside, described)
             else:
                 folders.skipped.append(url)
     elif not is_url(path) and os.path.isdir(path):
@@ -127,18 +127,18 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     elif is_archive(path):
         yield _archive(path, "")
     elif is_url(path):
-        size, version = _of_url(path)
-        yield Place(path, 0, link_of_file(path).rpartition("/")[2], size=size, version=version)
+        yield _remote(path, link_of_file(path).rpartition("/")[2])
     else:
         yield Place(path, 0, os.path.basename(path))
 
 
-def _of_url(url: str) -> tuple[int, str]:
-    """The size and the version of a file. If its storage does not say them, whoever reads the file says why."""
+def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> Place:
+    """A file behind a URL. If its storage does not describe it, whoever reads the file says why."""
     try:
-        return listing.described(url)
+        size, version = described or versions.described(url)
     except OSError:
-        return 0, ""
+        size, version = 0, versions.unknown()
+    return Place(url, 0, inside, size=size, version=version)
 
 
 def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unusable:

@@ -13,8 +13,8 @@ from jaxexp import _native
 from jaxexp._bulk.errors import packed
 from jaxexp._bulk.work import FILE
 from jaxexp._errors import DeserializationError, ExportError
-from jaxexp._io import listing
 from jaxexp._io.other_files import instead_of_artifact
+from jaxexp._io.version import described
 
 from . import verify as verifying
 from .source import Source, is_url
@@ -91,7 +91,7 @@ def _stamped(files: Sequence[tuple[str, int]]) -> list[list[Any]]:
 def stamp(path: str) -> list[Any]:
     """The size of a file, and what is different when it was written again."""
     if is_url(path):
-        return list(listing.described(path))
+        return list(described(path))
     found = os.stat(path)
     return [found.st_size, found.st_mtime_ns]
 
