@@ -100,7 +100,7 @@ class Handle:
             from jaxexp._read.load import give_executables, refuse_both
 
             refuse_both(self.label, policy, executables)
-            exported: Exported = load.load(self._opened, [self.name], 1, "raise", None)[0]
+            exported = load.load_one(self._opened, self.name)
             give_executables(exported, executables)
         else:
             exported = self._loaded(policy)
@@ -118,7 +118,7 @@ class Handle:
         known: Exported | None = self._opened.loaded.get(self._number) if policy is None else None
         if known is not None:
             return known
-        exported: Exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
+        exported = load.load_one(self._opened, self.name, policy)
         if policy is None:
             self._opened.loaded[self._number] = exported
         return exported

@@ -12,24 +12,30 @@ from jaxexp._io.files import named_in_errors
 from .opened import Opened, batches
 
 if TYPE_CHECKING:
-    from jaxexp._read.many import Manner, OnError
+    from jaxexp._exported import Exported
+    from jaxexp._read.many import Manner
     from jaxexp._read.policy import Policy
 
 
-def load(
-    opened: Opened, names: Iterable[str] | None, workers: int | None, on_error: OnError, policy: Policy | None
-) -> list[Any]:
-    """What `Archive.load_all` returns."""
-    from jaxexp._read.many import Manner, load_slices  # which takes JAX along
+def load_one(opened: Opened, name: str, policy: Policy | None = None) -> Exported:
+    """A member as a function."""
+    from jaxexp._read.many import Manner
 
-    manner = Manner(workers, on_error, policy)
+    loaded: Exported = load(opened, [name], Manner(1, "raise", policy))[0]
+    return loaded
+
+
+def load(opened: Opened, names: Iterable[str] | None, manner: Manner) -> list[Any]:
+    """What `Archive.load_all` returns."""
+    from jaxexp._read.many import load_slices  # which takes JAX along
+
     with opened.placed():
         numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
         if len(numbers) > 1:
             opened.index.check()
         extents = opened.index.extents(numbers)
     labels = _Labels(opened, numbers)
-    if policy is None and opened.source.whole is not None:
+    if manner.policy is None and opened.source.whole is not None:
         loaded = load_slices(opened.source.whole, extents, labels, manner)
         if opened.source.whole.is_changed():
             _check_digests(opened, numbers, loaded, manner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -55,6 +56,19 @@ def described(url: str) -> tuple[int, str]:
     filesystem, path = _opened(url)
     filesystem.invalidate_cache(path)  # of listings, which may be old
     return _described(filesystem.info(path))
+
+
+def stamp(path: str) -> tuple[int, int | str]:
+    """The size of a file, and what is different when it was written again.
+
+    Raises:
+        OSError: there is no such file.
+        ImportError: as in `described`.
+    """
+    if "://" in path:
+        return described(path)
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:

@@ -52,27 +52,16 @@ class Place:
     version: str = ""
 
 
-def places(given: Iterable[GivenToMany], folders: Folders, function: str) -> Iterator[Place | Unusable]:
+def places(given: Iterable[GivenToMany], function: str, folders: Folders | None = None) -> Iterator[Place | Unusable]:
     """The files and archives that somebody gave to a function, in their order.
 
-    Raises:
-        TypeError: something is given that other processes could not find.
-    """
-    order = 0
-    for one in given:
-        for found in _of(one, folders, function):
-            if isinstance(found, Unusable):
-                yield Unusable(found.name, found.error, Place(found.name, order, ""))
-            else:
-                yield dataclasses.replace(found, order=order)
-            order += 1
-
-
-def several(given: Any, function: str) -> list[Any]:
-    """What is given, as a list.
+    Args:
+        given: the artifacts.
+        function: what messages call the function.
+        folders: how to look into folders; None for the usual way.
 
     Raises:
-        TypeError: it is one artifact.
+        TypeError: one artifact is given; or, while the iterator is used, something that other processes could not find.
     """
     from jaxexp._archive.archive import Archive
     from jaxexp._archive.handle import Handle
@@ -81,7 +70,18 @@ def several(given: Any, function: str) -> list[Any]:
         raise ExportTypeError(
             f"{function} takes many artifacts, in a list or another iterable, not {type(given)}: give it [...] for one"
         )
-    return list(given)
+    return _in_order(list(given), folders or Folders(), function)
+
+
+def _in_order(given: list[Any], folders: Folders, function: str) -> Iterator[Place | Unusable]:
+    order = 0
+    for one in given:
+        for found in _of(one, folders, function):
+            if isinstance(found, Unusable):
+                yield Unusable(found.name, found.error, Place(found.name, order, ""))
+            else:
+                yield dataclasses.replace(found, order=order)
+            order += 1
 
 
 def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place | Unusable]:
