@@ -1,20 +1,25 @@
-"""What an archive's index says about a function: enough to choose one without reading its artifact."""
+"""What an archive's index says about a member: enough to choose one without reading its artifact, and its metadata,
+which are the text of a JSON object."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from jaxexp import _native
 from jaxexp._artifact.inspect import shown_node, values_of
 from jaxexp._artifact.inspection import Value
+from jaxexp._artifact.metadata import to_json
 from jaxexp._artifact.words import counted
-from jaxexp._errors import shown
+from jaxexp._errors import ExportError, shown
 from jaxexp._public import public
 
 # How many arguments and results are listed, and how many bytes their list may have.
 _LISTED, _LIST_SIZE = 32, 1 << 12
+_MOST_METADATA = 1 << 16  # bytes
 
 
 @public
@@ -137,3 +142,24 @@ def _lines(text: str) -> tuple[str, ...]:
 def _shown(values: tuple[str, ...], count: int) -> str:
     shown = [*values[:4], *(["..."] if count > min(4, len(values)) else [])]
     return ", ".join(shown) or "nothing"
+
+
+def metadata_text(metadata: Mapping[str, Any]) -> str:
+    """Raises an ExportError for what is too long, or no JSON."""
+    text = _object_text(to_json(metadata))
+    if (size := len(text.encode())) > _MOST_METADATA:
+        raise ExportError(
+            f"the metadata of an archive's member has to be at most {_MOST_METADATA} bytes as JSON, found {size}; "
+            "Exported.serialize stores more in the artifact itself"
+        )
+    return text
+
+
+def stored_metadata(artifact: _native.Artifact) -> str | None:
+    """The metadata of an artifact, if it is short: some readers read the whole index."""
+    text = _object_text(artifact.metadata() or {})
+    return text if len(text.encode()) <= _MOST_METADATA else None
+
+
+def _object_text(texts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items()) + "}"

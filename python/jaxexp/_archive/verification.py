@@ -19,7 +19,7 @@ from jaxexp._errors import DeserializationError, PolicyError
 
 from .opened import Opened, batches
 from .parts import identity_of, input_of, opened_in_worker, place_of
-from .verify_weights import Tensors, check_seen, damaged_in_files, damaged_members
+from .verify_weights import InWeights, check_seen, damaged_in_files, damaged_members
 
 if TYPE_CHECKING:
     from jaxexp._bulk.crew import Means
@@ -73,7 +73,7 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
         policy: what members may contain.
 
     Returns:
-        The numbers and packed errors of members that are damaged; or `Tensors`, with digests as text.
+        The numbers and packed errors of members that are damaged; or `InWeights`, with digests as text.
 
     Raises:
         DeserializationError: it is another archive than when the pass began, or is damaged outside of its members.
@@ -83,7 +83,7 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
     with opened_in_worker(*address) as opened:
         if what == _WEIGHTS:
             seen, bad = damaged_in_files(opened, numbers)
-            return Tensors(seen, {digest.hex(): found.hex() for digest, found in bad.items()})
+            return InWeights(seen, {digest.hex(): found.hex() for digest, found in bad.items()})
         wrong: list[tuple[int, Exception]] = [*_damaged(opened, numbers, threads)]
         if policy is not None:
             wrong += _refused(opened, numbers, {number for number, _ in wrong}, policy)
@@ -94,7 +94,7 @@ def decoded(part: Part, result: Any) -> Any:
     """What `read_part` found, with errors and digests as they were."""
     if part.input.place[1] == _WEIGHTS:
         seen, bad = result
-        return Tensors(int(seen), {bytes.fromhex(digest): bytes.fromhex(found) for digest, found in bad.items()})
+        return InWeights(int(seen), {bytes.fromhex(digest): bytes.fromhex(found) for digest, found in bad.items()})
     numbers = set(part.numbers)
     if unknown := [number for number, _ in result if number not in numbers]:
         raise ValueError(unknown)
@@ -138,7 +138,7 @@ class Verification:
         self._files = index.weights_files() if names is None else []
         self._left = len(self._units) + len(self._files)
         self._broken: set[int] = set()
-        self._tensors: Tensors | None = Tensors(0, {}) if names is None else None
+        self._tensors: InWeights | None = InWeights(0, {}) if names is None else None
         self._are_weights_known = True
 
     @property
@@ -189,7 +189,7 @@ class Verification:
                 self._are_weights_known = False
                 raise finding.error
             assert self._tensors is not None
-            self._tensors = Tensors(self._tensors.seen + finding.found.seen, self._tensors.bad | finding.found.bad)
+            self._tensors = InWeights(self._tensors.seen + finding.found.seen, self._tensors.bad | finding.found.bad)
         else:
             count = sum(1 + len(self._others.get(number, ())) for number in part.numbers)
             each = None if finding.error is None else [(number, finding.error) for number in part.numbers]

@@ -11,6 +11,7 @@ from jaxexp._errors import DeserializationError, WeightsError
 from jaxexp._io.files import named_in_errors
 from jaxexp._safetensors import header
 from jaxexp._safetensors.header import Tensor
+from jaxexp._safetensors.writing import damaged
 
 from .member_weights import of_artifact
 from .opened import Opened
@@ -18,7 +19,7 @@ from .opened import Opened
 _PIECE = 1 << 24
 
 
-class Tensors(NamedTuple):
+class InWeights(NamedTuple):
     """What was found in files of weights.
 
     Attributes:
@@ -57,7 +58,7 @@ def damaged_members(
                     else:
                         found = _native.digest(file.bytes_of(tensor))
                     if found != stored.digest:
-                        raise _other_bytes(stored.name, stored.digest, found)
+                        raise damaged("", stored.name, stored.digest, found)
                     good.add(stored.digest)
         except DeserializationError as error:
             yield name, error
@@ -74,7 +75,7 @@ def check_seen(opened: Opened, seen: int) -> None:
             raise DeserializationError("index.weights", "tensors that are in files of weights", f"{missing:,} others")
 
 
-def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> Tensors:
+def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> InWeights:
     """Reads some of the files of weights.
 
     Raises:
@@ -86,7 +87,7 @@ def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> Tensors:
     for number in numbers:
         with named_in_errors(opened.label(_native.archive_weights_name(number))):
             seen += _look(opened, number, files[number], places, bad)
-    return Tensors(seen, bad)
+    return InWeights(seen, bad)
 
 
 def _look(
@@ -135,7 +136,3 @@ def _digest_in_name(tensor: Tensor) -> bytes:
         return bytes.fromhex(tensor.name)
     except ValueError:
         raise WeightsError(tensor.name, "a digest for a name", "another name") from None
-
-
-def _other_bytes(name: str, expected: bytes, found: bytes) -> WeightsError:
-    return WeightsError(name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")

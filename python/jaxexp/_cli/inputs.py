@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._bulk.work import Unusable
 from jaxexp._sources.folders import Folders
-from jaxexp._sources.given import Place, places
-from jaxexp._sources.kinds import Kind
-from jaxexp._sources.source import MEMBER, Source, is_archive, split
+from jaxexp._sources.source import MEMBER, Kind, Source, is_archive, split
 from jaxexp._sources.verify import Checked, checked
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
+    from jaxexp._bulk.work import Unusable
+    from jaxexp._sources.given import Place
 
 __all__ = ["MEMBER", "Checked", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
@@ -94,6 +93,9 @@ def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Pl
     Raises:
         click.ClickException: folders and archives hold nothing.
     """
+    from jaxexp._bulk.work import Unusable
+    from jaxexp._sources.given import places
+
     found = list(places(paths, command, folders))
     if not found:
         named = f" whose name matches {' or '.join(map(repr, folders.include))}" if folders.include else ""

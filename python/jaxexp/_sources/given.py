@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxexp import _native
+from jaxexp._archive.archive import Archive, matching, only, parts_of
+from jaxexp._archive.handle import Handle
 from jaxexp._bulk.work import FILE, Input, Unusable
 from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._io import version as versions
 
 from .folders import Folders
-from .kinds import SUFFIXES, Kind
-from .source import MEMBER, is_archive, is_url, link_of_file, split
+from .source import MEMBER, SUFFIXES, Kind, is_archive, is_url, link_of_file, split
 
 if TYPE_CHECKING:
-    from jaxexp._archive.archive import Archive
-    from jaxexp._archive.handle import Handle
     from jaxexp._archive.opened import Opened
 
     Names: TypeAlias = tuple[str, ...] | None
@@ -63,9 +62,6 @@ def places(given: Iterable[GivenToMany], function: str, folders: Folders | None 
     Raises:
         TypeError: one artifact is given; or, while the iterator is used, something that other processes could not find.
     """
-    from jaxexp._archive.archive import Archive
-    from jaxexp._archive.handle import Handle
-
     if isinstance(given, (str, bytes, bytearray, memoryview, os.PathLike, Archive, Handle)):
         raise ExportTypeError(
             f"{function} takes many artifacts, in a list or another iterable, not {type(given)}: give it [...] for one"
@@ -85,9 +81,6 @@ def _in_order(given: list[Any], folders: Folders, function: str) -> Iterator[Pla
 
 
 def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place | Unusable]:
-    from jaxexp._archive.archive import Archive, only
-    from jaxexp._archive.handle import Handle
-
     if isinstance(given, Archive):
         yield Place(given.name, 0, "", given)
     elif isinstance(given, Handle):
@@ -143,8 +136,6 @@ def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> 
 
 def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unusable:
     """An archive that is found, or the members of it that a pattern matches."""
-    from jaxexp._archive.archive import Archive, matching
-
     name = path if pattern is None else f"{path}{MEMBER}{pattern}"
     try:
         archive = Archive.open(path)
@@ -163,8 +154,6 @@ def inputs(
     """What a pass works on: files, and what `of_archive` makes of an archive, given what is open and the names of the
     members that are meant.
     """
-    from jaxexp._archive.archive import parts_of
-
     for place in given:
         if isinstance(place, Unusable):
             yield place

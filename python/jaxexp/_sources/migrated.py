@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
+from jaxexp._archive.archive import Archive, parts_of
 from jaxexp._bulk.crew import Means
 from jaxexp._bulk.work import FILE, Input, Parts, Unusable
 from jaxexp._errors import ExportError
@@ -23,13 +24,11 @@ from .given import Place, places
 from .source import link_of_file
 
 if TYPE_CHECKING:
-    from jaxexp._archive.archive import Archive
-    from jaxexp._archive.opened import Opened
     from jaxexp._bulk.crew import Workers
     from jaxexp._read.policy import Policy
     from jaxexp._weights.stored import WithDigests
 
-    from .given import GivenToMany, Names
+    from .given import GivenToMany
     from .source import Source
 
 _SUFFIX = ".jaxexp"
@@ -182,25 +181,19 @@ class _Folder:
     """The folder of an archive's members, which may be named in several turns."""
 
     def __init__(self, archive: Archive) -> None:
-        opened, names = _parts(archive)
+        opened, names = parts_of(archive)
         self._address = opened.source.address
         self._names = None if names is None else set(names)
 
     def takes(self, archive: Archive) -> bool:
         """Whether members can be written there, too: they are of the same archive, and others."""
-        opened, names = _parts(archive)
+        opened, names = parts_of(archive)
         if self._names is None or names is None or opened.source.address != self._address:
             return False
         if not self._names.isdisjoint(names):
             return False
         self._names.update(names)
         return True
-
-
-def _parts(archive: Archive) -> tuple[Opened, Names]:
-    from jaxexp._archive.archive import parts_of  # which few passes need
-
-    return parts_of(archive)
 
 
 def _told_apart(inputs: Iterable[Input | Unusable], target: Callable[[Place], str]) -> Iterator[Input | Unusable]:
@@ -216,7 +209,7 @@ def _target(place: Place) -> str:
 
 def _label(archive: Archive) -> str:
     """The name of an archive, or of its member if that is all that is meant."""
-    opened, names = _parts(archive)
+    opened, names = parts_of(archive)
     return archive.name if names is None or len(names) != 1 else opened.label(names[0])
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxexp._archive.archive import parts_of
+from jaxexp._archive.handle import Handle
+from jaxexp._archive.parts import members, opened_in_worker
 from jaxexp._bulk import work
 from jaxexp._bulk.engine import Finding, Task, findings
 from jaxexp._bulk.errors import packed, unpacked
@@ -33,8 +36,6 @@ def inputs(
         given: the places.
         prefix: what stands before the names of an archive's members, for workers.
     """
-    from jaxexp._archive.parts import members
-
     return inputs_of(given, lambda place, opened, names: [members(opened, names, place, prefix(place))])
 
 
@@ -96,8 +97,6 @@ def _names(finding: Finding, place: Place) -> Iterator[str]:
     if part is None or place.archive is None:
         yield name
         return
-    from jaxexp._archive.archive import parts_of
-
     opened, _ = parts_of(place.archive)
     for number in part.numbers:
         yield f"{name}{MEMBER}{opened.index.name(number)}"
@@ -120,9 +119,6 @@ def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:
         if kind == FILE:
             path, name = place[1:]
             return [_result(do, Source(path, path), FILE, name)]
-        from jaxexp._archive.handle import Handle
-        from jaxexp._archive.parts import opened_in_worker
-
         with opened_in_worker(*address) as opened:
             handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
             prefix = f"{inside}/" if inside else ""
