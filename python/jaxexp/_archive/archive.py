@@ -14,8 +14,8 @@ from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
 
-from . import load
 from .handle import Handle
+from .load_all import load_all
 from .opened import Opened
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from jaxexp._read.many import Manner  # which takes JAX along
 
-        return load.load(self._opened, self._names if names is None else names, Manner(workers, on_error, policy))
+        return load_all(self._opened, self._names if names is None else names, Manner(workers, on_error, policy))
 
     def precompile(
         self,

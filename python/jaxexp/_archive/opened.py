@@ -15,7 +15,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.files import empty, named_in_errors
 from jaxexp._io.other_files import instead_of_archive
-from jaxexp._io.sources import Source
+from jaxexp._io.sources import Storage
 
 if TYPE_CHECKING:
     from jaxexp._exported import Exported
@@ -36,7 +36,7 @@ _AT_ONCE = 1 << 26
 class Opened:
     """An open file and its index: what an archive, its slices and its handles share."""
 
-    def __init__(self, source: Source, open_again: Callable[..., Any] | None = None) -> None:
+    def __init__(self, source: Storage, open_again: Callable[..., Any] | None = None) -> None:
         """Finds the end of the archive, and reads the root of the index.
 
         Attributes:
@@ -198,7 +198,7 @@ class Opened:
 class ArchivedTensors:
     """Where the tensors of an archive are found. It outlives the archive: functions look for weights later."""
 
-    def __init__(self, source: Source, index: _native.ArchiveIndex, end: int) -> None:
+    def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int) -> None:
         """Maps a local file, of which nothing is read.
 
         Args:
@@ -250,11 +250,11 @@ def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
+def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
     """Where the archive ends; what its last bytes say; whether an append left what follows; and its index."""
     if source.size == 0:
         raise empty("an archive of artifacts")
-    ranges = _Ranges(source)
+    ranges = _Fetched(source)
     try:
         end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
     except DeserializationError as error:
@@ -270,10 +270,10 @@ def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.
     return end, pointer, rest_is_known, _native.ArchiveIndex(index, root, digest, start)
 
 
-class _Ranges:
+class _Fetched:
     """Ranges of a file, from what was read before where that is possible."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Storage) -> None:
         self._source = source
         self._blocks: list[tuple[int, bytes]] = []
         self._fetches = 0

@@ -244,10 +244,10 @@ def _refused(opened: Opened, numbers: Sequence[int], damaged: set[int], policy: 
     """What the policy does not allow."""
     from jaxexp._read.many import Manner  # which takes JAX along
 
-    from .load import load
+    from .load_all import load_all
 
     whole = [number for number in numbers if number not in damaged]
-    found = load(opened, [opened.index.name(number) for number in whole], Manner(1, "return", policy))
+    found = load_all(opened, [opened.index.name(number) for number in whole], Manner(1, "return", policy))
     return [(number, error) for number, error in zip(whole, found, strict=True) if isinstance(error, Exception)]
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxexp._errors import DeserializationError, PolicyError
-from jaxexp._io.files import named_in_errors
 
 from .opened import Opened, batches
 
@@ -21,11 +20,11 @@ def load_one(opened: Opened, name: str, policy: Policy | None = None) -> Exporte
     """A member as a function."""
     from jaxexp._read.many import Manner
 
-    loaded: Exported = load(opened, [name], Manner(1, "raise", policy))[0]
+    loaded: Exported = load_all(opened, [name], Manner(1, "raise", policy))[0]
     return loaded
 
 
-def load(opened: Opened, names: Iterable[str] | None, manner: Manner) -> list[Any]:
+def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> list[Any]:
     """What `Archive.load_all` returns."""
     from jaxexp._read.many import load_slices  # which takes JAX along
 
@@ -59,17 +58,26 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
 
     from .member_weights import of_table
 
-    for i, program in enumerate(loaded):
-        if isinstance(program, Exception):
-            continue
+    def bound(number: int, program: Any) -> Any:
         found = weights_in_trailer(program)
         if found is None or not opened.has_tensors(found):
+            return program
+        return bound_to(program, functools.partial(of_table, opened, opened.label(opened.index.name(number))))
+
+    _replace(opened, numbers, loaded, manner, bound)
+
+
+def _replace(
+    opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner, new: Callable[[int, Any], Any]
+) -> None:
+    """Puts what a function makes of members, or their errors, in their places."""
+    for i, number in enumerate(numbers):
+        if isinstance(loaded[i], Exception):
             continue
-        label = opened.label(opened.index.name(numbers[i]))
         try:
-            with named_in_errors(label):
-                loaded[i] = bound_to(program, functools.partial(of_table, opened, label))
+            loaded[i] = new(number, loaded[i])
         except DeserializationError as error:
+            error.file = error.file or opened.label(opened.index.name(number))
             if manner.raises:
                 raise
             loaded[i] = error
@@ -150,16 +158,13 @@ def _copied(
 def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
     """Compares members without digests of their own with those of the index, as they were read from a file that was
     written to."""
-    for i, number in enumerate(numbers):
-        if isinstance(loaded[i], Exception) or loaded[i]._artifact.trailer() is not None:
-            continue
-        try:
-            with opened.placed(opened.index.name(number)):
-                opened.check_digest(number, loaded[i]._artifact.digest())
-        except DeserializationError as error:
-            if manner.raises:
-                raise
-            loaded[i] = error
+
+    def checked(number: int, program: Any) -> Any:
+        if program._artifact.trailer() is None:
+            opened.check_digest(number, program._artifact.digest())
+        return program
+
+    _replace(opened, numbers, loaded, manner, checked)
 
 
 class _Labels(Sequence[str]):
