@@ -58,7 +58,7 @@ _HOMES = {
     "symbolic_shape": "_jax",
     "uninstall": "_compat.install",
     "verify": "_sources.verify",
-    "verify_many": "_sources.verified",
+    "verify_many": "_sources.verify_many",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  # it is written out in the stub

@@ -43,8 +43,8 @@ from ._sources.load import load as load
 from ._sources.migrated import migrate_many as migrate_many
 from ._sources.releases import compatibility as compatibility
 from ._sources.releases import migrate as migrate
-from ._sources.verified import verify_many as verify_many
 from ._sources.verify import verify as verify
+from ._sources.verify_many import verify_many as verify_many
 
 __version__: str
 

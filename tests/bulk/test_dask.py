@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import jaxexp
-from jaxexp._archive import verified as of_archives
+from jaxexp._archive import verification as of_archives
 from jaxexp._cli import start
 from kit import bulk
 from kit.places import TESTS

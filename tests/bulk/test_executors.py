@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive
-from jaxexp._archive import verified as of_archives
+from jaxexp._archive import verification as of_archives
 from jaxexp._errors import FatalArtifactError, WorkerError
 from kit import bulk
 from kit.archives import blob

@@ -18,6 +18,7 @@ from jaxexp import _native
 from kit import bulk
 from kit.archives import blob
 from kit.places import WORKERS
+from kit.served import serving
 
 
 @pytest.fixture
@@ -87,6 +88,25 @@ def test_what_has_changed_is_done_again(folder, tmp_path, monkeypatch) -> None:
     (folder / "001.jaxexp").write_bytes(blob(version=1)[:-1])
     assert list(jaxexp.verify_many([folder], journal=journal)) == [str(folder / "001.jaxexp")]
     assert sorted(Path(path).name for path in read) == ["001.jaxexp", "damaged.jaxexp", "new.jaxexp"]
+
+
+@pytest.mark.parametrize("named", ["model.jaxexp", ""], ids=["by itself", "by its folder"])
+@pytest.mark.parametrize("said", ["ETag", "Content-MD5", "Digest", "Last-Modified", None])
+def test_what_has_changed_behind_a_url_is_done_again(said: str | None, named: str, tmp_path) -> None:
+    """By whatever a server says of its files. If it says nothing, nobody knows whether they are the same."""
+    pytest.importorskip("aiohttp")
+    whole, journal = blob(), tmp_path / "journal"
+    with serving(b"") as server:
+        url = server.url.replace("fleet.zip", "models/")
+        server.others = {"/models/": b'<a href="model.jaxexp">', "/models/model.jaxexp": whole}
+        server.headers = {} if said is None else {said: "the first"}
+        assert jaxexp.verify_many([url + named], journal=journal) == {}
+        server.requests.clear()
+        assert jaxexp.verify_many([url + named], journal=journal) == {}
+        assert (("GET", len(whole)) in server.requests) == (said is None), "what is the same is not read again"
+        server.others["/models/model.jaxexp"] = whole[:-4] + b"gone"
+        server.headers = {} if said is None else {said: "another"}
+        assert list(jaxexp.verify_many([url + named], journal=journal)) == [f"{url}model.jaxexp"]
 
 
 def test_what_could_not_be_read_is_tried_again(tmp_path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import inputs
-from jaxexp._cli.commands import compat, migrate
+from jaxexp._cli.commands import migrate
 from kit.command_line import started
 from kit.places import ROOT
 
@@ -215,7 +215,7 @@ def test_interrupted(monkeypatch, folder, run) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inputs, "artifacts", interrupt)
-    monkeypatch.setattr(compat, "places", interrupt)
+    monkeypatch.setattr(inputs, "given", interrupt)
     for command in ("inspect", "compat", "bench"):
         assert run(command, folder / "scores.jaxexp") == (130, "", "jaxexp: interrupted\n")
 

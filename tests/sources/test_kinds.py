@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxexp._sources.kinds import ARCHIVE, ARTIFACT, kind_in_folder, kind_of_file
+from jaxexp._sources.source import ARCHIVE, ARTIFACT, kind_in_folder, kind_of_file
 from kit.archive_files import make
 from kit.archives import blob, plain
 from kit.places import GOLDEN

@@ -14,8 +14,8 @@ from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
 
-from . import load, verify
 from .handle import Handle
+from .load_all import load_all
 from .opened import Opened
 
 if TYPE_CHECKING:
@@ -236,7 +236,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             DeserializationError: a member, or the index, is damaged. The error names the archive and the member.
             PolicyError: a member contains something that the policy does not allow. The error names both, too.
         """
-        return load.load(self._opened, self._names if names is None else names, workers, on_error, policy)
+        from jaxexp._api.many import Manner  # which takes JAX along
+
+        return load_all(self._opened, self._names if names is None else names, Manner(workers, on_error, policy))
 
     def precompile(
         self,
@@ -304,11 +306,11 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             DeserializationError: the index, or the ZIP file's directory, is damaged; or the journal is.
             ExportError: it is in a file object, which no other process can open; or as in `verify_many`.
         """
-        if executor is not None or journal is not None:
-            from .verified import verify_in_parts
+        from jaxexp._bulk.crew import Means  # which few processes need
 
-            return verify_in_parts(self._opened, self._names, workers, executor, journal)
-        return dict(error for _, errors in verify_in_steps(self, workers) for error in errors)
+        from .verification import verify
+
+        return verify(self._opened, self._names, Means(executor, workers, journal))
 
     def close(self) -> None:
         """Closes the archive. What was loaded from it stays usable, and keeps the file open as long as necessary."""
@@ -336,13 +338,6 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     def _listed(self) -> Any:
         return self._opened.names() if self._names is None else self._names
-
-
-def verify_in_steps(
-    archive: Archive, workers: int | None
-) -> Iterator[tuple[int, list[tuple[str, DeserializationError]]]]:
-    """`Archive.verify`, as it goes on: how many members were verified at once, and the errors of the damaged ones."""
-    return verify.verify(archive._opened, archive._names, workers)
 
 
 def matching(archive: Archive, pattern: str) -> Archive:

@@ -14,7 +14,7 @@ from jaxexp._errors import DeserializationError
 from jaxexp._io.files import named_in_errors
 from jaxexp._public import public, public_dir
 
-from . import load
+from .load_all import load_one
 from .member_weights import of_artifact
 from .opened import Opened
 from .summary import Summary, of_member
@@ -100,7 +100,7 @@ class Handle:
             from jaxexp._api.load import give_executables, refuse_both
 
             refuse_both(self.label, policy, executables)
-            exported: Exported = load.load(self._opened, [self.name], 1, "raise", None)[0]
+            exported = load_one(self._opened, self.name)
             give_executables(exported, executables)
         else:
             exported = self._loaded(policy)
@@ -118,7 +118,7 @@ class Handle:
         known: Exported | None = self._opened.loaded.get(self._number) if policy is None else None
         if known is not None:
             return known
-        exported: Exported = load.load(self._opened, [self.name], 1, "raise", policy)[0]
+        exported = load_one(self._opened, self.name, policy)
         if policy is None:
             self._opened.loaded[self._number] = exported
         return exported

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
+import mmap
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,12 +15,11 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._io.files import empty, named_in_errors
 from jaxexp._io.other_files import instead_of_archive
-from jaxexp._io.sources import Source
+from jaxexp._io.sources import Storage
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
-
-    from .tensors import Tensors
+    from jaxexp._safetensors.header import Tensor
 
 # What is read from both ends of a file that takes a request for each range: with luck the whole index.
 _FIRST_FETCH = 1 << 16
@@ -34,7 +36,7 @@ _AT_ONCE = 1 << 26
 class Opened:
     """An open file and its index: what an archive, its slices and its handles share."""
 
-    def __init__(self, source: Source, open_again: Callable[..., Any] | None = None) -> None:
+    def __init__(self, source: Storage, open_again: Callable[..., Any] | None = None) -> None:
         """Finds the end of the archive, and reads the root of the index.
 
         Attributes:
@@ -56,12 +58,10 @@ class Opened:
             self.end, self.pointer, self.rest_is_known, self.index = _find_index(source)
 
     @functools.cached_property
-    def tensors(self) -> Tensors:
+    def tensors(self) -> ArchivedTensors:
         """Where the weights are."""
-        from .tensors import Tensors  # which few archives need
-
         with self.placed():
-            return Tensors(self.source, self.index, self.end)
+            return ArchivedTensors(self.source, self.index, self.end)
 
     @functools.cached_property
     def has_weights(self) -> bool:
@@ -195,6 +195,47 @@ class Opened:
         return functools.partial(self._open_again, **options) if options else self._open_again, (path,)
 
 
+class ArchivedTensors:
+    """Where the tensors of an archive are found. It outlives the archive: functions look for weights later."""
+
+    def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int) -> None:
+        """Maps a local file, of which nothing is read.
+
+        Args:
+            source: the file.
+            index: the archive's index.
+            end: where the archive ends.
+
+        Raises:
+            DeserializationError: there is another file of this name since the archive was opened.
+        """
+        self.name = source.name
+        self.identity: tuple[int, ...] | None = None
+        self._index = index
+        self._mapping: mmap.mmap | None = None
+        if source.whole is None:
+            self._source = copy.copy(source)  # which nobody closes
+        else:
+            with open(self.name, "rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_size >= end:
+                    self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
+            last = end - _native.ARCHIVE_END_SIZE
+            if self._mapping is None or self._mapping[last:] != source.read(last, _native.ARCHIVE_END_SIZE):
+                raise DeserializationError("", "the file as it was when it was opened", "another one: open it again")
+            self.identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def place(self, digest: bytes) -> tuple[int, int] | None:
+        """The position and the size of a tensor."""
+        return self._index.tensor(digest)
+
+    def bytes_of(self, tensor: Tensor) -> memoryview:
+        """The bytes of a tensor, whose position is in the archive: a part of the mapped file, or what was fetched."""
+        if self._mapping is not None:
+            return memoryview(self._mapping)[tensor.start : tensor.end]
+        return memoryview(self._source.read(tensor.start, tensor.size))
+
+
 def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
     """Groups of members, of a limited size, by where they are. The next group begins when this one is done with."""
     batch: list[Any] = []
@@ -209,11 +250,11 @@ def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
+def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
     """Where the archive ends; what its last bytes say; whether an append left what follows; and its index."""
     if source.size == 0:
         raise empty("an archive of artifacts")
-    ranges = _Ranges(source)
+    ranges = _Fetched(source)
     try:
         end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
     except DeserializationError as error:
@@ -229,10 +270,10 @@ def _find_index(source: Source) -> tuple[int, _native.ArchiveEnd, bool, _native.
     return end, pointer, rest_is_known, _native.ArchiveIndex(index, root, digest, start)
 
 
-class _Ranges:
+class _Fetched:
     """Ranges of a file, from what was read before where that is possible."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Storage) -> None:
         self._source = source
         self._blocks: list[tuple[int, bytes]] = []
         self._fetches = 0

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, WeightsError
 from jaxexp._io.files import named_in_errors
 from jaxexp._safetensors import header
 from jaxexp._safetensors.header import Tensor
+from jaxexp._safetensors.writing import damaged
 
 from .member_weights import of_artifact
 from .opened import Opened
 
 _PIECE = 1 << 24
+
+
+class InWeights(NamedTuple):
+    """What was found in files of weights.
+
+    Attributes:
+        seen: how many tensors are there.
+        bad: the digests of those that are damaged, with the digests of what is in their places.
+    """
+
+    seen: int
+    bad: dict[Any, Any]
 
 
 def damaged_members(
@@ -25,7 +39,7 @@ def damaged_members(
     Args:
         opened: the archive.
         numbers: the members.
-        bad: what `damaged_tensors` found in all files of weights; None to read only the tensors that these members use.
+        bad: what is damaged in all files of weights; None to read only the tensors that these members use.
     """
     if not opened.has_weights or bad == {}:
         return
@@ -44,23 +58,10 @@ def damaged_members(
                     else:
                         found = _native.digest(file.bytes_of(tensor))
                     if found != stored.digest:
-                        raise _other_bytes(stored.name, stored.digest, found)
+                        raise damaged("", stored.name, stored.digest, found)
                     good.add(stored.digest)
         except DeserializationError as error:
             yield name, error
-
-
-def damaged_tensors(opened: Opened) -> dict[bytes, bytes]:
-    """The digests of damaged tensors, and those that were found in their places, after all files of weights were read.
-
-    Raises:
-        DeserializationError: a file of weights is damaged outside of its tensors.
-    """
-    if not opened.has_weights:
-        return {}
-    seen, bad = damaged_in_files(opened, range(len(opened.index.weights_files())))
-    check_seen(opened, seen)
-    return bad
 
 
 def check_seen(opened: Opened, seen: int) -> None:
@@ -74,15 +75,19 @@ def check_seen(opened: Opened, seen: int) -> None:
             raise DeserializationError("index.weights", "tensors that are in files of weights", f"{missing:,} others")
 
 
-def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> tuple[int, dict[bytes, bytes]]:
-    """How many tensors are in some of the files of weights, and which are damaged, as in `damaged_tensors`."""
+def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> InWeights:
+    """Reads some of the files of weights.
+
+    Raises:
+        DeserializationError: one of them is damaged outside of its tensors.
+    """
     places = {digest: place for digest, *place in opened.index.tensors()}
     files = opened.index.weights_files()
     seen, bad = 0, dict[bytes, bytes]()
     for number in numbers:
         with named_in_errors(opened.label(_native.archive_weights_name(number))):
             seen += _look(opened, number, files[number], places, bad)
-    return seen, bad
+    return InWeights(seen, bad)
 
 
 def _look(
@@ -131,7 +136,3 @@ def _digest_in_name(tensor: Tensor) -> bytes:
         return bytes.fromhex(tensor.name)
     except ValueError:
         raise WeightsError(tensor.name, "a digest for a name", "another name") from None
-
-
-def _other_bytes(name: str, expected: bytes, found: bytes) -> WeightsError:
-    return WeightsError(name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")

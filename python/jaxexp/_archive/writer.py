@@ -13,6 +13,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._io import files, lock
 from jaxexp._public import public, public_dir
+from jaxexp._safetensors.header import is_text
 from jaxexp._version import __version__
 
 from . import member_weights
@@ -210,7 +211,7 @@ class ArchiveWriter:
         try:
             if not isinstance(name, str):
                 raise ValueError(f"it is no str, but a {type(name).__name__}")
-            if not _is_text(name):
+            if not is_text(name):
                 raise ValueError("it is not UTF-8")
             self._records.check_name(name)
         except ValueError as error:
@@ -246,7 +247,7 @@ class ArchiveWriter:
             self._give_modules(member)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and _is_text(name) and self._records.get(name) is not None
+        return isinstance(name, str) and is_text(name) and self._records.get(name) is not None
 
     def __len__(self) -> int:
         return len(self._records)
@@ -419,12 +420,3 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
         "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
         f"{type(exported_or_bytes)}; Exported.from_jax converts an Exported of jax.export"
     )
-
-
-def _is_text(name: str) -> bool:
-    """Whether it can be encoded: the names of files may have bytes that are no text."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import multiprocessing
 import os
@@ -13,12 +14,27 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxexp._errors import ExportTypeError
+from jaxexp._io.workers import worker_count
 
 if TYPE_CHECKING:
     Workers: TypeAlias = Executor | Callable[[], Executor]
 
 # How many shares an executor has at a time that does not say how many workers it has.
 _WINDOW = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """By what a pass is done, and what remembers it; `verify_many` explains the fields."""
+
+    executor: Workers | None = None
+    workers: int | None = None
+    journal: str | os.PathLike[str] | None = None
+
+    @property
+    def threads(self) -> int:
+        """How many threads do a share: all CPUs are for one process, not for each of an executor's."""
+        return worker_count(self.workers) if self.workers is not None or self.executor is None else 1
 
 
 class Crew:

@@ -15,11 +15,12 @@ from jaxexp._errors import FatalArtifactError, WorkerError
 
 from . import worker
 from .crew import Crew
+from .errors import unpacked
 from .journal import Journal
 from .work import Input, Part, Share, Unusable, cut
 
 if TYPE_CHECKING:
-    from .crew import Workers
+    from .crew import Means
 
 # A single unit is given up when so many workers died of it while they had nothing else to do.
 _DEATHS = 2
@@ -34,7 +35,8 @@ class Task:
     Attributes:
         title: the name of the pass.
         home: the function that does it in a worker: its module below jaxexp, a colon, and its name. It takes a list of
-            places with numbers, and `options`; it returns a result of JSON types for each place.
+            places with numbers, and `options`; it returns for each place a result of JSON types, or the error of one
+            that cannot be read.
         options: its options; they are pickled.
         about: the same options for the journal, of JSON types.
         with_jax: whether it needs JAX.
@@ -53,10 +55,6 @@ class Task:
     unit_bytes: int
     decoded: Callable[[Part, Any], Any]
     is_current: Callable[[Part, Any], bool] = lambda part, found: True
-
-    def journal(self, path: Any) -> Journal:
-        """The journal of this pass; one that remembers nothing if there is no path."""
-        return Journal(path, {"pass": self.title, "options": self.about, "releases": worker.releases(self.with_jax)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,28 +79,31 @@ class Finding:
         return 1 if self.part is None else self.part.units
 
 
-def findings(
-    task: Task, inputs: Iterable[Input | Unusable], executor: Workers | None, journal: Journal
-) -> Iterator[Finding]:
-    """Does a task, and yields what is found as it is found.
+def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> Iterator[Finding]:
+    """Does a task, and yields what is found as it is found. What cannot be read is not in the journal: it is tried
+    again.
 
     Inputs are looked at as workers become free, and a limited number of shares is outstanding. If this generator is
     closed, shares that no worker has begun are dropped.
 
     Raises:
-        JournalError: the journal is damaged.
+        JournalError: the journal is damaged, or one of another pass.
         WorkerError: the workers cannot run jaxexp, or not the same releases as here.
-        TypeError: `executor` is no executor.
+        ExportError: another process has the journal.
+        OSError: the journal cannot be written.
+        TypeError: the executor is none.
     """
-    crew = Crew(executor)
-    running = _Running(task, inputs, crew, journal)
-    try:
-        yield from running.findings()
-    except BaseException:
-        running.drop()
-        crew.close(wait=False)
-        raise
-    crew.close(wait=True)
+    about = {"pass": task.title, "options": task.about, "releases": worker.releases(task.with_jax)}
+    with Journal(means.journal, about) as journal:
+        crew = Crew(means.executor)
+        running = _Running(task, inputs, crew, journal)
+        try:
+            yield from running.findings()
+        except BaseException:
+            running.drop()
+            crew.close(wait=False)
+            raise
+        crew.close(wait=True)
 
 
 class _Running:
@@ -219,9 +220,13 @@ class _Running:
                 f"{self._task.title}: the workers need the same releases as this process, which has "
                 f"{_listed(self._releases)}; one of them has {_listed(found)}"
             )
-        done = list(zip(share.parts, found, strict=True))
-        self._journal.add([(p.input.name, p.input.identity, p.start, p.stop, result) for p, result in done])
-        self._ready.extend(Finding(part.input, part, self._task.decoded(part, result)) for part, result in done)
+        done = [(part, *one) for part, one in zip(share.parts, found, strict=True)]
+        self._journal.add([(p.input.name, p.input.identity, p.start, p.stop, said) for p, said, e in done if e is None])
+        for part, result, error in done:
+            if error is None:
+                self._ready.append(Finding(part.input, part, self._task.decoded(part, result)))
+            else:
+                self._ready.append(Finding(part.input, part, error=unpacked(error)))
 
     def _bury(self, share: Share, error: Exception) -> None:
         """A worker died, or cannot say what happened to it."""

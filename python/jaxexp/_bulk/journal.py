@@ -62,7 +62,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         Raises:
             OSError: it cannot be written.
         """
-        if self._file is not None:
+        if self._file is not None and parts:
             self._write(self._file, {"done": parts})
 
     def refused(self, name: str, error: Exception) -> JournalError:

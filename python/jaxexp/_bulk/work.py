@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+from jaxexp._errors import ExportError
 
 # The first of a place that is a file: its path and its name follow. What other places are, is up to their rooms.
 FILE = "file"
 # Sizes are looked up for so many units at once, so cutting a large input takes little memory.
 _LOOKED_UP = 4096
+
+
+# What a worker gets to know of parts: where they are, and the numbers of units there.
+Parts: TypeAlias = Sequence[tuple[tuple[Any, ...], Sequence[int]]]
+# Errors that are about an artifact, and not about the pass.
+OF_ARTIFACTS = (ExportError, OSError, ImportError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -124,3 +132,14 @@ def cut(parts: Iterable[Part | None], share_bytes: int, unit_bytes: int) -> Iter
             share.append(Part(part.input, begin, part.stop))
     if share:
         yield Share(tuple(share))
+
+
+def each(parts: Parts, do: Callable[[tuple[Any, ...], Sequence[int]], Any]) -> list[Any]:
+    """What a function finds in each part, or the error of a part that it cannot read."""
+    results = []
+    for place, numbers in parts:
+        try:
+            results.append(do(place, numbers))
+        except OF_ARTIFACTS as error:
+            results.append(error)
+    return results

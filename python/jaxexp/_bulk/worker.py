@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from jaxexp._version import __version__
 
+from .errors import packed
+
 Outcome = tuple[Literal["done", "other", "raised"], Any]
 
 
@@ -40,15 +42,16 @@ def run(attempt: str, expected: dict[str, str], home: str, options: bytes, parts
         parts: places and numbers.
 
     Returns:
-        "done" with a result for each part; "other" with the releases here; or "raised" with an exception that the pass
-        does not expect.
+        "done" with a pair for each part, its result or the packed error of one that cannot be read; "other" with the
+        releases here; or "raised" with an exception that the pass does not expect.
     """
-    if (found := releases("jax" in expected)) != expected:
-        return "other", found
+    if (here := releases("jax" in expected)) != expected:
+        return "other", here
     module, _, name = home.partition(":")
     try:
         function = getattr(importlib.import_module(f"jaxexp.{module}"), name)
-        return "done", function(parts, pickle.loads(options))
+        found = function(parts, pickle.loads(options))
+        return "done", [(None, packed(one)) if isinstance(one, Exception) else (one, None) for one in found]
     except MemoryError:  # as if the worker had died: a smaller share may fit
         raise
     except Exception as error:

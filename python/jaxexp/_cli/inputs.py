@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._sources.folders import Folders
-from jaxexp._sources.kinds import Kind
-from jaxexp._sources.source import MEMBER, Source, is_archive, split
+from jaxexp._sources.source import MEMBER, Kind, Source, is_archive, split
 from jaxexp._sources.verify import Checked, checked
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
+    from jaxexp._bulk.work import Unusable
+    from jaxexp._sources.given import Place
 
 __all__ = ["MEMBER", "Checked", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
@@ -70,10 +71,21 @@ def opened(path: str) -> Archive:
     return Archive.open(path)
 
 
-def none_in(paths: Sequence[str], folders: Folders) -> click.ClickException:
-    """The error where folders and archives hold nothing."""
-    named = f" whose name matches {' or '.join(map(repr, folders.include))}" if folders.include else ""
-    return click.ClickException(f"there is no artifact in {', '.join(map(repr, paths))}{named}{folders.said()}")
+def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Place | Unusable], int]:
+    """What a pass works on, and how many artifacts that are.
+
+    Raises:
+        click.ClickException: folders and archives hold nothing.
+    """
+    from jaxexp._bulk.work import Unusable
+    from jaxexp._sources.given import places
+
+    found = list(places(paths, command, folders))
+    if not found:
+        named = f" whose name matches {' or '.join(map(repr, folders.include))}" if folders.include else ""
+        said = f"there is no artifact in {', '.join(map(repr, paths))}{named}{folders.said()}"
+        raise click.ClickException(said)
+    return found, sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in found)
 
 
 def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:

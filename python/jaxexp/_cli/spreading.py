@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from jaxexp._bulk.crew import Workers
+    from jaxexp._bulk.crew import Means, Workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Spread:
         return self != Spread(None, None, None)
 
     @contextlib.contextmanager
-    def executor(self, *, processes: bool) -> Generator[Workers | None]:
-        """What does the work; None for this process.
+    def means(self, *, processes: bool) -> Generator[Means]:
+        """What does the work, and what remembers it.
 
         Args:
             processes: whether workers are processes, for work under Python's global lock. Otherwise they are threads
@@ -47,13 +47,13 @@ class Spread:
         """
         from jaxexp._bulk import crew
 
-        if self.address is not None:
-            with crew.dask(self.address) as workers:
-                yield workers
-        elif processes and self.workers is not None and self.workers > 1:
-            yield crew.processes(self.workers)
-        else:
-            yield None
+        with contextlib.ExitStack() as stack:
+            executor: Workers | None = None
+            if self.address is not None:
+                executor = stack.enter_context(crew.dask(self.address))
+            elif processes and self.workers is not None and self.workers > 1:
+                executor = crew.processes(self.workers)
+            yield crew.Means(executor, self.workers, self.journal)
 
 
 def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -30,7 +30,7 @@ class Readable(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
 
 
-class Source(Protocol):
+class Storage(Protocol):
     """Bytes that can be read by ranges, from several threads at once.
 
     Attributes:
@@ -58,7 +58,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-def open_source(source: Any, options: dict[str, Any]) -> Source:
+def open_source(source: Any, options: dict[str, Any]) -> Storage:
     """Opens a path, a URL (anything with ``://``), or a binary file object.
 
     Raises:

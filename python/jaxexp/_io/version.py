@@ -1,16 +1,18 @@
-"""Which version of a remote file was opened: what its server says of it, compared with each later answer."""
+"""Which version of a remote file is there: what its storage says of it, without reading it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxexp._errors import DeserializationError
 
 # What changes with a file, as servers and the file systems of fsspec call it; without case and hyphens.
 _NAMES = frozenset(
-    "size etag mtime lastmodified modified modify generation versionid checksum contentmd5 md5 md5hash contenthash "
-    "digest sha blobid ino".split()
+    "size etag mtime lastmodified modified modify updated generation versionid checksum contentmd5 md5 md5hash "
+    "contenthash digest sha blobid ino".split()
 )
 
 
@@ -42,6 +44,67 @@ class Version:
         )
         error.file = self._name
         return error
+
+
+def described(url: str) -> tuple[int, str]:
+    """The size of a file, and a text that changes when the file does.
+
+    Raises:
+        OSError: there is no such file.
+        ImportError: fsspec, or what it needs for such a URL, is not installed.
+    """
+    filesystem, path = _opened(url)
+    filesystem.invalidate_cache(path)  # of listings, which may be old
+    return _described(filesystem.info(path))
+
+
+def stamp(path: str) -> tuple[int, int | str]:
+    """The size of a file, and what is different when it was written again.
+
+    Raises:
+        OSError: there is no such file.
+        ImportError: as in `described`.
+    """
+    if "://" in path:
+        return described(path)
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
+    """The URLs of the files in a folder and in those inside of it, in their order, as `described` describes them; None
+    if their list says nothing of them.
+
+    Raises:
+        OSError: there is no such folder.
+        ImportError: as in `described`.
+    """
+    filesystem, folder = _opened(url)
+    filesystem.invalidate_cache()
+    found = filesystem.find(folder, detail=True)
+    for path in sorted(found):
+        file = url.rstrip("/") + "/" + path[len(folder.rstrip("/")) + 1 :]
+        is_said = found[path].get("size") is not None  # unlike in a page with links
+        yield file, _described(found[path]) if is_said else None
+
+
+def unknown() -> str:
+    """A version that no other one is equal to."""
+    return uuid.uuid4().hex
+
+
+def _opened(url: str) -> Any:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
+    return fsspec.core.url_to_fs(url)
+
+
+def _described(info: dict[str, Any]) -> tuple[int, str]:
+    facts = facts_of(info)
+    said = "; ".join(f"{what} {facts[what]}" for what in sorted(facts) if what != "size")
+    return int(info.get("size") or 0), said or unknown()
 
 
 def facts_of(told: Mapping[str, Any]) -> dict[str, str]:

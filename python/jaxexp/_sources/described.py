@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from jaxexp._bulk.engine import Task, findings
-from jaxexp._bulk.work import Unusable
+from jaxexp._bulk.crew import Means
 from jaxexp._public import public
 
 from . import one_by_one
-from .folders import Folders
-from .given import Place, places, several
+from .given import Place, places
 
 if TYPE_CHECKING:
     from jaxexp._bulk.crew import Workers
+    from jaxexp._bulk.work import Parts, Unusable
     from jaxexp._compat.compatibility import Compatibility
 
     from .given import GivenToMany
+    from .source import Source
 
 
 @public
@@ -47,31 +47,25 @@ def compatibility_many(
         >>> for name, found in compatibility_many(["fleet.zip"], executor=client.get_executor()):
         ...     print(name, found.readable_by("0.6.2"))
     """
-    given = several(artifacts, "compatibility_many")
-    found = described(places(given, Folders(), "compatibility_many"), executor=executor, journal=journal)
-    return ((name, one) for _, name, one in found)
+    given = places(artifacts, "compatibility_many")
+    return ((name, one) for _, name, one in described(given, Means(executor, journal=journal)))
 
 
-def described(
-    given: Iterable[Place | Unusable],
-    *,
-    executor: Workers | None,
-    journal: str | os.PathLike[str] | None,
-) -> Iterator[one_by_one.Result]:
+def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[one_by_one.Result]:
     """The same, with the place of each artifact."""
-    from jaxexp._compat.compatibility import from_json
+    from jaxexp._compat.facts import of_facts
 
-    task = Task(
-        "compatibility",
-        "_sources.passes:compatible",
-        options={},
-        about={},
-        with_jax=True,
-        share_bytes=one_by_one.SHARE_BYTES,
-        unit_bytes=one_by_one.UNIT_BYTES,
-        decoded=one_by_one.decoder(from_json),
-        is_current=one_by_one.is_current,
-    )
-    with task.journal(journal) as remembered:
-        for finding in findings(task, one_by_one.inputs(given), executor, remembered):
-            yield from one_by_one.results(finding)
+    inputs = one_by_one.inputs(given)
+    return one_by_one.results("compatibility", "_sources.described:in_worker", inputs, means, of_facts)
+
+
+def in_worker(parts: Parts, options: None) -> list[Any]:
+    """Who reads artifacts: the fields of a `Compatibility` of each."""
+    from jaxexp._compat.compatibility import compatibility_of
+    from jaxexp._compat.facts import facts_of
+
+    def facts(source: Source, kind: str, name: str) -> Any:
+        with source.named():
+            return facts_of(compatibility_of(source.read()))
+
+    return one_by_one.looked_at(parts, facts)

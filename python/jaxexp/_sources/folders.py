@@ -10,8 +10,7 @@ from pathlib import Path
 
 from jaxexp._artifact.words import counted
 
-from .kinds import Kind, kind_in_folder
-from .source import is_archive
+from .source import Kind, is_archive, kind_in_folder
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxexp import _native
+from jaxexp._archive.archive import Archive, matching, only, parts_of
+from jaxexp._archive.handle import Handle
 from jaxexp._bulk.work import FILE, Input, Unusable
 from jaxexp._errors import DeserializationError, ExportTypeError
-from jaxexp._io import listing
+from jaxexp._io import version as versions
 
 from .folders import Folders
-from .kinds import SUFFIXES, Kind
-from .source import MEMBER, is_archive, is_url, link_of_file, split
+from .source import MEMBER, SUFFIXES, Kind, is_archive, is_url, link_of_file, split
 
 if TYPE_CHECKING:
-    from jaxexp._archive.archive import Archive
-    from jaxexp._archive.handle import Handle
     from jaxexp._archive.opened import Opened
 
     Names: TypeAlias = tuple[str, ...] | None
@@ -52,12 +51,25 @@ class Place:
     version: str = ""
 
 
-def places(given: Iterable[GivenToMany], folders: Folders, function: str) -> Iterator[Place | Unusable]:
+def places(given: Iterable[GivenToMany], function: str, folders: Folders | None = None) -> Iterator[Place | Unusable]:
     """The files and archives that somebody gave to a function, in their order.
 
+    Args:
+        given: the artifacts.
+        function: what messages call the function.
+        folders: how to look into folders; None for the usual way.
+
     Raises:
-        TypeError: something is given that other processes could not find.
+        TypeError: one artifact is given; or, while the iterator is used, something that other processes could not find.
     """
+    if isinstance(given, (str, bytes, bytearray, memoryview, os.PathLike, Archive, Handle)):
+        raise ExportTypeError(
+            f"{function} takes many artifacts, in a list or another iterable, not {type(given)}: give it [...] for one"
+        )
+    return _in_order(list(given), folders or Folders(), function)
+
+
+def _in_order(given: list[Any], folders: Folders, function: str) -> Iterator[Place | Unusable]:
     order = 0
     for one in given:
         for found in _of(one, folders, function):
@@ -68,26 +80,7 @@ def places(given: Iterable[GivenToMany], folders: Folders, function: str) -> Ite
             order += 1
 
 
-def several(given: Any, function: str) -> list[Any]:
-    """What is given, as a list.
-
-    Raises:
-        TypeError: it is one artifact.
-    """
-    from jaxexp._archive.archive import Archive
-    from jaxexp._archive.handle import Handle
-
-    if isinstance(given, (str, bytes, bytearray, memoryview, os.PathLike, Archive, Handle)):
-        raise ExportTypeError(
-            f"{function} takes many artifacts, in a list or another iterable, not {type(given)}: give it [...] for one"
-        )
-    return list(given)
-
-
 def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place | Unusable]:
-    from jaxexp._archive.archive import Archive, only
-    from jaxexp._archive.handle import Handle
-
     if isinstance(given, Archive):
         yield Place(given.name, 0, "", given)
     elif isinstance(given, Handle):
@@ -110,14 +103,14 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     if pattern is not None:
         yield _archive(path, "", pattern)
     elif is_url(path) and path.endswith("/"):
-        for url, size, version in listing.files_in(path):
+        for url, described in versions.files_in(path):
             inside = url.removeprefix(path)
             if any(part.startswith(".") for part in inside.split("/")):
                 folders.hidden.append(url)
             elif is_archive(url):
                 yield _archive(url, inside)
             elif url.endswith(SUFFIXES):
-                yield Place(url, 0, inside, size=size, version=version)
+                yield _remote(url, inside, described)
             else:
                 folders.skipped.append(url)
     elif not is_url(path) and os.path.isdir(path):
@@ -127,24 +120,22 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     elif is_archive(path):
         yield _archive(path, "")
     elif is_url(path):
-        size, version = _of_url(path)
-        yield Place(path, 0, link_of_file(path).rpartition("/")[2], size=size, version=version)
+        yield _remote(path, link_of_file(path).rpartition("/")[2])
     else:
         yield Place(path, 0, os.path.basename(path))
 
 
-def _of_url(url: str) -> tuple[int, str]:
-    """The size and the version of a file. If its storage does not say them, whoever reads the file says why."""
+def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> Place:
+    """A file behind a URL. If its storage does not describe it, whoever reads the file says why."""
     try:
-        return listing.described(url)
+        size, version = described or versions.described(url)
     except OSError:
-        return 0, ""
+        size, version = 0, versions.unknown()
+    return Place(url, 0, inside, size=size, version=version)
 
 
 def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unusable:
     """An archive that is found, or the members of it that a pattern matches."""
-    from jaxexp._archive.archive import Archive, matching
-
     name = path if pattern is None else f"{path}{MEMBER}{pattern}"
     try:
         archive = Archive.open(path)
@@ -163,8 +154,6 @@ def inputs(
     """What a pass works on: files, and what `of_archive` makes of an archive, given what is open and the names of the
     members that are meant.
     """
-    from jaxexp._archive.archive import parts_of
-
     for place in given:
         if isinstance(place, Unusable):
             yield place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -10,24 +11,27 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._bulk.engine import Task, findings
-from jaxexp._bulk.work import Input, Part, Unusable
+from jaxexp._archive.archive import Archive, parts_of
+from jaxexp._bulk.crew import Means
+from jaxexp._bulk.work import FILE, Input, Parts, Unusable
 from jaxexp._errors import ExportError
 from jaxexp._io import files
 from jaxexp._public import public
 
 from . import one_by_one, targets
 from .folders import Folders
-from .given import Place, places, several
+from .given import Place, places
 from .source import link_of_file
 
 if TYPE_CHECKING:
-    from jaxexp._archive.archive import Archive
-    from jaxexp._archive.opened import Opened
     from jaxexp._bulk.crew import Workers
     from jaxexp._policy.policy import Policy
+    from jaxexp._weights.stored import WithDigests
 
-    from .given import GivenToMany, Names
+    from .given import GivenToMany
+    from .source import Source
+
+_SUFFIX = ".jaxexp"
 
 
 @public
@@ -69,12 +73,11 @@ def migrate_many(
     Example:
         >>> failed = migrate_many(["old.zip"], "new/", executor=client.get_executor(), journal="migrate.journal")
     """
-    folders = Folders(without=os.fsdecode(into))
     from jaxexp._api.load import check_policy
 
     check_policy(policy)
-    given = places(several(artifacts, "migrate_many"), folders, "migrate_many")
-    found = migrated(given, into, to, executor=executor, journal=journal, policy=policy)
+    given = places(artifacts, "migrate_many", Folders(without=os.fsdecode(into)))
+    found = migrated(given, into, to, Means(executor, journal=journal), policy)
     return {name: one for _, name, one in found if isinstance(one, Exception)}
 
 
@@ -82,10 +85,8 @@ def migrated(
     given: Iterable[Place | Unusable],
     into: str | os.PathLike[str],
     to: str | None,
-    *,
-    executor: Workers | None,
-    journal: str | os.PathLike[str] | None,
-    policy: Policy | None,
+    means: Means,
+    policy: Policy | None = None,
 ) -> Iterator[one_by_one.Result]:
     """The same, artifact by artifact: what was found is the file that was written."""
     from jaxexp._compat.migrate import check_reader
@@ -93,20 +94,16 @@ def migrated(
     check_reader(to, "to=")
     folder = os.path.abspath(os.fsdecode(into))
     os.makedirs(folder, exist_ok=True)
-    task = Task(
+    return one_by_one.results(
         "migrate",
-        "_sources.passes:migrated",
+        "_sources.migrated:in_worker",
+        _Names().checked(given),
+        means,
+        Written.of,
         options={"into": folder, "to": to, "policy": policy},
         about={"into": folder, "to": to, "policy": None if policy is None else repr(policy)},
-        with_jax=True,
-        share_bytes=one_by_one.SHARE_BYTES,
-        unit_bytes=one_by_one.UNIT_BYTES,
-        decoded=one_by_one.decoder(Written.of),
-        is_current=_is_current,
+        still_holds=Written.is_there,
     )
-    with task.journal(journal) as remembered:
-        for finding in findings(task, _Names().checked(given), executor, remembered):
-            yield from one_by_one.results(finding)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,11 +128,6 @@ class Written:
             return whole and all(os.path.getsize(name) == size for name, size in self.weights)
         except (OSError, ValueError):
             return False
-
-
-def _is_current(part: Part, found: list[Any]) -> bool:
-    written = (one for one in found if isinstance(one, Written))
-    return one_by_one.is_current(part, found) and all(one.is_there() for one in written)
 
 
 class _Names:
@@ -189,25 +181,19 @@ class _Folder:
     """The folder of an archive's members, which may be named in several turns."""
 
     def __init__(self, archive: Archive) -> None:
-        opened, names = _parts(archive)
+        opened, names = parts_of(archive)
         self._address = opened.source.address
         self._names = None if names is None else set(names)
 
     def takes(self, archive: Archive) -> bool:
         """Whether members can be written there, too: they are of the same archive, and others."""
-        opened, names = _parts(archive)
+        opened, names = parts_of(archive)
         if self._names is None or names is None or opened.source.address != self._address:
             return False
         if not self._names.isdisjoint(names):
             return False
         self._names.update(names)
         return True
-
-
-def _parts(archive: Archive) -> tuple[Opened, Names]:
-    from jaxexp._archive.archive import parts_of  # which few passes need
-
-    return parts_of(archive)
 
 
 def _told_apart(inputs: Iterable[Input | Unusable], target: Callable[[Place], str]) -> Iterator[Input | Unusable]:
@@ -223,10 +209,77 @@ def _target(place: Place) -> str:
 
 def _label(archive: Archive) -> str:
     """The name of an archive, or of its member if that is all that is meant."""
-    opened, names = _parts(archive)
+    opened, names = parts_of(archive)
     return archive.name if names is None or len(names) != 1 else opened.label(names[0])
 
 
 def _folder_of(place: Place) -> str:
     assert place.archive is not None
     return place.inside or os.path.basename(link_of_file(place.archive.name))
+
+
+# --- in workers -----------------------------------------------------------------------------------------------------
+
+
+def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
+    """Writes artifacts anew: what `Written` says of each."""
+    return one_by_one.looked_at(parts, functools.partial(_write, **options))
+
+
+def _write(source: Source, kind: str, name: str, *, into: str, to: str | None, policy: Policy | None) -> dict[str, Any]:
+    """Migrates an artifact.
+
+    Args:
+        source: where it is.
+        kind: whether it is a file, or a member.
+        name: what it is called below the folder.
+        into: the folder.
+        to: for which release.
+        policy: what the artifact may contain.
+
+    Raises:
+        ExportError: it cannot be migrated.
+        OSError: it cannot be read, or not be written.
+    """
+    from jaxexp._compat.migrate import migrated
+
+    path = targets.inside(into, targets.stem(name) if kind == FILE else name, _SUFFIX)
+    with source.named():
+        buffer = source.read(None if policy is None else policy.check_size)
+        if policy is not None:
+            from jaxexp._api.load import deserialize
+
+            deserialize(buffer, policy=policy)
+        if (folders := apart(source, buffer, path)) is not None:
+            raise ExportError(
+                f"{source.name!r} has weights in files beside it, so it has to be written into the same folder, "
+                f"{folders[0]!r}, and not into {folders[1]!r}"
+            )
+        blob = migrated(buffer, to, None)
+        targets.make_folder(into, path)
+        weights = source.stored_weights()  # first: no program is without its weights
+        beside = [] if weights is None else _write_weights(os.path.dirname(path), weights)
+    files.replace(path, [blob])
+    return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
+
+
+def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
+    """The folder with the weights of an artifact and the folder of a path, if they are two; None if that is no
+    matter."""
+    if source.path is None or _native.Artifact(buffer).weights() is None:
+        return None
+    folder, other = (os.path.realpath(os.path.dirname(file)) for file in (source.path, path))
+    return None if folder == other else (folder, other)
+
+
+def _write_weights(folder: str, weights: WithDigests) -> list[tuple[str, int]]:
+    """Writes files of weights under the names that say what is in them: so workers are not in each other's way."""
+    from jaxexp._safetensors import content, places
+    from jaxexp._weights.unpacking import Unpacking
+
+    planned: list[tuple[str, int]] = []
+    for number, file in enumerate(weights.table.files):
+        places.check_name(file.name)
+        planned.append((os.path.join(folder, content.second_name(file.name, file.content)), number))
+    Unpacking().write(planned, weights)
+    return [(path, weights.table.files[number].size) for path, number in planned]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from jaxexp._bulk.engine import Finding
-from jaxexp._bulk.errors import unpacked
-from jaxexp._bulk.work import Input, Part, Unusable
+from jaxexp._archive.archive import parts_of
+from jaxexp._archive.handle import Handle
+from jaxexp._archive.parts import members, opened_in_worker
+from jaxexp._bulk import work
+from jaxexp._bulk.engine import Finding, Task, findings
+from jaxexp._bulk.errors import packed, unpacked
+from jaxexp._bulk.work import FILE, OF_ARTIFACTS, Input, Part, Parts, Unusable
 from jaxexp._errors import DeserializationError
 
 from .given import Place
 from .given import inputs as inputs_of
-from .source import MEMBER
+from .source import MEMBER, Source
+
+if TYPE_CHECKING:
+    from jaxexp._bulk.crew import Means
 
 # An artifact takes some milliseconds, whatever its size; so many of them are a share.
-SHARE_BYTES, UNIT_BYTES = 1 << 24, 1 << 18
+_SHARE_BYTES, _UNIT_BYTES = 1 << 24, 1 << 18
 
 Result = tuple[Place, str, Any]
 
@@ -29,36 +36,55 @@ def inputs(
         given: the places.
         prefix: what stands before the names of an archive's members, for workers.
     """
-    from jaxexp._archive.parts import members
-
     return inputs_of(given, lambda place, opened, names: [members(opened, names, place, prefix(place))])
 
 
-def decoder(decoded: Callable[[Any], Any]) -> Callable[[Part, Any], list[Any]]:
-    """Of a function that makes something of an artifact's result: the same for a part, with errors where they are."""
+def results(
+    title: str,
+    home: str,
+    given: Iterable[Input | Unusable],
+    means: Means,
+    decoded: Callable[[Any], Any],
+    *,
+    options: Any = None,
+    about: dict[str, Any] | None = None,
+    still_holds: Callable[[Any], bool] = lambda found: True,
+) -> Iterator[Result]:
+    """Has workers look at artifacts with JAX.
 
-    def of_part(part: Part, results: Any) -> list[Any]:
-        if len(results) != part.units:
-            raise ValueError(len(results))
-        return [unpacked(one) if isinstance(one, list) else decoded(one) for one in results]
+    Args:
+        title: as of a `Task`.
+        home: as of a `Task`: a function that returns what `looked_at` does.
+        given: what `inputs` returns.
+        means: by what it is done.
+        decoded: makes something of the result for an artifact.
+        options: as of a `Task`.
+        about: as of a `Task`.
+        still_holds: whether what a journal says of an artifact still holds. What could not be read is tried again.
 
-    return of_part
+    Returns:
+        Each artifact: its place, its name, and what was found, or an error.
+    """
+
+    def of_part(part: Part, found: Any) -> list[Any]:
+        if len(found) != part.units:
+            raise ValueError(len(found))
+        return [unpacked(one) if isinstance(one, list) else decoded(one) for one in found]
+
+    def is_current(_: Part, found: list[Any]) -> bool:
+        return all(
+            not isinstance(one, (OSError, ImportError)) and (isinstance(one, Exception) or still_holds(one))
+            for one in found
+        )
+
+    task = Task(title, home, options, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
+    for finding in findings(task, given, means):
+        yield from _each(finding)
 
 
-def is_current(_: Part, found: list[Any]) -> bool:
-    """Whether what a journal says still holds: what could not be read is tried again."""
-    return not any(isinstance(one, (OSError, ImportError)) for one in found)
-
-
-def results(finding: Finding) -> Iterator[Result]:
-    """Each artifact of a finding: its place, its name, and what was found, or an error."""
+def _each(finding: Finding) -> Iterator[Result]:
     place: Any = finding.input.about
-    if isinstance(finding.input, Unusable):
-        yield place, finding.input.name, finding.input.error
-        return
-    part = finding.part
-    assert part is not None
-    names = list(_names(part.input, place, part))
+    names = list(_names(finding, place))
     found = finding.found if finding.error is None else [finding.error] * len(names)
     for name, one in zip(names, found, strict=True):
         if isinstance(one, DeserializationError) and one.file is None:
@@ -66,12 +92,43 @@ def results(finding: Finding) -> Iterator[Result]:
         yield place, name, one
 
 
-def _names(one: Input, place: Place, part: Part) -> Iterator[str]:
-    if place.archive is None:
-        yield one.name
+def _names(finding: Finding, place: Place) -> Iterator[str]:
+    name, part = finding.input.name, finding.part
+    if part is None or place.archive is None:
+        yield name
         return
-    from jaxexp._archive.archive import parts_of
-
     opened, _ = parts_of(place.archive)
     for number in part.numbers:
-        yield f"{one.name}{MEMBER}{opened.index.name(number)}"
+        yield f"{name}{MEMBER}{opened.index.name(number)}"
+
+
+def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:
+    """Has a function look at each artifact, in a worker.
+
+    Args:
+        parts: where they are.
+        do: is given where an artifact is, whether it is a file, and its name below what was given. It returns an
+            object of JSON.
+
+    Returns:
+        For each part a list with an item for each unit: the object, or a list: its error.
+    """
+
+    def of_part(place: tuple[Any, ...], numbers: Sequence[int]) -> list[Any]:
+        kind, inside, *address = place
+        if kind == FILE:
+            path, name = place[1:]
+            return [_result(do, Source(path, path), FILE, name)]
+        with opened_in_worker(*address) as opened:
+            handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
+            prefix = f"{inside}/" if inside else ""
+            return [_result(do, Source(h.label, handle=h), kind, f"{prefix}{h.name}") for h in handles]
+
+    return work.each(parts, of_part)
+
+
+def _result(do: Callable[[Source, str, str], Any], source: Source, kind: str, name: str) -> Any:
+    try:
+        return do(source, kind, name)
+    except OF_ARTIFACTS as error:
+        return packed(error)

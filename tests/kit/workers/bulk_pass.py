@@ -6,7 +6,7 @@ import sys
 import time
 
 import jaxexp
-from jaxexp._archive import verified
+from jaxexp._archive import verification
 from jaxexp._bulk import crew, journal
 
 
@@ -24,7 +24,7 @@ def slowly() -> None:
 if __name__ == "__main__":
     folder, path, result, workers = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what is in the background without
-    verified.SHARE_BYTES = 3 * verified.UNIT_BYTES
+    verification.SHARE_BYTES = 3 * verification.UNIT_BYTES
     slowly()
     print("begun", flush=True)
     executor = crew.processes(int(workers)) if int(workers) else None

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from jaxexp._artifact.words import counted, listed, span
-from jaxexp._bulk.work import Unusable
 from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._releases.table import number
 from jaxexp._sources.described import described
-from jaxexp._sources.given import places
 from jaxexp._sources.source import source
 
 if TYPE_CHECKING:
@@ -91,13 +89,10 @@ def _described(
     Raises:
         Exception: there is only one artifact, and it cannot be read.
     """
-    given = list(places(files, folders, "compat"))
-    if not given:
-        raise inputs.none_in(files, folders)
-    steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in given)
+    given, steps = inputs.given(files, folders, "compat")
     found: list[tuple[int, str, Compatibility | Exception]] = []
-    with progress.bar("reading", steps) as advance, spread.executor(processes=True) as executor:
-        for place, name, one in described(given, executor=executor, journal=spread.journal):
+    with progress.bar("reading", steps) as advance, spread.means(processes=True) as means:
+        for place, name, one in described(given, means):
             found.append((place.order, name, one))
             advance(1)
     found.sort(key=lambda one: one[:2])

@@ -9,15 +9,14 @@ from typing import Any
 import click
 
 from jaxexp._artifact.words import counted, listed
-from jaxexp._bulk.work import Unusable
 from jaxexp._cli import completing, headers, outputs, progress, spreading
 from jaxexp._cli.complaints import FAILED, complain, said
-from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, none_in, opened, split
+from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
 from jaxexp._cli.page import Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._native import Artifact
-from jaxexp._sources.given import places
+from jaxexp._sources.migrated import apart
 from jaxexp._sources.migrated import migrated as migrated_many
 
 _EXAMPLE = """\b
@@ -92,13 +91,10 @@ def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Sp
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
     folders = Folders(without=new)
-    given = list(places([old], folders, "migrate"))
-    if not given:
-        raise none_in([old], folders)
-    steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in given)
+    several, steps = given([old], folders, "migrate")
     size, failed = 0, list[tuple[str, Exception]]()
-    with progress.bar("migrating", steps) as advance, spread.executor(processes=True) as executor:
-        for _, name, found in migrated_many(given, new, to, executor=executor, journal=spread.journal, policy=None):
+    with progress.bar("migrating", steps) as advance, spread.means(processes=True) as means:
+        for _, name, found in migrated_many(several, new, to, means):
             advance(1)
             if isinstance(found, Exception):
                 failed.append((name, found))
@@ -130,13 +126,11 @@ def _check_reader(to: str) -> None:
 def _check_place(source: Source, new: str) -> None:
     """The weights of a function stay where they are, so the new artifact has to be beside them."""
     with source.named():
-        has_weights = Artifact(source.read()).weights() is not None
-    if has_weights and source.path is not None:
-        folder, other = (os.path.realpath(os.path.dirname(path)) for path in (source.path, new))
-        if folder != other:
-            raise click.ClickException(
-                f"{source.name!r} has weights in files beside it, so OUT has to be in the same folder, {folder!r}"
-            )
+        folders = apart(source, source.read(), new)
+    if folders is not None:
+        raise click.ClickException(
+            f"{source.name!r} has weights in files beside it, so OUT has to be in the same folder, {folders[0]!r}"
+        )
 
 
 def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:

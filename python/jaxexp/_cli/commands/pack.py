@@ -15,9 +15,9 @@ from jaxexp._cli import complaints, completing, headers, inputs, outputs, progre
 from jaxexp._cli.page import Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
+from jaxexp._io.version import stamp
 from jaxexp._sources.given import Place
-from jaxexp._sources.passes import stamp
-from jaxexp._sources.verified import verified
+from jaxexp._sources.verify_many import verified
 
 if TYPE_CHECKING:
     from jaxexp._weights.stored import WithDigests
@@ -129,14 +129,8 @@ class _Verified:
         names, sources = list(found), list(found.values())
         failed: dict[int, Exception] = {}
         self._stamps = {source.name: _stamp(source) for source in sources}
-        with progress.bar("verifying", len(sources)) as advance, spread.executor(processes=False) as executor:
-            for one in verified(
-                [_place(source, order) for order, source in enumerate(sources)],
-                executor=executor,
-                workers=spread.workers,
-                journal=spread.journal,
-                policy=None,
-            ):
+        with progress.bar("verifying", len(sources)) as advance, spread.means(processes=False) as means:
+            for one in verified([_place(source, order) for order, source in enumerate(sources)], means, None):
                 for error in one.errors.values():
                     if not keep_going:
                         raise error

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import click
 
 from jaxexp._artifact.words import counted
-from jaxexp._bulk.work import Unusable
 from jaxexp._cli import complaints, completing, headers, inputs, policies, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
-from jaxexp._sources.given import Place, places
-from jaxexp._sources.verified import Verified, verified
+from jaxexp._sources.verify_many import Verified, verified
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
+    from jaxexp._bulk.work import Unusable
     from jaxexp._policy.policy import Policy
+    from jaxexp._sources.given import Place
 
 _EXAMPLE = """\b
 Example:
@@ -91,10 +91,7 @@ def command(
     is whole, and 1 if something is damaged, cannot be read, or is not allowed.
     """
     allowed = None if policy is None else policies.read(policy)
-    found = list(places(paths, folders, "verify"))
-    if not found:
-        raise inputs.none_in(paths, folders)
-    verdicts = _verified(found, spread, allowed)
+    verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
     folders.used(file for verdict in verdicts for file in verdict.weights)
     refused = sum(1 for verdict in verdicts if verdict.state == "refused")
     bad = sum(1 for verdict in verdicts if verdict.error is not None) - refused
@@ -109,14 +106,12 @@ def command(
     return complaints.FAILED if bad or refused else 0
 
 
-def _verified(found: list[Place | Unusable], spread: Spread, policy: Policy | None) -> list[Verdict]:
+def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy: Policy | None) -> list[Verdict]:
     """A verdict for each artifact, in the same order."""
-    steps = sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in found)
     verdicts: dict[int, list[Verdict]] = {}
     errors: dict[int, dict[str, Exception]] = {}
-    with progress.bar("verifying", steps) as advance, spread.executor(processes=False) as executor:
-        done = verified(found, executor=executor, workers=spread.workers, journal=spread.journal, policy=policy)
-        for one in done:
+    with progress.bar("verifying", steps) as advance, spread.means(processes=False) as means:
+        for one in verified(found, means, policy):
             advance(one.count)
             order = one.place.order
             if one.place.archive is None:
@@ -130,17 +125,17 @@ def _verified(found: list[Place | Unusable], spread: Spread, policy: Policy | No
 
 def _of_file(found: Verified) -> Verdict:
     """The verdict for a file, with the files of weights beside it; or for an archive that cannot be opened."""
-    name = found.place.name
+    name, file = found.place.name, found.file
     (error,) = found.errors.values() if found.errors else (None,)
     if error is None:
-        verdict = Verdict(name, "whole", found.size, found.has_digests, None)
+        verdict = Verdict(name, "whole", file.size, file.has_digests, None)
     else:
-        verdict = _wrong(name, found.size or (os.path.getsize(name) if os.path.isfile(name) else 0), error)
+        verdict = _wrong(name, file.size or (os.path.getsize(name) if os.path.isfile(name) else 0), error)
     return dataclasses.replace(
         verdict,
-        weights=tuple(name for name, _ in found.weights),
-        weight_bytes=sum(size for _, size in found.weights),
-        more_bytes=found.bytes_behind,
+        weights=tuple(name for name, *_ in file.weights),
+        weight_bytes=sum(size for _, size, _ in file.weights),
+        more_bytes=file.bytes_behind,
     )
 
 

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxexp._errors import DeserializationError, PolicyError
-from jaxexp._io.files import named_in_errors
 
 from .opened import Opened, batches
 
 if TYPE_CHECKING:
-    from jaxexp._api.many import Manner, OnError
+    from jaxexp._api.exported import Exported
+    from jaxexp._api.many import Manner
     from jaxexp._policy.policy import Policy
 
 
-def load(
-    opened: Opened, names: Iterable[str] | None, workers: int | None, on_error: OnError, policy: Policy | None
-) -> list[Any]:
-    """What `Archive.load_all` returns."""
-    from jaxexp._api.many import Manner, load_slices  # which takes JAX along
+def load_one(opened: Opened, name: str, policy: Policy | None = None) -> Exported:
+    """A member as a function."""
+    from jaxexp._api.many import Manner
 
-    manner = Manner(workers, on_error, policy)
+    loaded: Exported = load_all(opened, [name], Manner(1, "raise", policy))[0]
+    return loaded
+
+
+def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> list[Any]:
+    """What `Archive.load_all` returns."""
+    from jaxexp._api.many import load_slices  # which takes JAX along
+
     with opened.placed():
         numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
         if len(numbers) > 1:
             opened.index.check()
         extents = opened.index.extents(numbers)
     labels = _Labels(opened, numbers)
-    if policy is None and opened.source.whole is not None:
+    if manner.policy is None and opened.source.whole is not None:
         loaded = load_slices(opened.source.whole, extents, labels, manner)
         if opened.source.whole.is_changed():
             _check_digests(opened, numbers, loaded, manner)
@@ -54,17 +59,27 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
 
     from .member_weights import of_table
 
-    for i, program in enumerate(loaded):
-        if isinstance(program, Exception):
-            continue
+    def bound(number: int, program: Any) -> Any:
         found = weights_in_trailer(program)
         if found is None or not opened.has_tensors(found):
+            return program
+        tensors = functools.partial(of_table, opened, opened.label(opened.index.name(number)))
+        return BoundExported.of(program, stored(program, tensors))
+
+    _replace(opened, numbers, loaded, manner, bound)
+
+
+def _replace(
+    opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner, new: Callable[[int, Any], Any]
+) -> None:
+    """Puts what a function makes of members, or their errors, in their places."""
+    for i, number in enumerate(numbers):
+        if isinstance(loaded[i], Exception):
             continue
-        label = opened.label(opened.index.name(numbers[i]))
         try:
-            with named_in_errors(label):
-                loaded[i] = BoundExported.of(program, stored(program, functools.partial(of_table, opened, label)))
+            loaded[i] = new(number, loaded[i])
         except DeserializationError as error:
+            error.file = error.file or opened.label(opened.index.name(number))
             if manner.raises:
                 raise
             loaded[i] = error
@@ -147,16 +162,13 @@ def _copied(
 def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
     """Compares members without digests of their own with those of the index, as they were read from a file that was
     written to."""
-    for i, number in enumerate(numbers):
-        if isinstance(loaded[i], Exception) or loaded[i]._artifact.trailer() is not None:
-            continue
-        try:
-            with opened.placed(opened.index.name(number)):
-                opened.check_digest(number, loaded[i]._artifact.digest())
-        except DeserializationError as error:
-            if manner.raises:
-                raise
-            loaded[i] = error
+
+    def checked(number: int, program: Any) -> Any:
+        if program._artifact.trailer() is None:
+            opened.check_digest(number, program._artifact.digest())
+        return program
+
+    _replace(opened, numbers, loaded, manner, checked)
 
 
 class _Labels(Sequence[str]):
