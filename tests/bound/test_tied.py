@@ -93,5 +93,5 @@ def test_inspection_and_view_show_ties(tmp_path: Path, capsys: pytest.CaptureFix
     page = tmp_path / "page.html"
     assert start.main(["view", str(path), str(tmp_path / "other.jaxexp"), "-o", str(page)]) == 0
     text = page.read_text()
-    for part in ("also head", ">1 array, 4.1 kB, in model.safetensors<", 'class="leaf changed"'):
+    for part in ("also head", ">1 array, 4,096 bytes, in model.safetensors<", 'class="leaf changed"'):
         assert part in text

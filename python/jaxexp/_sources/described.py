@@ -53,19 +53,19 @@ def compatibility_many(
 
 def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[one_by_one.Result]:
     """The same, with the place of each artifact."""
-    from jaxexp._compat.facts import of_facts
+    from jaxexp._compat.compatibility import from_json
 
     inputs = one_by_one.inputs(given)
-    return one_by_one.results("compatibility", "_sources.described:in_worker", inputs, means, of_facts)
+    return one_by_one.results("compatibility", "_sources.described:in_worker", inputs, means, from_json)
 
 
 def in_worker(parts: Parts, options: None) -> list[Any]:
     """Who reads artifacts: the fields of a `Compatibility` of each."""
     from jaxexp._compat.compatibility import compatibility_of
-    from jaxexp._compat.facts import facts_of
+    from jaxexp._compat.compatibility import to_json
 
     def facts(source: Source, kind: str, name: str) -> Any:
         with source.named():
-            return facts_of(compatibility_of(source.read()))
+            return to_json(compatibility_of(source.read()))
 
     return one_by_one.looked_at(parts, facts)
