@@ -184,6 +184,15 @@ def test_ordered_effects(how: str) -> None:
     np.testing.assert_allclose(jax.jit(unmapped)(arr(2, 3)), arr(2, 3) + np.sin(np.sin(arr(3))) + arr(3), rtol=1e-5)
 
 
+def test_without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls know no rule by themselves: it is a method of `Exported`."""
+    loaded = reload(jaxexp.export(jax.jit(jnp.sin))(spec((3,))))
+    jax.vmap(loaded.call)(arr(2, 3))
+    monkeypatch.delattr(jaxexp.Exported, "_batch")
+    with pytest.raises(jaxexp.UnsupportedError, match="vmap of sin: it is a"):
+        jax.vmap(loaded.call)(arr(2, 3))
+
+
 def test_unordered_effects() -> None:
     call = reload(jaxexp.export(jax.jit(lambda x: touch(x, "unordered") * 2))(arr(3))).call
     mapped = jax.jit(jax.vmap(call))

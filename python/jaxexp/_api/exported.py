@@ -180,6 +180,11 @@ class Exported(Function):
 
         return precompile(self, args, kwargs, into, mesh_or_device, vjp_order)
 
+    def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
+        from jaxexp._call.batching import batch_call
+
+        return batch_call(primitive, *mapped, **params)
+
     def raised(self) -> Callable[..., Any]:
         """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,
         `jax.make_jaxpr` and `export` trace through.
@@ -231,7 +236,8 @@ class BoundExported(Exported):
     """An exported function together with its weights: large arrays that are not in its module.
 
     Objects come from ``export(f, weights=...)``, from `Exported.bind`, and from `load` where weights are beside the
-    artifact. `call`, `specialize` and `save` take and write the weights along. All else is that of the program
+    artifact. `call`, `specialize` and `save` take and write the weights along. They are constants of what `raised` is
+    traced into, and arguments in front in a `jaxpr`, which reads none. All else is that of the program
     (`unbound`), as `jax.export` reads it: a function whose first argument is a dict of the weights by their names. So
     `in_avals` and `in_tree` count them, `serialize` writes no weights, and `vjp` is the VJP of the program.
 
@@ -248,7 +254,8 @@ class BoundExported(Exported):
     with equal digests.
     """
 
-    _bound: Any  # a Bound of its program and its weights
+    _weights: Any
+    _bound: Any  # its program, and the arrays of the weights as its first argument
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ExportTypeError(
@@ -259,10 +266,11 @@ class BoundExported(Exported):
     @classmethod
     def of(cls, program: Exported, weights: Weights) -> BoundExported:
         """A program, whose first argument is the dict of its weights, with its weights."""
-        from jaxexp._call.bound import Bound
+        from jaxexp._call.first_argument import Given
 
-        bound = object.__new__(cls)
-        data.attributes_of(bound).update(data.attributes_of(data.bare(program)), _bound=Bound(program, weights))
+        bound, fields = object.__new__(cls), data.attributes_of(data.bare(program))
+        given = Given(program, weights.arrays, weights.specs)
+        data.attributes_of(bound).update(fields, _weights=weights, _bound=given)
         return bound
 
     @classmethod
@@ -276,7 +284,7 @@ class BoundExported(Exported):
 
     @property
     def weights(self) -> Weights:
-        return self._bound.weights  # type: ignore[no-any-return]
+        return self._weights  # type: ignore[no-any-return]
 
     @property
     def unbound(self) -> Exported:
@@ -309,20 +317,10 @@ class BoundExported(Exported):
     def vjp(self) -> Exported:  # type: ignore[override]
         return self.unbound.vjp()
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._bound.call(args, kwargs)
-
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> BoundExported:
-        program = self._bound.specialize(args_specs, kwargs_specs)
-        return BoundExported.of(program, self.weights)
+        from jaxexp._bound.program import specialized
 
-    def raised(self) -> Callable[..., Any]:
-        """As `Exported.raised`. The weights are constants of what it is traced into."""
-        return self._bound.raised()  # type: ignore[no-any-return]
-
-    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
-        """As `Exported.jaxpr`. The weights are arguments in front; none is read."""
-        return self._bound.jaxpr(args_specs, kwargs_specs)
+        return BoundExported.of(specialized(self.unbound, args_specs, kwargs_specs), self.weights)
 
     def save(
         self,

@@ -9,11 +9,15 @@ from typing import Any
 import jax
 
 from jaxexp._call import first_argument
+from jaxexp._call.primitive import abstract_eval
+from jaxexp._call.specialize import specialize, specialized_avals
 from jaxexp._errors import DeserializationError
 from jaxexp._function import data
-from jaxexp._function.data import ExportedData
+from jaxexp._function.data import E, ExportedData
 from jaxexp._weights.stored import Stored, Table, WithDigests
 from jaxexp._weights.weights import Weights
+
+from .renamed import names_in_first
 
 
 def given(program: ExportedData, arrays: Mapping[str, Any], other_names: Mapping[str, str] | None = None) -> Weights:
@@ -49,13 +53,21 @@ def stored(
     assert found is not None
     table = Table.of_trailer(*found)
     names = [tensor.name for tensor in table.tensors]
-    if names != first_argument.names(program.in_tree):
+    if names != names_in_first(program.in_tree):
         raise DeserializationError(
             "trailer.weights.tensors", "the names in the dict that is the first argument", _shown(names)
         )
     types = _types(program)
     place = tensors(table, types) if callable(tensors) else Stored(tensors, table)
     return Weights(types, place, (), table.named_otherwise())
+
+
+def specialized(program: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
+    """A program for other shapes of the arguments that are no weights."""
+    rest = first_argument.without(program)
+    # Here, because the errors for all arguments would count the weights, too.
+    abstract_eval(*specialized_avals(rest, args_specs, kwargs_specs), exported=rest)
+    return specialize(program, (_types(program), *args_specs), kwargs_specs)
 
 
 def _types(program: ExportedData) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._call import first_argument
 from jaxexp._codec import treedefs
 from jaxexp._errors import ExportError
 from jaxexp._function import data
@@ -27,8 +26,8 @@ def with_named_weights(exported: E) -> E:
     Raises:
         ExportError: there is no such argument, or no array in it; two arrays have one name; or a shape is symbolic.
     """
-    if first_argument.names(exported.in_tree) is not None:
-        _check_shapes(exported, first_argument.names(exported.in_tree) or [])
+    if (named := names_in_first(exported.in_tree)) is not None:
+        _check_shapes(exported, named)
         return exported
     args, kwargs = exported.in_tree.children()
     first, *others = args.children() or [None]
@@ -46,6 +45,17 @@ def with_named_weights(exported: E) -> E:
         positional = treedefs.tuple_of([weights, *args.children()[1:]])
         written = Written(in_tree, treedefs.tuple_of([positional, kwargs]))
     return _rearranged(exported, _Order(tuple(order), tuple(range(len(exported.out_avals)))), in_tree, written)
+
+
+def names_in_first(in_tree: Any) -> list[str] | None:
+    """The keys of the first positional argument, if it is a dict of arrays by names; otherwise None."""
+    args, _ = in_tree.children()
+    first = args.children()[0] if args.children() else None
+    if first is None or first.node_data() is None or first.node_data()[0] is not dict:
+        return None
+    keys = list(first.node_data()[1])
+    is_flat = first.num_leaves == first.num_nodes - 1 == len(keys)
+    return keys if is_flat and all(isinstance(key, str) for key in keys) else None
 
 
 def _check_shapes(exported: ExportedData, names: Sequence[str]) -> None:

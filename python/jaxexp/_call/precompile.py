@@ -18,12 +18,12 @@ from jaxexp._function import data
 from jaxexp._function.data import ExportedData
 from jaxexp._module import custom_calls
 
-from .bound import bound_of
-from .call import compiled, jitted_as
+from .call import compiled
+from .callables import jitted_as
 from .derivatives import is_differentiable
+from .first_argument import apart, flattened
 from .prefetch import arguments_of
 from .primitive import abstract_eval, call
-from .trees import leaves_and_out_tree
 
 
 def precompile(
@@ -39,10 +39,9 @@ def precompile(
         raise UnsupportedError(f"precompiling {exported.fun_name}: {missing}")
     if jax.process_count() > 1:
         raise UnsupportedError(f"precompiling {exported.fun_name}: there are {jax.process_count()} processes, not one")
-    bound = bound_of(exported)
     if args is None:
         args, given = arguments_of(
-            exported if bound is None else bound.rest,
+            exported,
             mesh_or_device,
             f"precompiling {exported.fun_name}",
             "Pass the tuple of the arguments, precompile(args, into=...)",
@@ -50,12 +49,10 @@ def precompile(
         kwargs = given if kwargs is None else kwargs
     elif not isinstance(args, tuple):
         raise ExportError(f"precompiling {exported.fun_name}: args is the tuple of its arguments, found {type(args)}")
-    kwargs = kwargs or {}
-    program = exported if bound is None else bound.program
-    leaves, _ = leaves_and_out_tree(exported if bound is None else bound.rest, args, kwargs)
-    weights = () if bound is None else bound.weights.specs()
+    program, is_apart, args = apart(exported, args, as_specs=True)
+    leaves, _ = flattened(program, is_apart, args, kwargs or {})
 
-    made = [_Call(program, [*weights, *leaves], None, len(weights))]
+    made = [_Call(program, leaves, None, len(args[0]) if is_apart else 0)]
     for order in range(vjp_order):
         if not made[-1].exported.has_vjp():
             raise ExportError(f"precompiling {data.name_of_order(exported.fun_name, order + 1)}: there is no such VJP")

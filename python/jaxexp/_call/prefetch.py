@@ -16,8 +16,8 @@ from jaxexp._function.paths import argument_paths
 from jaxexp._io.workers import worker_count
 from jaxexp._public import public
 
-from .bound import bound_of
 from .call import compiled, lowered
+from .first_argument import as_called
 
 # JAX keeps the code of so many functions, those that were used last.
 _MOST = 2048
@@ -143,8 +143,7 @@ def _begin(
     """Lowers a function here, where JAX's context managers are in force, and has it compiled in another thread."""
     try:
         exported, args, kwargs = _function_and_arguments(item, place, policy)
-        bound = bound_of(exported)
-        program = lowered(exported, args, kwargs) if bound is None else bound.lowered(args, kwargs)
+        program = lowered(exported, args, kwargs)
     except Exception as error:
         failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
         failed.set_exception(error)
@@ -181,9 +180,7 @@ def _function_and_arguments(
             f"and (function, args, kwargs), not {type(item)}"
         )
     if len(given) == 1:
-        bound = bound_of(exported)
-        rest = exported if bound is None else bound.rest
-        return (exported, *arguments_of(rest, place, f"prefetch of {exported.fun_name}", "Pass (function, args)"))
+        return exported, *arguments_of(exported, place, f"prefetch of {exported.fun_name}", "Pass (function, args)")
     args, kwargs = given[1], given[2] if len(given) == 3 else {}
     if not isinstance(args, tuple) or not isinstance(kwargs, dict):
         raise ExportTypeError(
@@ -194,10 +191,10 @@ def _function_and_arguments(
 
 
 def arguments_of(exported: ExportedData, place: Any, doing: str, advice: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Specs of the arguments in the signature, placed where the caller wants them.
+    """Specs of the arguments that calls pass, as the signature says, placed where the caller wants them.
 
     Args:
-        exported: the function, without weights.
+        exported: the function.
         place: a mesh, a device, or None.
         doing: how messages begin.
         advice: how the caller takes arguments, for messages.
@@ -206,6 +203,7 @@ def arguments_of(exported: ExportedData, place: Any, doing: str, advice: str) ->
         ExportError: a size is not known.
     """
     shardings: tuple[Any, ...]
+    exported = as_called(exported)
     if isinstance(place, Mesh):
         shardings = tuple(sharding.on_mesh(stored, place) for stored in exported._in_named_shardings)
     elif place is None or isinstance(place, jax.Device):

@@ -112,15 +112,19 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
         raise ExportError(f"calling {exported.fun_name}: {in_one_line(error)}") from error
 
 
-def code_from_file(exported: ExportedData, leaves: Sequence[Any], results: tuple[int, ...] | None = None) -> Any:
-    """JAX's object for the code of a call, if a file of executables was given with the function and has it; else None.
+def executables_of(exported: ExportedData) -> Any:
+    """The code that was given with a function when it was loaded; None if there is none."""
+    return vars(exported._kept).get("executables")
+
+
+def code_of(
+    executables: Any, exported: ExportedData, leaves: Sequence[Any], results: tuple[int, ...] | None = None
+) -> Any:
+    """JAX's object for the code of a call, if it is among a function's executables; else None.
 
     Raises:
         ExportError: the arguments do not fit.
     """
-    executables = vars(exported._kept).get("executables")  # without an import, which most functions do not need
-    if executables is None:
-        return None
     in_avals = tuple(map(jax.typeof, leaves))
     out_avals, _ = abstract_eval(*in_avals, exported=exported, results=results)
     return executables.find(exported, leaves, in_avals, out_avals, results)

@@ -13,16 +13,17 @@ from jaxexp._function.data import ExportedData
 from jaxexp._raise.function import Raised
 from jaxexp._raise.function import raised as raise_function
 
-from . import trees
+from .first_argument import apart, flattened, program_of
 from .primitive import abstract_eval
 
 
 def raised(exported: ExportedData) -> Callable[..., Any]:
     """`Exported.raised`."""
+    program = program_of(exported)
 
     @jax.custom_jvp
     def flat(*leaves: Any) -> Sequence[Any]:
-        return _on_any_platform(exported, leaves)
+        return _on_any_platform(program, leaves)
 
     def refuse(primals: Any, tangents: Any) -> NoReturn:
         raise UnsupportedError(
@@ -34,7 +35,7 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
     flat.defjvp(refuse)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        leaves, out_tree = trees.leaves_and_out_tree(exported, args, kwargs)
+        leaves, out_tree = flattened(*apart(exported, args), kwargs)
         return out_tree.unflatten(flat(*map(jax.numpy.asarray, leaves)))
 
     function.__name__ = function.__qualname__ = exported.fun_name
@@ -43,20 +44,21 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
 
 def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Any:
     """`Exported.jaxpr`."""
+    program = program_of(exported)
     if args_specs or kwargs_specs:
-        specs, _ = trees.leaves_and_out_tree(exported, args_specs, kwargs_specs)
+        specs, _ = flattened(*apart(exported, args_specs, as_specs=True), kwargs_specs)
     else:
-        specs = list(exported.in_avals)
+        specs = list(program.in_avals)
         if _jax.any_symbolic(specs):
             raise ExportError(
                 f"the jaxpr of {exported.fun_name}: its arguments have symbolic shapes, and a jaxpr has constant ones. "
                 "Pass an array or a jax.ShapeDtypeStruct for each argument"
             )
     plain = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs]
-    platform = _jax.default_platform()
+    platform, platforms = _jax.default_platform(), program.platforms
     with jax.enable_x64(True):  # for the types of the arguments; what is read decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*plain).in_avals
-        function = _raised(exported, avals, platform if platform in exported.platforms else exported.platforms[0])
+        function = _raised(program, avals, platform if platform in platforms else platforms[0])
         return jax.make_jaxpr(function.inline)(*plain)
 
 

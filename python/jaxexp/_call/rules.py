@@ -1,4 +1,4 @@
-"""What JAX does with the primitives of calls. The rules of `jax.vmap` are imported when they are first needed."""
+"""What JAX does with the primitives of calls. The rule of `jax.vmap` is a method of the function's class."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from .primitive import call_exported_p, pushforward_p
 
 
 def _batching_rule(primitive: Any) -> Callable[..., Any]:
-    def rule(*mapped: Any, **params: Any) -> Any:
-        from . import batching
-
-        return batching.batch_call(primitive, *mapped, **params)
+    def rule(*mapped: Any, exported: Any, **params: Any) -> Any:
+        return exported._batch(primitive, *mapped, exported=exported, **params)
 
     return rule
 

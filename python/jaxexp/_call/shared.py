@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import Any
 
 from jaxexp import _jax, _native
+from jaxexp._codec import treedefs
 from jaxexp._function import data, vjps
 from jaxexp._function.data import ExportedData
 
@@ -107,20 +108,8 @@ def have_same_nodes(one: Any, other: Any) -> bool:
 
     Equal structures may differ: the keys 1 and True are equal, and so may be data of custom nodes that is not the same.
     """
-    if one is other:
-        return True
-    pending = [(one, other)]
-    while pending:
-        a, b = pending.pop()
-        node_a, node_b = a.node_data(), b.node_data()
-        if node_a is None or node_b is None:
-            if node_a is not node_b:
-                return False
-            continue
-        if node_a[0] is not node_b[0] or not _is_same_data(node_a[1], node_b[1]):
-            return False
-        pending += zip(a.children(), b.children(), strict=True)
-    return True
+    pairs = () if one is other else zip(treedefs.nodes_of(one), treedefs.nodes_of(other), strict=True)
+    return all(a.type is b.type and _is_same_data(a.data, b.data) for a, b in pairs)
 
 
 def _is_same_data(one: Any, other: Any) -> bool:

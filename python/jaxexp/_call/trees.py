@@ -21,7 +21,6 @@ from jaxexp._function.data import ExportedData
 
 from . import hints
 
-_CONTAINERS = frozenset({None, type(None), tuple, list, dict})  # the first one is that of leaves
 _MOST_KEPT = 16  # structures of arguments that a function remembers
 
 
@@ -76,14 +75,16 @@ def has_generic_nodes(exported: ExportedData) -> bool:
 
 def _has_generic_nodes(exported: ExportedData) -> bool:
     _check_classes(exported)
-    trees = (exported.in_tree, exported.out_tree)
-    return any(node.type is GenericNode for tree in trees for node in treedefs.nodes_of(tree))
+    return GenericNode in _node_types(exported)
 
 
 def has_only_containers(exported: ExportedData) -> bool:
     """Whether a signature has only tuples, lists, dicts and None: no code of users runs to put these together."""
-    trees = (exported.in_tree, exported.out_tree)
-    return all(node.type in _CONTAINERS for tree in trees for node in treedefs.nodes_of(tree))
+    return _node_types(exported) <= {None, *treedefs.BUILTIN}  # the first one is that of leaves
+
+
+def _node_types(exported: ExportedData) -> set[type | None]:
+    return {node.type for tree in (exported.in_tree, exported.out_tree) for node in treedefs.nodes_of(tree)}
 
 
 def fit(exported: ExportedData, in_tree: Any) -> Fit:

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -106,7 +106,49 @@ class Executables:
             made = self._made[key]
             return None if made is None else made[0]
 
-    def give_up(self, code: Any, why: str) -> None:
+    def callable_of(
+        self,
+        name: str,
+        jitted: Callable[[], Any],
+        flattened: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], Any]],
+        code_of: Callable[[Sequence[Any]], Any],
+    ) -> Any:
+        """A callable that uses code from the file: the first call with arguments of some types looks for it, without a
+        trace, and the next ones have the dispatch of `jax.jit`.
+
+        Args:
+            name: of the function.
+            jitted: makes the function's jitted callable, for calls that the file has no code for.
+            flattened: returns the flat arguments of a call, and the structure of its results.
+            code_of: what `find` returns for flat arguments.
+        """
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            return jitted()(*args, **kwargs)
+
+        def miss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            if reuse.why_not() is not None:
+                return plain(*args, **kwargs), None
+            leaves, out_tree = flattened(args, kwargs)
+            try:
+                code = code_of(leaves)
+            except (TypeError, ValueError):  # which the call itself explains
+                code = None
+            flat = None
+            if code is not None:
+                try:
+                    flat = code.unsafe_call(*leaves)
+                except jax.errors.JaxRuntimeError as error:
+                    self._give_up(code, f"it does not run: {error}")
+            if flat is None:
+                code = reuse.executable_of(jitted().lower(*args, **kwargs).compile())
+                flat = code.unsafe_call(*leaves)
+            results = jax.tree_util.tree_unflatten(out_tree, flat)
+            return results, reuse.for_dispatch(code, out_tree, leaves, flat)
+
+        return reuse.dispatched(name, plain, miss) if reuse.is_possible() else jitted()
+
+    def _give_up(self, code: Any, why: str) -> None:
         """Does not use code any more that `find` returned."""
         with self._lock:
             for key, made in self._made.items():
@@ -195,12 +237,6 @@ def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
         OSError: it cannot be opened.
     """
     vars(data.kept_by(exported))["executables"] = Executables(path)
-
-
-def of(exported: ExportedData) -> Executables | None:
-    """The executables that were given when a function was loaded."""
-    found: Executables | None = vars(exported._kept).get("executables")
-    return found
 
 
 def _weights_of(exported: ExportedData) -> int:

@@ -8,6 +8,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Self
 
+from jaxexp._errors import UnsupportedError
 from jaxexp._function import data, sharding, vjps
 from jaxexp._function.conversion import from_jax, to_jax
 from jaxexp._function.data import ExportedData
@@ -231,6 +232,10 @@ class Function(ExportedData):
             TypeError, ValueError: an argument is no array to JAX, such as a NumPy array that is big-endian or masked.
         """
         return _call(self, args, kwargs)
+
+    def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
+        """The rule of `jax.vmap` for the primitives of calls, which `jaxexp.Exported` has."""
+        raise UnsupportedError(f"vmap of {self.fun_name}: it is a {type(self).__name__}, and jaxexp.Exported has vmap")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Functions are pickled as artifacts, loaded ones with the VJPs that they were loaded with."""
