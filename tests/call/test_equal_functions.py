@@ -417,7 +417,7 @@ def test_many_threads_share(count: Count) -> None:
         loaded = jaxexp.deserialize(blob)
         barrier.wait()
         loaded.call(arr(3))
-        results.append(loaded.__dict__["_eager_call"])
+        results.append(loaded._kept.eager_call)
 
     threads = [threading.Thread(target=run) for _ in range(8)]
     for thread in threads:

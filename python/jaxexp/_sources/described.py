@@ -61,8 +61,7 @@ def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[one_b
 
 def in_worker(parts: Parts, options: None) -> list[Any]:
     """Who reads artifacts: the fields of a `Compatibility` of each."""
-    from jaxexp._compat.compatibility import compatibility_of
-    from jaxexp._compat.compatibility import to_json
+    from jaxexp._compat.compatibility import compatibility_of, to_json
 
     def facts(source: Source, kind: str, name: str) -> Any:
         with source.named():
