@@ -11,14 +11,14 @@ import click
 
 from jaxexp._sources.folders import Folders
 from jaxexp._sources.source import MEMBER, Kind, Source, is_archive, split
-from jaxexp._sources.verify import Checked, checked
+from jaxexp._sources.verify import checked
 
 if TYPE_CHECKING:
     from jaxexp._archive.archive import Archive
     from jaxexp._bulk.work import Unusable
     from jaxexp._sources.given import Place
 
-__all__ = ["MEMBER", "Checked", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
+__all__ = ["MEMBER", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
 
 def artifacts(text: str) -> Iterator[Source]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._artifact.chain import chain
 from jaxexp._artifact.opened import opened
 from jaxexp._errors import DeserializationError
-from jaxexp._io import files
 from jaxexp._public import public
 
 from .source import Source, beside_url, is_url, source
@@ -52,22 +49,11 @@ def verify(artifact: Given) -> None:
             weights.check_digests()
 
 
-@dataclasses.dataclass(frozen=True)
-class Checked:
-    """An artifact after all of its bytes were verified.
-
-    Attributes:
-        buffer: its bytes.
-        artifact: what they are.
-    """
+class Checked(NamedTuple):
+    """An artifact after all of its bytes were verified, and these bytes."""
 
     buffer: Any
     artifact: _native.Artifact
-
-    @property
-    def has_digests(self) -> bool:
-        """Whether it has digests of its own, by which any damage is found."""
-        return self.artifact.trailer() is not None
 
 
 def checked(source: Source) -> Checked:
@@ -85,26 +71,6 @@ def checked(source: Source) -> Checked:
         for link in chain(artifact):
             _native.check_bytecode(link.module())
     return Checked(buffer, artifact)
-
-
-HEAD = 16  # bytes, with which an artifact with digests says where it ends
-
-
-def bytes_behind(head: bytes, size: int) -> int:
-    """How many bytes of a file follow after an artifact with digests, which is whole. They are not part of it.
-
-    Args:
-        head: the first bytes of the file.
-        size: of the file.
-    """
-    (end,) = struct.unpack_from("<I", head, 12)
-    return max(0, size - int(end))
-
-
-def weights_beside(path: str) -> tuple[tuple[str, int], ...]:
-    """The same as `weights_of`, of a file on this machine."""
-    file: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-    return weights_of(path, _native.Artifact(file))
 
 
 def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
@@ -16,6 +17,7 @@ from jaxexp._bulk.engine import Finding, findings
 from jaxexp._bulk.errors import packed, unpacked
 from jaxexp._bulk.work import FILE, Part, Parts, Unusable
 from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._io import files
 from jaxexp._io.other_files import instead_of_artifact
 from jaxexp._io.version import stamp
 from jaxexp._public import public
@@ -220,31 +222,33 @@ def _in_local(path: str, size: int, has_digests: bool, has_weights: bool, wrong:
         where, expected, what = wrong
         error = DeserializationError(where, expected, what if where else what + _advice(path))
         return found._replace(error=packed(error))
-    with open(path, "rb") as file:
-        head = file.read(verify.HEAD)
-    return _with_weights(found, head, lambda: verify.weights_beside(path) if has_weights else ())
+    if has_digests:
+        with open(path, "rb") as file:
+            _, end = struct.unpack("<12sI", file.read(16))  # where the artifact says that it ends
+        found = found._replace(bytes_behind=max(0, size - int(end)))
+    if not has_weights:
+        return found
+    buffer: Any = files.opened(path)  # which types can say since Python 3.12
+    return _with_weights(found, path, _native.Artifact(buffer))
 
 
 def _in_remote(url: str) -> InFile:
     try:
-        checked = verify.checked(Source(url, url))
+        buffer, artifact = verify.checked(Source(url, url))
     except ExportError as error:
         return InFile(error=packed(error))
-    view = memoryview(checked.buffer)
-    head = bytes(view[: verify.HEAD])
-    return _with_weights(
-        InFile(view.nbytes, checked.has_digests), head, lambda: verify.weights_of(url, checked.artifact)
-    )
+    size, has_digests = memoryview(buffer).nbytes, artifact.trailer() is not None
+    behind = size - artifact.size if has_digests else 0
+    return _with_weights(InFile(size, has_digests, bytes_behind=behind), url, artifact)
 
 
-def _with_weights(found: InFile, head: bytes, weights: Callable[[], Iterable[tuple[str, int]]]) -> InFile:
-    """What is found of a file that is whole, after its weights were read, too."""
+def _with_weights(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
+    """What is found of an artifact that is whole, after its weights were read, too."""
     try:
-        beside = [(file, *stamp(file)) for file, _ in weights()]
+        weights = [(file, *stamp(file)) for file, _ in verify.weights_of(path, artifact)]
     except ExportError as error:
-        return found._replace(error=packed(error))
-    behind = verify.bytes_behind(head, found.size) if found.has_digests else 0
-    return found._replace(weights=beside, bytes_behind=behind)
+        return found._replace(error=packed(error), bytes_behind=0)
+    return found._replace(weights=weights)
 
 
 def _advice(path: str) -> str:
