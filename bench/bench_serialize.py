@@ -41,7 +41,7 @@ def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: Modu
 
     def forget() -> None:
         if subject.__name__ == "jaxexp":
-            from jaxexp._codec import binding
+            from jaxexp._kernel.codec import binding
 
             binding.bind.cache_clear()  # with the native module's caches
             binding.bind()

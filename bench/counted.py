@@ -13,7 +13,7 @@ from typing import Any
 
 import jaxexp
 from jaxexp import _native
-from jaxexp._codec import binding
+from jaxexp._kernel.codec import binding
 
 WARM = 3  # the first runs fill caches, and Python specializes its bytecode
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from ._cli.start import main
+from jaxexp._cli.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ._public import public
+from jaxexp._public import public
 
 
 def shown(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from ._public import public
+from jaxexp._public import public
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

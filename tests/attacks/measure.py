@@ -1,6 +1,6 @@
 """Reads each file of this folder and prints what that takes: time, and memory at its peak.
 
-With `--json`, as a line of JSON for each file; `tests/artifact/test_attacks.py` reads those.
+With `--json`, as a line of JSON for each file; `tests/kernel/artifact/test_attacks.py` reads those.
 """
 
 from __future__ import annotations

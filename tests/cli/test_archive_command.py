@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import jaxexp
-from jaxexp._io import lock
+from jaxexp._kernel.io import lock
 from kit.command_line import NAMES
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import inputs
-from jaxexp._sources import targets
+from jaxexp._fleet.passes import targets
 from kit.command_line import NAMES
 from kit.weighted import bound
 

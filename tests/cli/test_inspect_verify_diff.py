@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._artifact.inspection import facts_of
+from jaxexp._kernel.artifact.inspection import facts_of
 from kit.command_line import NAMES
 from kit.corpus import arr, spec
 from kit.places import GOLDEN

@@ -90,7 +90,7 @@ def test_the_option_shows_the_log(log_modules, caplog) -> None:
 
 
 def test_uninstall_takes_the_log_away(log_modules) -> None:
-    logger = logging.getLogger("jaxexp._export.export")
+    logger = logging.getLogger("jaxexp._kernel.export.export")
     above, level = logging.getLogger("jaxexp").parent, logging.getLogger("jaxexp").level
     log_modules("jax._src.export")
     for _ in range(2):

@@ -13,8 +13,8 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._compat import migrate as _migrate
-from jaxexp._releases import table
-from jaxexp._releases.table import number
+from jaxexp._kernel.releases import table
+from jaxexp._kernel.releases.table import number
 from kit import wire
 from kit.compare import assert_same_values
 from kit.corpus import CASES, export_with

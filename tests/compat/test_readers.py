@@ -20,9 +20,9 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._compat import compatibility as _compatibility
-from jaxexp._read.decode import verified
-from jaxexp._releases import table
-from jaxexp._releases.table import number
+from jaxexp._kernel.read.decode import verified
+from jaxexp._kernel.releases import table
+from jaxexp._kernel.releases.table import number
 from kit import wire
 from kit.goldens import ARTIFACTS, blob_of, every_artifact
 from kit.places import GOLDEN, ROOT

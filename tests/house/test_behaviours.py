@@ -19,9 +19,9 @@ from jax._src.lib import xla_client
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._call import lowering
-from jaxexp._export import lower
-from jaxexp._function.sharding import to_named
+from jaxexp._kernel.call import lowering
+from jaxexp._kernel.export import lower
+from jaxexp._kernel.function.sharding import to_named
 from kit import wire
 from kit.alike import raises_alike, reload
 from kit.corpus import CASES, EFFECTS, arr, export_with

@@ -56,10 +56,10 @@ def test_marks_say_why(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize(
     ("path", "room"),
     [
-        ("tests/read/test_policy.py", "read"),
+        ("tests/kernel/read/test_policy.py", "read"),
         ("tests/kit/corpus.py", None),
         ("tests/conftest.py", None),
-        ("python/jaxexp/_codec/nodes.py", "codec"),
+        ("python/jaxexp/_kernel/codec/nodes.py", "codec"),
         ("python/jaxexp/_cli/commands/verify.py", "cli"),
         ("python/jaxexp/_jax.py", None),
         ("cpp/wire/bytecode/cursor.cpp", "module"),
@@ -73,6 +73,6 @@ def test_make_check_knows_whose_tests_a_change_concerns(path: str, room: str | N
 
 
 def test_make_check_looks_at_everything_a_little_when_much_has_changed() -> None:
-    assert check.chosen(["tests/read/x.py", "python/jaxexp/_codec/y.py", "README.md"]) == {"read", "codec"}
-    assert check.chosen(["tests/read/x.py", "tests/io/y.py", "tests/call/z.py"]) == set()
+    assert check.chosen(["tests/kernel/read/x.py", "python/jaxexp/_codec/y.py", "README.md"]) == {"read", "codec"}
+    assert check.chosen(["tests/kernel/read/x.py", "tests/kernel/io/y.py", "tests/kernel/call/z.py"]) == set()
     assert set(check.ELSEWHERE.values()) <= check.rooms() == ROOMS

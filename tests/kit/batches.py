@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax._src import core
 
 import jaxexp
-from jaxexp._call.mapped import mapped_p
-from jaxexp._call.primitive import call_exported_p, pushforward_p
+from jaxexp._kernel.call.primitive import call_exported_p, pushforward_p
+from jaxexp._readback.vmap.mapped import mapped_p
 
 
 def reload(exported: Any, vjp_order: int = 0) -> jaxexp.Exported:

@@ -61,7 +61,7 @@ def dies_of_poison(only_once: str | None = None) -> None:
 
 def is_of_another_release() -> None:
     """From now on this process says that it has another jaxexp."""
-    from jaxexp._bulk import worker
+    from jaxexp._fleet.engine import worker
 
     worker.releases = lambda with_jax: {"jaxexp": "0.0.1", **({"jax": "0.5.0"} if with_jax else {})}
 

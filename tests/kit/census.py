@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from jaxexp._read.decode import verified
+from jaxexp._kernel.read.decode import verified
 
 from .corpus import CASES, export_with
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._module import mlir
+from jaxexp._kernel.module import mlir
 from kit.corpus import arr
 
 

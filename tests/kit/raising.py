@@ -26,7 +26,7 @@ def said_of_loops() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    logger, handler = logging.getLogger("jaxexp._call.mapped_lowering"), Handler()
+    logger, handler = logging.getLogger("jaxexp._readback.vmap.mapped_lowering"), Handler()
     logger.addHandler(handler)
     try:
         yield messages

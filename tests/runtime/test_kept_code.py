@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
-from jaxexp._compiled.file import ExecutablesFile
+from jaxexp._executables.file import ExecutablesFile
 from kit import runtime
 from kit.run_c import Handle, Library, Options, RunError, pointer
 

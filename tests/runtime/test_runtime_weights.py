@@ -21,7 +21,7 @@ import safetensors.numpy
 
 import jaxexp
 from jaxexp._errors import WeightsError
-from jaxexp._safetensors import reading
+from jaxexp._weights.files import reading
 from kit import runtime as built
 from kit.places import TESTS
 from kit.run_c import Handle, Library, Reason, RunError, pointer

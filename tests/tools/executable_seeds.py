@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import jaxexp
-from jaxexp._compiled.file import ExecutablesFile, GrowingFile
+from jaxexp._executables.file import ExecutablesFile, GrowingFile
 
 CODE = 70  # bytes that are left of it
 # What the runtime says of a call on four devices: xla.OpShardings, of which the last one is replicated.

@@ -24,22 +24,22 @@ FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-
 
 # What exercises the native module; compiling with XLA is slow here, so what mostly does that is left out.
 SUITE = [
-    "artifact/test_attacks.py",
-    "artifact/test_census.py",
-    "artifact/test_own_golden.py",
-    "artifact/test_trailer.py",
-    "call/test_threads.py",
-    "codec/test_codec.py",
-    "codec/test_newer_writers.py",
-    "codec/test_pytrees.py",
-    "codec/test_registered_classes.py",
-    "codec/test_registry.py",
-    "export/test_errors.py",
-    "io/test_kill.py",
-    "read/test_damaged.py",
-    "read/test_golden.py",
+    "kernel/artifact/test_attacks.py",
+    "kernel/artifact/test_census.py",
+    "kernel/artifact/test_own_golden.py",
+    "kernel/artifact/test_trailer.py",
+    "kernel/call/test_threads.py",
+    "kernel/codec/test_codec.py",
+    "kernel/codec/test_newer_writers.py",
+    "kernel/codec/test_pytrees.py",
+    "kernel/codec/test_registered_classes.py",
+    "kernel/codec/test_registry.py",
+    "kernel/export/test_errors.py",
+    "kernel/io/test_kill.py",
+    "kernel/read/test_damaged.py",
+    "kernel/read/test_golden.py",
     "wire/test_fuzz.py",
-    "write/test_errors_of_writing.py",
+    "kernel/write/test_errors_of_writing.py",
 ]
 
 # Everything that a round made is gone or reachable when the check runs; the interpreter is still up. With an argument

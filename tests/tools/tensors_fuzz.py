@@ -18,8 +18,8 @@ import safetensors
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from jaxexp._errors import WeightsError
-from jaxexp._safetensors import reading
-from jaxexp._safetensors.dtypes import BITS
+from jaxexp._weights.files import reading
+from jaxexp._weights.files.dtypes import BITS
 from kit import costs
 
 NUMBERS = [-1, 0, 1, 2, 3, 7, 8, 63, 64, 65, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**19, 1.0, 1e400, True, None]

@@ -1,4 +1,4 @@
-// Which releases of JAX write for which StableHLO: python/jaxexp/_releases/table.py for C++.
+// Which releases of JAX write for which StableHLO: python/jaxexp/_kernel/releases/table.py for C++.
 #pragma once
 
 #include <array>

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
-from jaxexp._export.export import Exporting
-from jaxexp._export.lower import not_jitted
-from jaxexp._function.safety_check import DisabledSafetyCheck
+from jaxexp._kernel.export.export import Exporting
+from jaxexp._kernel.export.lower import not_jitted
+from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
+from jaxexp._kernel.write.reader import check_choice
 from jaxexp._public import public
-from jaxexp._write.reader import check_choice
 
 from .exported import BoundExported, Exported
 
 if TYPE_CHECKING:
-    from jaxexp._export.weights import Taking
+    from jaxexp._weights.bound.taking import Taking
 
 
 @public
@@ -97,7 +97,7 @@ def export(
         if takes is None:
             program: Exported = how.export(fun_jit, args_specs, kwargs_specs)
             return program
-        from jaxexp._bound.program import given
+        from jaxexp._weights.bound.program import given
 
         taking = takes()
         program = how.export(fun_jit, args_specs, kwargs_specs, taking)
@@ -109,6 +109,6 @@ def export(
 
 
 def _chosen(weights: Any) -> Callable[[], Taking]:
-    from jaxexp._export.weights import ByContent, Named, Taking
+    from jaxexp._weights.bound.taking import ByContent, Named, Taking
 
     return functools.partial(Taking, ByContent() if weights is True else Named(weights))

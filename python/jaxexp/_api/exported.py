@@ -13,15 +13,15 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._function import data
 from jaxexp._kernel.exported import Function
+from jaxexp._kernel.function import data
+from jaxexp._kernel.read.decode import reader_of
+from jaxexp._kernel.write.options import Writing
 from jaxexp._public import public
-from jaxexp._read.decode import reader_of
-from jaxexp._write.options import Writing
 
 if TYPE_CHECKING:
-    from jaxexp._compiled.executables import Executable
-    from jaxexp._weights.weights import Weights
+    from jaxexp._executables.executables import Executable
+    from jaxexp._weights.arrays.weights import Weights
 
 
 @public
@@ -176,12 +176,12 @@ class Exported(Function):
             DeserializationError: the file is something else, or it is damaged.
             OSError: the file cannot be written.
         """
-        from jaxexp._call.precompile import precompile
+        from jaxexp._executables.precompile import precompile
 
         return precompile(self, args, kwargs, into, mesh_or_device, vjp_order)
 
     def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
-        from jaxexp._call.batching import batch_call
+        from jaxexp._readback.vmap.batching import batch_call
 
         return batch_call(primitive, *mapped, **params)
 
@@ -200,7 +200,7 @@ class Exported(Function):
         Example:
             >>> again = export(jax.jit(load("model.jaxexp").raised()), platforms=["tpu"])(*specs)
         """
-        from jaxexp._call.read_back import raised
+        from jaxexp._readback.read_back import raised
 
         return raised(self)
 
@@ -219,7 +219,7 @@ class Exported(Function):
             ExportError: a spec does not fit the function's signature.
             UnsupportedError: the module does what has no exact counterpart in JAX; the message names the operation.
         """
-        from jaxexp._call.read_back import jaxpr
+        from jaxexp._readback.read_back import jaxpr
 
         return jaxpr(self, args_specs, kwargs_specs)
 
@@ -266,7 +266,7 @@ class BoundExported(Exported):
     @classmethod
     def of(cls, program: Exported, weights: Weights) -> BoundExported:
         """A program, whose first argument is the dict of its weights, with its weights."""
-        from jaxexp._call.first_argument import Given
+        from jaxexp._kernel.call.first_argument import Given
 
         bound, fields = object.__new__(cls), data.attributes_of(data.bare(program))
         given = Given(program, weights.arrays, weights.specs)
@@ -276,8 +276,8 @@ class BoundExported(Exported):
     @classmethod
     def from_first_argument(cls, exported: Exported, weights: Any) -> BoundExported:
         """`Exported.bind`."""
-        from jaxexp._bound.program import given
-        from jaxexp._bound.renamed import with_named_weights
+        from jaxexp._weights.bound.program import given
+        from jaxexp._weights.bound.renamed import with_named_weights
 
         program = with_named_weights(exported)
         return cls.of(program, given(program, {}).with_values(weights))
@@ -318,7 +318,7 @@ class BoundExported(Exported):
         return self.unbound.vjp()
 
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> BoundExported:
-        from jaxexp._bound.program import specialized
+        from jaxexp._weights.bound.program import specialized
 
         return BoundExported.of(specialized(self.unbound, args_specs, kwargs_specs), self.weights)
 
@@ -360,7 +360,7 @@ class BoundExported(Exported):
                 the format, or because not all of it is in this process.
             OSError: a file cannot be written. What was saved before is still there.
         """
-        from jaxexp._bound.save import save
+        from jaxexp._weights.bound.save import save
 
         if not trailer:
             raise ExportTypeError(
@@ -403,7 +403,7 @@ def _flatten_with_keys(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str,
 
 
 def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
-    from jaxexp._bound.program import of_leaves
+    from jaxexp._weights.bound.program import of_leaves
 
     (leaves,) = children
     program, other_names = rest

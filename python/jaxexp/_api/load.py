@@ -7,10 +7,10 @@ import os
 from typing import TYPE_CHECKING
 
 from jaxexp._errors import ExportError, WeightsError
-from jaxexp._function import data
-from jaxexp._io import files
+from jaxexp._kernel.function import data
+from jaxexp._kernel.io import files
+from jaxexp._kernel.read.decode import verified, verify_modules
 from jaxexp._public import public
-from jaxexp._read.decode import verified, verify_modules
 
 from .exported import BoundExported, Exported, reader
 
@@ -81,7 +81,7 @@ def load_file(path: str, policy: Policy | None, verify: bool, executables: str |
             give_executables(exported, executables)
         if data.weights_in_trailer(exported) is None:
             return exported
-        from jaxexp._bound.program import stored  # with what calls need, which most functions load later
+        from jaxexp._weights.bound.program import stored  # with what calls need, which most functions load later
 
         weights = stored(exported, path)
     if verify:
@@ -139,6 +139,6 @@ def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:
         DeserializationError: it is something else, or it is damaged.
         OSError: it cannot be opened.
     """
-    from jaxexp._compiled.executables import attach  # which most functions do not need
+    from jaxexp._executables.executables import attach  # which most functions do not need
 
     attach(exported, path)

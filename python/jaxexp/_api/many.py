@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
-from jaxexp._function import data
-from jaxexp._io.workers import worker_count
+from jaxexp._kernel.function import data
+from jaxexp._kernel.io.workers import worker_count
 from jaxexp._public import public
 
 from .exported import BoundExported, Exported
@@ -163,7 +163,7 @@ def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -
             continue
         if data.weights_in_trailer(program) is None:
             continue
-        from jaxexp._bound.program import stored
+        from jaxexp._weights.bound.program import stored
 
         try:
             results[i] = BoundExported.of(program, stored(program, item))

@@ -1,5 +1,7 @@
-"""The command line: one file per command in `commands/`, and what they share.
+"""The command line: `python -m jaxexp COMMAND`.
 
-May import: _sources _archive _compat _export _weights _read _view _module _releases _bulk _artifact _io.
-JAX is imported only inside functions, if at all.
+`start.py` is the entry, `app.py` has the parser, `commands/` one file for each command. The other files are what several
+commands share: inputs, outputs, progress, complaints.
+
+What surprises: a command imports only what it needs, and most never import JAX, so that help and errors come at once.
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._sources.source import MEMBER, is_url
+from jaxexp._fleet.places.source import MEMBER, is_url
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem, ShellComplete
@@ -35,7 +35,7 @@ def of_archive(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 
 def _members(archive: str, beginning: str) -> list[str]:
-    from jaxexp._archive.archive import Archive
+    from jaxexp._fleet.archive.archive import Archive
 
     try:
         with Archive.open(os.path.expanduser(archive)) as opened:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._sources.folders import Folders
-from jaxexp._sources.source import MEMBER, Kind, Source, is_archive, split
-from jaxexp._sources.verify import checked
+from jaxexp._fleet.passes.folders import Folders
+from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, split
+from jaxexp._fleet.places.verify import checked
 
 if TYPE_CHECKING:
-    from jaxexp._archive.archive import Archive
-    from jaxexp._bulk.work import Unusable
-    from jaxexp._sources.given import Place
+    from jaxexp._fleet.archive.archive import Archive
+    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.passes.given import Place
 
 __all__ = ["MEMBER", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
@@ -55,7 +55,7 @@ def part(path: str, pattern: str | None) -> Archive:
     Raises:
         click.ClickException: there is no such member.
     """
-    from jaxexp._archive.archive import matching
+    from jaxexp._fleet.archive.archive import matching
 
     archive = opened(path)
     found = archive if pattern is None else matching(archive, pattern)
@@ -66,7 +66,7 @@ def part(path: str, pattern: str | None) -> Archive:
 
 def opened(path: str) -> Archive:
     """An archive, for reading."""
-    from jaxexp._archive.archive import Archive
+    from jaxexp._fleet.archive.archive import Archive
 
     return Archive.open(path)
 
@@ -77,8 +77,8 @@ def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Pl
     Raises:
         click.ClickException: folders and archives hold nothing.
     """
-    from jaxexp._bulk.work import Unusable
-    from jaxexp._sources.given import places
+    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.passes.given import places
 
     found = list(places(paths, command, folders))
     if not found:

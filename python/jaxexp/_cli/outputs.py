@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jaxexp._io import files
+from jaxexp._kernel.io import files
 
 
 def write(path: str, data: Any, *, force: bool) -> None:

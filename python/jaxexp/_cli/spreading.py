@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from jaxexp._bulk.crew import Means, Workers
+    from jaxexp._fleet.engine.crew import Means, Workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Spread:
             ImportError: Dask is not installed.
             OSError: there is no such scheduler.
         """
-        from jaxexp._bulk import crew
+        from jaxexp._fleet.engine import crew
 
         with contextlib.ExitStack() as stack:
             executor: Workers | None = None

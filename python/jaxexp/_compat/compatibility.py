@@ -15,21 +15,21 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._api.exported import reader
-from jaxexp._artifact import module_head, words
-from jaxexp._artifact.chain import chain
-from jaxexp._artifact.inspect import shown_node
-from jaxexp._artifact.module_head import Bytecode
-from jaxexp._artifact.words import Facts, counted, listed, span
-from jaxexp._codec.dtypes import DTYPES
-from jaxexp._codec.nodes import OWN_NAMES
 from jaxexp._errors import ExportError
-from jaxexp._module import mlir
+from jaxexp._kernel.artifact import module_head, words
+from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.artifact.inspect import shown_node
+from jaxexp._kernel.artifact.module_head import Bytecode
+from jaxexp._kernel.artifact.words import Facts, counted, listed, span
+from jaxexp._kernel.codec.dtypes import DTYPES
+from jaxexp._kernel.codec.nodes import OWN_NAMES
+from jaxexp._kernel.module import mlir
+from jaxexp._kernel.read.decode import verified
+from jaxexp._kernel.releases import features, stablehlo, table
+from jaxexp._kernel.releases.table import RELEASES, Release, number
+from jaxexp._kernel.write.reader import reader_of
 from jaxexp._native import Artifact
 from jaxexp._public import part_of, public
-from jaxexp._read.decode import verified
-from jaxexp._releases import features, stablehlo, table
-from jaxexp._releases.table import RELEASES, Release, number
-from jaxexp._write.reader import reader_of
 
 # What jax.export promises to read ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
 PROMISED_MONTHS = 6

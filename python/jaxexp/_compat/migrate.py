@@ -12,12 +12,12 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._api.exported import Exported, reader
 from jaxexp._errors import ExportError, UnsupportedError
-from jaxexp._function import data, vjps
-from jaxexp._function.convention import OLDEST_VERSION
-from jaxexp._module import mlir, runnable
-from jaxexp._write.options import Writing
-from jaxexp._write.reader import check_choice
-from jaxexp._write.serialize import serialize
+from jaxexp._kernel.function import data, vjps
+from jaxexp._kernel.function.convention import OLDEST_VERSION
+from jaxexp._kernel.module import mlir, runnable
+from jaxexp._kernel.write.options import Writing
+from jaxexp._kernel.write.reader import check_choice
+from jaxexp._kernel.write.serialize import serialize
 
 # How far two runs of a function may differ, in units of the last place of a result's largest value: its module may be
 # compiled in another way.

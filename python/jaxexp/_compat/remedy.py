@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from jaxexp._errors import ExportError
-from jaxexp._write import retarget
+from jaxexp._kernel.write import retarget
 
 from .compatibility import Compatibility, compatibility_of
 from .migrate import migrated

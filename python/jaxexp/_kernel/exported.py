@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from jaxexp._errors import UnsupportedError
-from jaxexp._function import data, sharding, vjps
-from jaxexp._function.conversion import from_jax, to_jax
-from jaxexp._function.data import ExportedData
-from jaxexp._write.options import Writing
+from jaxexp._kernel.function import data, sharding, vjps
+from jaxexp._kernel.function.conversion import from_jax, to_jax
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.write.options import Writing
 
 # The verbs are imported when they are first used: who only loads a function does not wait for them. These two are
 # called so often that they take the place of their detour; the others are imported where they are called.
 
 
 def _call(exported: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from jaxexp._call.call import call_exported
+    from jaxexp._kernel.call.call import call_exported
 
     globals()["_call"] = call_exported  # from now on, without this detour
     return call_exported(exported, args, kwargs)
 
 
 def _serialize(exported: Any, how: Writing) -> bytearray:
-    from jaxexp._write.serialize import serialize
+    from jaxexp._kernel.write.serialize import serialize
 
     globals()["_serialize"] = serialize
     return serialize(exported, how)
@@ -38,7 +38,7 @@ class Function(ExportedData):
     @property
     def batch_dim(self) -> str | None:
         """The `batch_dim` of `export`, or None. A VJP has it if each differentiable argument of the function has it."""
-        from jaxexp._module import batch_dim
+        from jaxexp._kernel.module import batch_dim
 
         declared = batch_dim.of(self)
         return None if declared is None else declared.name
@@ -53,7 +53,7 @@ class Function(ExportedData):
         Raises:
             DeserializationError: the function was loaded, and its module is damaged.
         """
-        from jaxexp._module import donation
+        from jaxexp._kernel.module import donation
 
         return donation.donated_arguments(self)
 
@@ -91,7 +91,7 @@ class Function(ExportedData):
             DeserializationError: the module is damaged, or needs a newer JAX.
             ExportError: `serialized` is False and there is no current MLIR context. It is a RuntimeError, too.
         """
-        from jaxexp._module import mlir
+        from jaxexp._kernel.module import mlir
 
         return mlir.shown_module(self.fun_name, self.mlir_module_serialized, serialized)
 
@@ -135,7 +135,7 @@ class Function(ExportedData):
             >>> batched = load("model.jaxexp")  # takes float32[b, 784]
             >>> batched.specialize(jax.ShapeDtypeStruct((32, 784), np.float32)).save("model_32.jaxexp")
         """
-        from jaxexp._call.specialize import specialize
+        from jaxexp._kernel.call.specialize import specialize
 
         return specialize(self, args_specs, kwargs_specs)
 
@@ -201,7 +201,7 @@ class Function(ExportedData):
             ExportError: as in `serialize`.
             OSError: the file cannot be written; an existing file is unchanged.
         """
-        from jaxexp._write.serialize import save
+        from jaxexp._kernel.write.serialize import save
 
         save(self, path, Writing(vjp_order, compatibility, trailer, metadata, strict))
 
@@ -244,7 +244,7 @@ class Function(ExportedData):
         return copyreg.__newobj__, (type(self),), (blob, data.facts_apart(self))  # type: ignore[attr-defined]
 
     def __setstate__(self, state: Any) -> None:
-        from jaxexp._read.decode import reader_of
+        from jaxexp._kernel.read.decode import reader_of
 
         blob, facts = state
         own_class: Any = type(self)
@@ -263,7 +263,7 @@ class Function(ExportedData):
         Raises:
             ExportError: a class in its trees has other children here than in the artifact, as in `call`.
         """
-        from jaxexp._call import trees
+        from jaxexp._kernel.call import trees
 
         trees.check_classes(self)
         return to_jax(self)

@@ -10,10 +10,10 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from jaxexp._artifact.chain import chain
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._function import data, vjps
-from jaxexp._function.data import ExportedData
+from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.function import data, vjps
+from jaxexp._kernel.function.data import ExportedData
 from jaxexp._public import public
 
 from .policy_check import Limits, check_function

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from jaxexp import _jax
-from jaxexp._artifact import operations
-from jaxexp._codec import nodes
 from jaxexp._errors import DeserializationError, ExportError, PolicyError
-from jaxexp._function import data
-from jaxexp._function.data import ExportedData
-from jaxexp._module import mlir, runnable
-from jaxexp._module.custom_calls import HINTS, STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._kernel.artifact import operations
+from jaxexp._kernel.codec import nodes
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.module import mlir, runnable
+from jaxexp._kernel.module.custom_calls import HINTS, STABLE_CUSTOM_CALLS, is_callback
 
 _MODULE = "mlir_module_serialized"
 

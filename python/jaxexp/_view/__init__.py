@@ -1,4 +1,4 @@
-"""What an artifact looks like: cards for notebooks, and pages for `jaxexp view`, with the module as a graph.
+"""What an artifact looks like: lines, cards for notebooks, pages for `jaxexp view`, the module as a graph.
 
-May import: _module _function _artifact. JAX is imported only inside functions, if at all.
+All shows the facts of `_kernel/artifact`. Text of others is escaped in one place, `markup.py`.
 """

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from jaxexp._artifact.words import counted, cut
+from jaxexp._kernel.artifact.words import counted, cut
 
 from . import facts, figures, tree
 from .facts import Facts, Leaf, Placement
 from .markup import Markup, element, joined
 
 if TYPE_CHECKING:
-    from jaxexp._function.data import ExportedData
+    from jaxexp._kernel.function.data import ExportedData
 
 # Values of a card, which stays in a notebook for as long as it does.
 _MOST_VALUES = 200

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxexp._artifact.words import cut
+from jaxexp._kernel.artifact.words import cut
 
 from . import card, dimensions, graph
 from .dimensions import Known

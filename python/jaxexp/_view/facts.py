@@ -8,14 +8,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._artifact import words
-from jaxexp._artifact.inspect import shown_node
-from jaxexp._artifact.inspection import facts_of, notes_of
-from jaxexp._artifact.words import bytes_in_words, counted, cut
+from jaxexp._kernel.artifact import words
+from jaxexp._kernel.artifact.inspect import shown_node
+from jaxexp._kernel.artifact.inspection import facts_of, notes_of
+from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection, Weight
-    from jaxexp._function.data import ExportedData
+    from jaxexp._kernel.artifact.inspection import Inspection, Weight
+    from jaxexp._kernel.function.data import ExportedData
     from jaxexp._native import Artifact
 
 # Values of a list. What is left out is counted.
@@ -134,8 +134,8 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         exported: the function.
         weights: how many of its first arguments are weights.
     """
-    from jaxexp._function import data, vjps
-    from jaxexp._function.paths import argument_paths, result_paths
+    from jaxexp._kernel.function import data, vjps
+    from jaxexp._kernel.function.paths import argument_paths, result_paths
 
     paths = argument_paths(exported.in_tree, weights)
     used, weak = {*exported.module_kept_var_idx}, {*data.weak_arguments(exported)}

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
-from jaxexp._artifact.words import bytes_in_words, cut
+from jaxexp._kernel.artifact.words import bytes_in_words, cut
 
 from .facts import STEP, Leaf, Placement
 from .markup import Markup, element

@@ -55,7 +55,7 @@ def read(module: bytes | memoryview) -> Graph:
         DeserializationError: jaxlib cannot parse it, or it has too many values.
     """
     from jaxexp import _jax
-    from jaxexp._module import mlir
+    from jaxexp._kernel.module import mlir
 
     with _jax.make_ir_context() as context:
         return _Reader(mlir.parse(bytes(module), context)).read()

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._artifact.words import bytes_in_words, counted, cut
+from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 
 if TYPE_CHECKING:
-    from jaxexp._function.data import ExportedData
+    from jaxexp._kernel.function.data import ExportedData
 
 # Values, dimensions of one, characters of a dimension.
 _VALUES, _DIMS, _LONGEST_DIM = 4, 6, 24
@@ -22,7 +22,7 @@ def line(exported: ExportedData, weights: int) -> str:
         exported: the function.
         weights: how many of its first arguments are weights.
     """
-    from jaxexp._function import data
+    from jaxexp._kernel.function import data
 
     before = f"{counted(weights, 'weight')}; " if weights else ""
     types = f"{_types(exported.in_avals[weights:])} -> {_types(exported.out_avals)}"

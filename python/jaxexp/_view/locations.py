@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 def of_operations(module: Any) -> dict[Any, Place] | None:
     """The places of all operations of a module; None if its text is not as expected."""
-    from jaxexp._module import mlir
+    from jaxexp._kernel.module import mlir
 
     text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_KEPT)
     named: dict[str, str] = {}

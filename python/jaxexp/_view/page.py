@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxexp._artifact import words
-from jaxexp._artifact.words import bytes_in_words, cut, listed
+from jaxexp._kernel.artifact import words
+from jaxexp._kernel.artifact.words import bytes_in_words, cut, listed
 
 from . import card, figures, graph
 from .document import data, document
@@ -15,7 +15,7 @@ from .markup import Markup, element
 from .sides import Side, modules
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._kernel.artifact.inspection import Inspection
 
 # Rows of a table, and kinds of operations that are counted one by one.
 _MOST_ROWS, _MOST_KINDS = 200, 40
@@ -242,7 +242,7 @@ def _verdicts(found: Inspection) -> Iterable[tuple[str, str]]:
     targets = sorted({target for calls in _calls(found) for target in calls})[:_MOST_ROWS]
     if not targets:
         return
-    from jaxexp._module.custom_calls import STABLE_CUSTOM_CALLS, is_callback
+    from jaxexp._kernel.module.custom_calls import STABLE_CUSTOM_CALLS, is_callback
 
     for target in targets:
         if is_callback(target):

@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxexp._artifact.chain import chain
-from jaxexp._artifact.inspect import shown_node
-from jaxexp._artifact.words import cut
+from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.artifact.inspect import shown_node
+from jaxexp._kernel.artifact.words import cut
 
 from . import graph
 from .facts import Facts, of_artifact
 from .graph import Graph
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._kernel.artifact.inspection import Inspection
     from jaxexp._native import Artifact
 
 # Modules of a page, and those of them whose arguments have names.

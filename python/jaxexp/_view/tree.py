@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from jaxexp._artifact.words import bytes_in_words, counted
+from jaxexp._kernel.artifact.words import bytes_in_words, counted
 
 from .facts import STEP, Leaf
 from .markup import Markup, element

@@ -1,4 +1,5 @@
-"""The arrays beside a program: from devices to files, and from files to devices.
+"""A program and its weights: large arrays that stay outside of the module.
 
-May import: _safetensors _io.
+`arrays/` are the weights as arrays, on devices and in files. `bound/` is a program together with weights: binding, exporting,
+calling, saving. `files/` reads and writes files of tensors (safetensors).
 """

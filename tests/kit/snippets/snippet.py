@@ -12,8 +12,8 @@ import numpy as np
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._module import mlir
-from jaxexp._raise import array_type
+from jaxexp._kernel.module import mlir
+from jaxexp._readback import array_type
 
 SNIPPETS: dict[str, Snippet] = {}
 

@@ -6,8 +6,8 @@ import sys
 import time
 
 import jaxexp
-from jaxexp._archive import verification
-from jaxexp._bulk import crew, journal
+from jaxexp._fleet.archive import verification
+from jaxexp._fleet.engine import crew, journal
 
 
 def slowly() -> None:

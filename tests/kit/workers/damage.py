@@ -4,7 +4,7 @@ import random
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._module import mlir
+from jaxexp._kernel.module import mlir
 from kit.modules import modules
 
 

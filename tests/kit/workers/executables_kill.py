@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from jaxexp._compiled.file import ExecutablesFile, GrowingFile
+from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit.dying import assert_died, die_at, forked, kill_after
 
 SIZE = 200_000  # of the code of a record

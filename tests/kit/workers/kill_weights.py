@@ -12,10 +12,10 @@ from itertools import count
 import jax
 import numpy as np
 
-from jaxexp._io import files
-from jaxexp._weights import saving
-from jaxexp._weights.stored import Stored, Table
-from jaxexp._weights.weights import Weights
+from jaxexp._kernel.io import files
+from jaxexp._weights.arrays import saving
+from jaxexp._weights.arrays.stored import Stored, Table
+from jaxexp._weights.arrays.weights import Weights
 from kit.dying import assert_died, die_at, forked
 
 SHAPE = {"w": (64, 8), "b": (30,)}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._artifact.words import counted
 from jaxexp._cli import completing
 from jaxexp._cli.page import Page
+from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
-    from jaxexp._archive.writer import ArchiveWriter
+    from jaxexp._fleet.archive.writer import ArchiveWriter
 
 _EXAMPLE = """\b
 Example:
@@ -56,7 +56,7 @@ def remove(archive: str, patterns: tuple[str, ...]) -> None:
     A name, or a pattern as in 'ls'. If one of them matches no member, nothing is removed. Only the index is written
     anew: 'compact' frees the bytes. JAX is not imported.
     """
-    from jaxexp._archive.archive import Archive
+    from jaxexp._fleet.archive.archive import Archive
 
     with Archive.append(archive) as writer:
         names = _matching(archive, writer, patterns)
@@ -94,7 +94,7 @@ def compact(archive: str, whole: bool) -> None:
     Every artifact is verified first. The new file takes the place of the old one when it is complete; if something is
     damaged, nothing changes. JAX is not imported.
     """
-    from jaxexp._archive.archive import Archive
+    from jaxexp._fleet.archive.archive import Archive
 
     before = os.path.getsize(archive)
     Archive.compact(archive, share_modules=not whole)

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from jaxexp._artifact.words import counted
 from jaxexp._cli import complaints, completing, headers, inputs, progress
 from jaxexp._cli.page import Column, Page
 from jaxexp._errors import DeserializationError
+from jaxexp._kernel.artifact.words import counted
 
 _EXAMPLE = """\b
 Example:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._artifact.words import counted, listed, span
 from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
-from jaxexp._releases.table import number
-from jaxexp._sources.described import described
-from jaxexp._sources.source import source
+from jaxexp._fleet.passes.compatibility_many import described
+from jaxexp._fleet.places.source import source
+from jaxexp._kernel.artifact.words import counted, listed, span
+from jaxexp._kernel.releases.table import number
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility

@@ -13,7 +13,7 @@ from jaxexp._cli.page import Column, Page
 from .inspect import read
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection
+    from jaxexp._kernel.artifact.inspection import Inspection
 
 _EXAMPLE = """\b
 Example:
@@ -119,7 +119,7 @@ def _digests(source: inputs.Source) -> dict[str, str]:
     """Digests of the real bytes, not those in the trailer: modules may have equal operations and other constants."""
     import hashlib
 
-    from jaxexp._artifact.chain import chain
+    from jaxexp._kernel.artifact.chain import chain
     from jaxexp._native import Artifact
 
     buffer = source.read()

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from jaxexp._artifact.inspection import Inspection, Value, facts_of, notes_of, type_of
 from jaxexp._cli import complaints, completing, headers, inputs
 from jaxexp._cli.page import Column, Page
+from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, notes_of, type_of
 
 _EXAMPLE = """\b
 Example:
@@ -95,7 +95,7 @@ def command(
 
 def read(source: inputs.Source, *, check: bool = False) -> Inspection:
     """The inspection of an artifact; errors name it."""
-    from jaxexp._artifact.inspect import described
+    from jaxexp._kernel.artifact.inspect import described
 
     with source.named():
         return described(source.mapped(), check)
@@ -144,7 +144,7 @@ def _show_weights(page: Page, found: Inspection) -> None:
 
 def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     """The text of a module."""
-    from jaxexp._artifact.chain import chain
+    from jaxexp._kernel.artifact.chain import chain
     from jaxexp._native import Artifact
 
     with source.named():
@@ -213,7 +213,7 @@ def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, 
 def _text(module: bytes, name: str, most: int | None) -> str:
     from jaxexp import _jax
     from jaxexp._errors import ExportError
-    from jaxexp._module import mlir
+    from jaxexp._kernel.module import mlir
 
     with _jax.make_ir_context() as context:
         try:

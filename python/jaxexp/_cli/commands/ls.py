@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from jaxexp._artifact.words import counted
 from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
+from jaxexp._kernel.artifact.words import counted
 
 _EXAMPLE = """\b
 Example:
@@ -62,7 +62,7 @@ _LONG = [
 
 
 def _row(handle: Any, long: bool) -> tuple[str, ...]:
-    from jaxexp._archive.summary import signature
+    from jaxexp._fleet.archive.summary import signature
 
     summary = handle.summary
     row = (handle.name, f"{handle.size:,}", ", ".join(summary.platforms), summary.fun_name, signature(summary))

@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from jaxexp._artifact.words import counted, listed
 from jaxexp._cli import completing, headers, outputs, progress, spreading
 from jaxexp._cli.complaints import FAILED, complain, said
 from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
 from jaxexp._cli.page import Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
+from jaxexp._fleet.passes.migrate_many import apart
+from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
+from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._native import Artifact
-from jaxexp._sources.migrated import apart
-from jaxexp._sources.migrated import migrated as migrated_many
 
 _EXAMPLE = """\b
 Example:
@@ -139,7 +139,7 @@ def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
         weights = source.stored_weights()
         if weights is None:
             return []
-        from jaxexp._weights.unpacking import Unpacking
+        from jaxexp._weights.arrays.unpacking import Unpacking
 
         unpacking = Unpacking()
         refuse = (lambda path: None) if force else outputs.refuse_existing

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._artifact.words import counted
 from jaxexp._cli import complaints, completing, headers, inputs, outputs, progress, spreading
 from jaxexp._cli.page import Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
-from jaxexp._io.version import stamp
-from jaxexp._sources.given import Place
-from jaxexp._sources.verify_many import verified
+from jaxexp._fleet.passes.given import Place
+from jaxexp._fleet.passes.verify_many import verified
+from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io.version import stamp
 
 if TYPE_CHECKING:
-    from jaxexp._weights.stored import WithDigests
+    from jaxexp._weights.arrays.stored import WithDigests
 
 _EXAMPLE = """\b
 Example:
@@ -63,7 +63,7 @@ def command(
     """
     if not append and not force:
         outputs.refuse_existing(archive)
-    from jaxexp._archive.archive import Archive
+    from jaxexp._fleet.archive.archive import Archive
 
     notes = dict(map(_entry, metadata)) or None
     found = _named(paths, folders)
@@ -156,7 +156,7 @@ def _stamp(source: inputs.Source) -> Any:
 def _place(source: inputs.Source, order: int) -> Place:
     if source.handle is None:
         return Place(source.name, order, "")
-    from jaxexp._archive.archive import only
+    from jaxexp._fleet.archive.archive import only
 
     return Place(source.name, order, "", only(source.handle))
 
@@ -164,7 +164,7 @@ def _place(source: inputs.Source, order: int) -> Place:
 def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithDigests | None:
     """The weights of an artifact: of a file, those in files beside it; of a member, those in its archive."""
     from jaxexp import _native
-    from jaxexp._archive import member_weights
+    from jaxexp._fleet.archive import member_weights
 
     if source.path is None:
         return source.stored_weights()

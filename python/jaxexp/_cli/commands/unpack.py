@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from jaxexp._artifact.words import counted
 from jaxexp._cli import completing, headers, inputs, outputs, progress
 from jaxexp._cli.page import Page
-from jaxexp._sources.targets import inside, make_folder
+from jaxexp._fleet.passes.targets import inside, make_folder
+from jaxexp._kernel.artifact.words import counted
 
 _EXAMPLE = """\b
 Example:
@@ -73,7 +73,7 @@ class _Weights:
             if weights is None:
                 return
             if self._unpacking is None:
-                from jaxexp._weights.unpacking import Unpacking  # which few archives need
+                from jaxexp._weights.arrays.unpacking import Unpacking  # which few archives need
 
                 self._unpacking = Unpacking()
             folder = os.path.dirname(target)

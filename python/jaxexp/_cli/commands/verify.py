@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._artifact.words import counted
 from jaxexp._cli import complaints, completing, headers, inputs, policies, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
-from jaxexp._sources.verify_many import Verified, verified
+from jaxexp._fleet.passes.verify_many import Verified, verified
+from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
-    from jaxexp._archive.archive import Archive
-    from jaxexp._bulk.work import Unusable
+    from jaxexp._fleet.archive.archive import Archive
+    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.passes.given import Place
     from jaxexp._policy.policy import Policy
-    from jaxexp._sources.given import Place
 
 _EXAMPLE = """\b
 Example:
@@ -144,7 +144,7 @@ def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verd
     if archive.name in errors:
         yield _wrong(archive.name, 0, errors[archive.name])
         return
-    from jaxexp._archive.archive import parts_of
+    from jaxexp._fleet.archive.archive import parts_of
 
     opened, names = parts_of(archive)
     left, all_bytes = opened.unfinished_bytes, opened.source.size if names is None else None

@@ -17,8 +17,8 @@ from . import diff
 from .inspect import read
 
 if TYPE_CHECKING:
-    from jaxexp._artifact.inspection import Inspection
     from jaxexp._compat.compatibility import Compatibility
+    from jaxexp._kernel.artifact.inspection import Inspection
     from jaxexp._view.sides import Readers, Side
 
 _EXAMPLE = """\b
@@ -87,7 +87,7 @@ def _side(source: inputs.Source) -> Side:
 
 def _readers(found: Compatibility) -> Readers:
     from jaxexp._compat.compatibility import facts_of, runs_of
-    from jaxexp._releases.table import RELEASES
+    from jaxexp._kernel.releases.table import RELEASES
     from jaxexp._view.sides import Readers
 
     return Readers(

@@ -1,0 +1,123 @@
+"""Everything that decides what a compiler makes of a call: code is used only where all of it is the same.
+
+XLA checks hardly anything of this when it reads code. Code from another release, or for another processor, may load and
+then compute something else or end the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxexp import _jax, _native
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._version import __version__
+
+from . import reuse
+from .placing import Placement
+
+
+def of_function(exported: ExportedData) -> dict[str, str]:
+    """What a function says of itself."""
+    signature = data.signature(exported, without_scope=True)
+    described = [str(part) for i, part in enumerate(signature) if i not in (1, 3)]  # the trees only arrange arguments
+    return {
+        "function": data.described(exported),
+        "module": data.module_digest(exported).hex(),
+        "signature": _native.digest("\n".join(described).encode()).hex(),
+    }
+
+
+def of_call(leaves: Sequence[Any], placement: Placement, results: Sequence[int] | None) -> dict[str, str]:
+    """What a call says.
+
+    Args:
+        leaves: the flat arguments: arrays, or specs of them.
+        placement: where they are.
+        results: the indices of the wanted results; None for all.
+    """
+    return {
+        "results": "all" if results is None else ",".join(map(str, results)),
+        "arguments": "\n".join(map(_type_of, leaves)),
+        "placement": placement.text,
+        "devices": ",".join(str(device.id) for device in placement.devices),
+    }
+
+
+def _type_of(leaf: Any) -> str:
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+
+
+def of_machine(devices: Sequence[Any]) -> dict[str, str]:
+    """What is installed, how it is set, and what it compiles for."""
+    client = devices[0].client
+    target, options = reuse.compilation_for(devices)
+    return {
+        "jaxexp": __version__,
+        "jax": jax.__version__,
+        "jaxlib": _jax.jaxlib_release,
+        "build of jaxlib": _build(),
+        "platform": client.platform,
+        "platform version": client.platform_version,
+        "device": devices[0].device_kind,
+        "processor": _native.cpu_features(),
+        "XLA_FLAGS": _flags("XLA_FLAGS"),
+        "LIBTPU_INIT_ARGS": _flags("LIBTPU_INIT_ARGS"),
+        "target": target,
+        "compile options": options,
+        "partitioner": "Shardy" if _jax.shardy_flag.value else "GSPMD",
+        "processes": str(jax.process_count()),
+    }
+
+
+def _flags(name: str) -> str:
+    return " ".join(sorted(os.environ.get(name, "").split()))
+
+
+@functools.cache
+def _build() -> str:
+    """A digest of jaxlib's libraries: builds of one version may differ."""
+    folder = Path(_jax.jaxlib_folder)
+    hashed = hashlib.sha256()
+    if listed := _listed_libraries(folder):
+        hashed.update("\n".join(listed).encode())
+    else:
+        for library in sorted(p for p in folder.rglob("*") if p.suffix in (".so", ".dylib", ".dll", ".pyd")):
+            hashed.update(library.read_bytes())
+    return hashed.hexdigest()[:32]
+
+
+def _listed_libraries(folder: Path) -> list[str]:
+    """The lines of a wheel's list of files that have the digests of its libraries; none if it was no wheel."""
+    try:
+        text = (folder.parent / f"jaxlib-{_jax.jaxlib_release}.dist-info" / "RECORD").read_text()
+    except OSError:
+        return []
+    libraries = (".so,", ".dylib,", ".dll,", ".pyd,")
+    return sorted(line for line in text.splitlines() if "sha256=" in line and any(end in line for end in libraries))
+
+
+def difference(record: Mapping[str, str], here: Mapping[str, str]) -> str | None:
+    """The first condition in which a record differs from what is here; None if there is none."""
+    for name, value in here.items():
+        if record.get(name) != value:
+            return f"{name}: compiled for {_shown(record.get(name))}, here it is {_shown(value)}"
+    return None
+
+
+def _shown(value: str | None) -> str:
+    return "what is not said" if value is None else shortened(value) or "none"
+
+
+def shortened(value: str, most: int = 100) -> str:
+    """A condition in a message: in one line, and no longer than so many characters."""
+    line = value.replace("\n", ", ")
+    return line if len(line) <= most else f"{line[:most]}..."

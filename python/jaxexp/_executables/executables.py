@@ -1,0 +1,320 @@
+"""`Executables`: code from a file for the calls of a function, used where every condition is met."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import shown
+from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._public import public
+
+from . import conditions, placing, reuse
+from .file import ExecutablesFile, Record
+
+logger = logging.getLogger("jaxexp.executables")
+
+NOT_CALLED = "no call with these arguments so far"
+
+
+@public
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Executable:
+    """Code in a file of executables, and what became of it in this process.
+
+    Attributes:
+        conditions: what the code was compiled for: the function, the arguments, the machine, the releases. It is used
+            only where all of it is the same.
+        size: how many bytes of code there are.
+        used: whether calls use it.
+        why: why it is not used; None if it is.
+    """
+
+    conditions: Mapping[str, str]
+    size: int
+    used: bool
+    why: str | None
+    _weights: int = dataclasses.field(default=0, compare=False)  # among the arguments, of which they are the first
+
+    def __repr__(self) -> str:
+        arguments = _shown_arguments(self.conditions.get("arguments", ""), self._weights)
+        state = "used" if self.used else f"not used: {self.why}"
+        return shown(f"Executable({self.conditions.get('function')} of {arguments}: {state})")
+
+
+class Executables:
+    """A file of executables that the user named, for a function that was loaded, and for its VJPs."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = ExecutablesFile(path)
+        self._lock = threading.RLock()
+        self._functions: dict[str, list[Record]] = {}
+        for record in self._file.records:
+            self._functions.setdefault(record.conditions.get("module", ""), []).append(record)
+        self._machines: dict[tuple[Any, ...], dict[str, str]] = {}
+        self._made: dict[tuple[Any, ...], tuple[Any, Record] | None] = {}
+        self._why: dict[int, str] = {}  # by the position of the code
+        self._used: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        return self._file.name
+
+    def find(
+        self,
+        exported: ExportedData,
+        leaves: Sequence[Any],
+        in_avals: Sequence[Any],
+        out_avals: Sequence[Any],
+        results: Sequence[int] | None = None,
+    ) -> Any:
+        """JAX's object for the code of a call, ready to run; None if the file has none that fits.
+
+        Args:
+            exported: the function.
+            leaves: its flat arguments.
+            in_avals: their types.
+            out_avals: the types of the wanted results.
+            results: the indices of these; None for all.
+        """
+        candidates = self._functions.get(_digest(exported))
+        if not candidates:
+            return None
+        if (why := reuse.why_not()) is not None:
+            self._note(candidates, why)
+            return None
+        try:
+            placement = placing.placement_of(leaves)
+        except placing.UnknownPlacementError:
+            return None
+        call = conditions.of_call(leaves, placement, results)
+        key = (placement.devices[0].client, placement.is_committed, _digest(exported), *call.values())
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = self._first_that_fits(exported, candidates, call, placement, in_avals, out_avals)
+            made = self._made[key]
+            return None if made is None else made[0]
+
+    def callable_of(
+        self,
+        name: str,
+        jitted: Callable[[], Any],
+        flattened: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], Any]],
+        code_of: Callable[[Sequence[Any]], Any],
+    ) -> Any:
+        """A callable that uses code from the file: the first call with arguments of some types looks for it, without a
+        trace, and the next ones have the dispatch of `jax.jit`.
+
+        Args:
+            name: of the function.
+            jitted: makes the function's jitted callable, for calls that the file has no code for.
+            flattened: returns the flat arguments of a call, and the structure of its results.
+            code_of: what `find` returns for flat arguments.
+        """
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            return jitted()(*args, **kwargs)
+
+        def miss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            if reuse.why_not() is not None:
+                return plain(*args, **kwargs), None
+            leaves, out_tree = flattened(args, kwargs)
+            try:
+                code = code_of(leaves)
+            except (TypeError, ValueError):  # which the call itself explains
+                code = None
+            flat = None
+            if code is not None:
+                try:
+                    flat = code.unsafe_call(*leaves)
+                except jax.errors.JaxRuntimeError as error:
+                    self._give_up(code, f"it does not run: {error}")
+            if flat is None:
+                code = reuse.executable_of(jitted().lower(*args, **kwargs).compile())
+                flat = code.unsafe_call(*leaves)
+            results = jax.tree_util.tree_unflatten(out_tree, flat)
+            return results, reuse.for_dispatch(code, out_tree, leaves, flat)
+
+        return reuse.dispatched(name, plain, miss) if reuse.is_possible() else jitted()
+
+    def _give_up(self, code: Any, why: str) -> None:
+        """Does not use code any more that `find` returned."""
+        with self._lock:
+            for key, made in self._made.items():
+                if made is not None and made[0] is code:
+                    self._made[key] = None
+                    self._used.discard(made[1].position)
+                    self._note([made[1]], why)
+
+    def listed(self, exported: ExportedData) -> tuple[Executable, ...]:
+        """The records for a function, or for another one of its name, and what became of them."""
+        own, weights = conditions.of_function(exported), _weights_of(exported)
+        named = [r for r in self._file.records if r.conditions.get("function") == own["function"]]
+        records = {record.position: record for record in (*named, *self._functions.get(own["module"], ()))}
+        with self._lock:
+            return tuple(self._state(record, own, weights) for record in records.values())
+
+    def _state(self, record: Record, own: Mapping[str, str], weights: int) -> Executable:
+        recorded = types.MappingProxyType(dict(record.conditions))
+        if record.position in self._used:
+            return Executable(recorded, record.size, True, None, weights)
+        why = self._why.get(record.position) or self._mismatch(record, own) or NOT_CALLED
+        return Executable(recorded, record.size, False, why, weights)
+
+    def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
+        """In what the function or the machine is another one, whatever the arguments are."""
+        if (why := conditions.difference(record.conditions, own) or reuse.why_not()) is not None:
+            return why
+        by_id = _devices_by_id()
+        ids = record.conditions.get("devices", "")
+        devices = [by_id.get(number) for number in ids.split(",")]
+        if None in devices:
+            return f"devices: compiled for {ids}, here there are {','.join(by_id)}"
+        return conditions.difference(record.conditions, self._machine(devices))
+
+    def _machine(self, devices: Sequence[Any]) -> dict[str, str]:
+        # What can be set while a process runs is in these, too, but code stays what it was when it was first used.
+        key = (devices[0].client, *(device.id for device in devices))
+        if key not in self._machines:
+            self._machines[key] = conditions.of_machine(devices)
+        return self._machines[key]
+
+    def _first_that_fits(
+        self,
+        exported: ExportedData,
+        candidates: Sequence[Record],
+        call: Mapping[str, str],
+        placement: placing.Placement,
+        in_avals: Sequence[Any],
+        out_avals: Sequence[Any],
+    ) -> tuple[Any, Record] | None:
+        own = conditions.of_function(exported)
+        name = shown(exported.fun_name)
+        arguments = shown(_shown_arguments(call["arguments"], _weights_of(exported), 200))
+        others = []
+        for record in reversed(candidates):
+            if (why := conditions.difference(record.conditions, call)) is not None:
+                others.append(why)
+                continue
+            why = self._mismatch(record, own) or _lacking(record, placement.devices[0])
+            if why is None:
+                try:
+                    made = _make(self._file.code(record), record, placement, in_avals, out_avals)
+                except Exception as error:  # whatever the record and XLA say: the function can be compiled
+                    why = f"it cannot be loaded: {error}"
+                else:
+                    self._used.add(record.position)
+                    self._why.pop(record.position, None)
+                    logger.info("%s: uses code from %r for %s", name, self.name, arguments)
+                    return made, record
+            self._note([record], why)
+            logger.info("%s: code in %r for %s is not used: %s", name, self.name, arguments, shown(why))
+        if others and len(others) == len(candidates):
+            logger.info("%s: no code in %r is for this call: %s", name, self.name, shown(others[0]))
+        return None
+
+    def _note(self, records: Sequence[Record], why: str) -> None:
+        with self._lock:
+            self._why.update((record.position, why) for record in records if record.position not in self._used)
+
+
+def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
+    """Makes a function use the code in a file.
+
+    Raises:
+        ExecutablesError: it is no file of executables, or it is damaged.
+        OSError: it cannot be opened.
+    """
+    vars(data.kept_by(exported))["executables"] = Executables(path)
+
+
+def _weights_of(exported: ExportedData) -> int:
+    """How many of the first arguments of a loaded function are weights."""
+    found = data.weights_in_trailer(exported)
+    return 0 if found is None else len(found[1])
+
+
+def _shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
+    """The arguments among the conditions in one line. Weights are only counted: they are the same in all calls."""
+    lines = arguments.split("\n")
+    if not 0 < weights <= len(lines):
+        return conditions.shortened(arguments, most)
+    return f"{counted(weights, 'weight')}; {conditions.shortened(chr(10).join(lines[weights:]), most) or 'nothing'}"
+
+
+def _digest(exported: ExportedData) -> str:
+    return data.kept(exported, "module_digest", lambda function: data.module_digest(function).hex())
+
+
+def _devices_by_id() -> dict[str, Any]:
+    return {str(device.id): device for device in jax.devices()}
+
+
+def _lacking(record: Record, device: Any) -> str | None:
+    """The custom calls that code jumps to and that are not there, after those of LAPACK have been put there."""
+    targets = record.call.get("custom calls", "").split()
+    if not targets:
+        return None
+    from jaxexp._kernel.module import custom_calls
+
+    if any(target.startswith(("lapack_", "blas_")) for target in targets):
+        _jax.initialize_lapack()
+    missing = [target for target in targets if not custom_calls.is_known(target, device.client.platform)]
+    return f"custom calls: nothing in this process implements {', '.join(missing)}" if missing else None
+
+
+def _make(
+    code: bytes, record: Record, placement: placing.Placement, in_avals: Sequence[Any], out_avals: Sequence[Any]
+) -> Any:
+    call: dict[str, Any] = json.loads(record.call["jax"])
+    by_id = {device.id: device for device in jax.devices()}
+    kept: list[int] = call["kept"]
+    return reuse.executable_from(
+        code,
+        placement.devices,
+        name=record.conditions["function"],
+        committed=placement.is_committed or call["committed"],
+        kept_var_idx=set(kept),
+        input_avals=[in_avals[i] for i in kept],
+        input_shardings=[placing.restored(s, by_id) for s in call["arguments"]],
+        output_avals=list(out_avals),
+        output_shardings=[placing.restored(s, by_id) for s in call["results"]],
+    )
+
+
+def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
+    """What a call needs, for a record: `_make` reads it.
+
+    Raises:
+        UnknownPlacementError: an argument or result is in a place that has no text.
+    """
+    parts = reuse.parts_of(executable)
+    if parts.host_callbacks or parts.keepalive or parts.mut is not None:
+        raise placing.UnknownPlacementError("what is tied to this process, such as a callback or a mutable array")
+    if any(layout is not None for layout in parts.dispatch_in_layouts):
+        raise placing.UnknownPlacementError("an argument in a layout of its own")
+    call = {
+        "committed": parts.committed,
+        "kept": sorted(parts.kept_var_idx),
+        "arguments": [placing.described(s) for s in parts.input_shardings],
+        "results": [placing.described(s) for s in parts.output_shardings],
+    }
+    return {"jax": json.dumps(call), "custom calls": " ".join(sorted(targets))}
+
+
+def serialized(executable: Any) -> tuple[bytes, list[Any]]:
+    """The code of JAX's object, and the devices that it is for."""
+    parts = reuse.parts_of(executable)
+    code: bytes = parts.xla_executable.serialize()
+    return code, list(parts.device_list)

@@ -1,0 +1,181 @@
+"""Files of executables: records that are read, and records that are added at the end (schema/executables.fbs)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExecutablesError
+from jaxexp._kernel.io import files
+from jaxexp._kernel.io.lock import locked
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """Code in a file.
+
+    Attributes:
+        conditions: all that has to be the same where the code is used.
+        call: what is needed to call it.
+        position: where the code is in the file.
+        size: how many bytes it has.
+        digest: of the code.
+    """
+
+    conditions: Mapping[str, str]
+    call: Mapping[str, str]
+    position: int
+    size: int
+    digest: bytes
+
+
+class ExecutablesFile:
+    """The records of a file. Their code is read when it is needed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Reads all records but their code.
+
+        Raises:
+            ExecutablesError: it is no file of executables, or it is damaged.
+            OSError: it cannot be opened.
+        """
+        self.name = os.fsdecode(path)
+        self._file, self.records, self.end = _records_of(path)
+
+    def code(self, record: Record) -> bytes:
+        """The code of a record.
+
+        Raises:
+            ExecutablesError: it is damaged.
+            OSError: it cannot be read.
+        """
+        return _code_of(self._file, record, self.name)
+
+
+class GrowingFile:
+    """A file that code is added to, by this process and by others. Each record is read once.
+
+    It stands for its path wherever one is expected, such as in `Exported.precompile`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._identity: tuple[int, int] | None = None
+        self._end = 0
+        self._records: dict[frozenset[tuple[str, str]], list[Record]] = {}
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def size_of(self, conditions: Mapping[str, str]) -> int | None:
+        """The size of the code for these conditions; None if there is none that is intact.
+
+        Raises:
+            ExecutablesError: it is no file of executables, or it is damaged.
+            OSError: it cannot be opened.
+        """
+        if _has_nothing(self.path):
+            return None
+        file = self._read_what_is_new()
+        for record in reversed(self._records.get(_key(conditions), [])):
+            with contextlib.suppress(ExecutablesError, OSError):
+                _code_of(file, record, self.path)
+                return record.size
+        return None
+
+    def append(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
+        """Adds a record, or makes the file; an empty one is as good as none.
+
+        Nothing in the file is overwritten. If the process dies meanwhile, the file has the records that it had.
+
+        Raises:
+            ExecutablesError: the file is something else, or damaged.
+            ExportError: another process is changing it, and does not end.
+            OSError: it cannot be written.
+        """
+        parts = [
+            _native.executable_head(dict(conditions), dict(call), code),
+            code,
+            bytes(_native.executable_padding(len(code))),
+        ]
+        if not os.path.exists(self.path) and self._made(parts):
+            return
+        with locked(self.path, patience=PATIENCE) as file:
+            if _has_nothing(self.path):  # as whoever takes a name for a temporary file makes one
+                self._identity, self._end = None, 0
+                parts = [_native.executables_head(), *parts]
+            else:
+                self._read_what_is_new()
+            file.truncate(self._end)  # what is behind it was not finished
+            file.seek(self._end)
+            _write(file, parts)
+
+    def _made(self, parts: Sequence[Any]) -> bool:
+        """Makes the file, unless somebody else makes it meanwhile."""
+        try:
+            with files.replacing(self.path, only_new=True) as file:
+                _write(file, [_native.executables_head(), *parts])
+        except FileExistsError:
+            return False
+        return True
+
+    def _read_what_is_new(self) -> _native.FileBytes:
+        status = os.stat(self.path)
+        identity = status.st_dev, status.st_ino
+        if self._identity != identity or status.st_size < self._end:  # another file took its place
+            self._records.clear()
+            self._identity, self._end = identity, 0
+        file, records, self._end = _records_of(self.path, self._end)
+        for record in records:
+            self._records.setdefault(_key(record.conditions), []).append(record)
+        return file
+
+
+PATIENCE = 30  # seconds for which others may write: nobody has the lock while it compiles
+
+
+def _has_nothing(path: str) -> bool:
+    return not os.path.exists(path) or os.path.getsize(path) == 0
+
+
+def _key(conditions: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset(conditions.items())
+
+
+def _records_of(path: str | os.PathLike[str], position: int = 0) -> tuple[_native.FileBytes, list[Record], int]:
+    """A file, its records from a position on, and where they end."""
+    try:
+        file = _native.FileBytes(path, in_parts=True)
+        found, end = _native.read_executables(file, position)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, os.fsdecode(path)) from None
+    except DeserializationError as error:
+        raise _error(error, path) from None
+    return file, [Record(*fields) for fields in found], end
+
+
+def _code_of(file: _native.FileBytes, record: Record, path: str | os.PathLike[str]) -> bytes:
+    try:
+        code = file.read(record.position, record.size)
+    except DeserializationError as error:
+        raise _error(error, path) from None
+    if _native.digest(code) != record.digest:
+        raise _error(DeserializationError("code", "the bytes as they were written", "others"), path)
+    return code
+
+
+def _error(error: DeserializationError, path: str | os.PathLike[str]) -> ExecutablesError:
+    found = ExecutablesError(error.path, error.expected, error.found)
+    found.file = os.fsdecode(path)
+    return found
+
+
+def _write(file: IO[bytes], parts: Sequence[Any]) -> None:
+    for part in parts:
+        left = memoryview(part)
+        while left:
+            left = left[file.write(left) :]

@@ -1,0 +1,379 @@
+"""`Archive`: many artifacts in one file, each a few microseconds away."""
+
+from __future__ import annotations
+
+import bisect
+import fnmatch
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
+from jaxexp._kernel.io.sources import open_source
+from jaxexp._public import PublicNames, public, public_dir
+
+from .handle import Handle
+from .load_all import load_all
+from .opened import Opened
+
+if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
+    from jaxexp._api.many import OnError
+    from jaxexp._executables.executables import Executable
+    from jaxexp._fleet.engine.crew import Workers
+    from jaxexp._kernel.io.sources import BinaryFile
+    from jaxexp._policy.policy import Policy
+
+    from .writer import ArchiveWriter
+
+
+# Members of a card in a notebook.
+_SHOWN = 50
+
+
+@public
+class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
+    """The artifacts in one file: a read-only mapping of their names to handles, in the order of the names.
+
+    The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts one that is stored under
+    its own name, and any `jax.export` reads it. The last member is an index. Opening a local file reads only the root
+    of the index, however many members there are. Everything else is read and checked when you ask for it, and a
+    large module when its function is called. Of a URL or a file object, opening reads the whole index.
+
+    The file stays open as long as something loaded from it is in use. An archive shows the file as it was when it was
+    opened: appending overwrites nothing, and compacting makes a new file.
+
+    Attributes:
+        name: the path or URL.
+        unfinished_bytes: how many bytes follow the end of the archive, because an append was interrupted or is still
+            running; nearly always 0.
+
+    Example:
+        >>> with jaxexp.Archive.create("fleet.zip") as archive:
+        ...     archive.add("resnet/b8", exported)
+        >>> jaxexp.Archive.open("fleet.zip")["resnet/b8"].load().call(x)
+    """
+
+    __slots__ = ("_names", "_opened")
+
+    def __init__(self, opened: Opened, names: tuple[str, ...] | None = None) -> None:
+        self._opened = opened
+        self._names = names  # of a slice, ascending
+
+    @staticmethod
+    def open(source: str | os.PathLike[str] | BinaryFile, **storage_options: Any) -> Archive:
+        """Opens an archive for reading.
+
+        Args:
+            source: a path; a binary file object with `read` and `seek`, which must stay open; or a URL that fsspec
+                supports, such as ``"s3://bucket/fleet.zip"`` (extra ``jaxexp[remote]``). URLs and file objects are read
+                in ranges: first the end with the index, then the members that you ask for.
+            storage_options: for fsspec, such as credentials.
+
+        Raises:
+            DeserializationError: it is not an archive, or its index is damaged.
+            OSError: it cannot be opened.
+            ImportError: it is a URL, and fsspec or the package that fsspec needs for it is not installed.
+            TypeError: `source` is something else.
+        """
+        return Archive(Opened(open_source(source, storage_options), Archive.open))
+
+    @staticmethod
+    def create(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
+        """A writer for a new archive, to be used in a `with` block. At its end the file appears, or replaces an old
+        one.
+
+        Args:
+            path: the file.
+            share_modules: as in `ArchiveWriter`.
+
+        Raises:
+            ExportError: another process is changing the old archive, or made one before the block ends. Or the path is
+                a URL.
+            OSError: the file cannot be written.
+        """
+        from .writer import ArchiveWriter
+
+        return ArchiveWriter.creating(_on_this_machine(path), share_modules)
+
+    @staticmethod
+    def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
+        """A writer that adds members to an archive, or removes some, to be used in a `with` block.
+
+        Nothing in the file is overwritten: new members, then a new index, are written after the old end. Programs
+        that open the archive see it as it was until the block ends, and also if the block is interrupted. Only one
+        process at a time can do this.
+
+        Args:
+            path: the file.
+            share_modules: as in `ArchiveWriter`.
+
+        Raises:
+            DeserializationError: it is not an archive, its index is damaged, or what follows it was left by no append.
+            ExportError: another process is changing it.
+            OSError: the file cannot be opened or written.
+        """
+        from .writer import ArchiveWriter
+
+        return ArchiveWriter.appending(_on_this_machine(path), share_modules)
+
+    @staticmethod
+    def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
+        """Rewrites an archive without the members that were removed and without old indices.
+
+        At the end, the new file replaces the old one; programs that have the old file open keep it. Every artifact is
+        verified first: if one is damaged, nothing changes.
+
+        Args:
+            path: the file.
+            share_modules: as in `ArchiveWriter`; False makes every member an artifact that `jax.export` reads.
+
+        Raises:
+            DeserializationError: the archive, or an artifact in it, is damaged.
+            ExportError: another process is changing it.
+            OSError: the file cannot be read or written.
+        """
+        from .compacting import compact
+
+        compact(_on_this_machine(path), share_modules)
+
+    @property
+    def name(self) -> str:
+        return self._opened.source.name
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._opened.unfinished_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """How many bytes of weights are in the file, each tensor counted once."""
+        with self._opened.placed():
+            return sum(size for _, _, size in self._opened.index.tensors())
+
+    def __getitem__(self, name: str) -> Handle:
+        number = self._opened.find(name) if self._includes(name) else None
+        if number is None:
+            raise KeyError(f"{name!r} is not in {self}")
+        return Handle(self._opened, number, name)
+
+    def __contains__(self, name: object) -> bool:
+        return self._includes(name) and self._opened.find(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed())
+
+    def __len__(self) -> int:
+        return len(self._opened.index) if self._names is None else len(self._names)
+
+    def __repr__(self) -> str:
+        size = f", {bytes_in_words(self._opened.end)}" if self._names is None else ""
+        return f"Archive({self.name!r}: {counted(len(self), 'artifact')}{size})"
+
+    def _repr_html_(self) -> str:
+        from jaxexp._view.card import table_card
+
+        lines = [
+            (name, str(handle.summary), bytes_in_words(handle.size))
+            for name, handle in itertools.islice(self.items(), _SHOWN)
+        ]
+        return table_card(repr(self), ("name", "function", "size"), lines, len(self) - len(lines))
+
+    __dir__ = public_dir
+
+    def glob(self, pattern: str) -> Archive:
+        """The members whose names match a pattern, as an archive of the same file.
+
+        Args:
+            pattern: as in `fnmatch.fnmatchcase`: ``*`` matches anything, slashes included, ``?`` one character, and
+                ``[ab]`` one of the characters in brackets.
+        """
+        names = self._listed()
+        matching = fnmatch.filter(names, pattern) if os.sep == "/" else [n for n in names if _matches(n, pattern)]
+        return Archive(self._opened, tuple(matching))
+
+    @overload
+    def load_all(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        workers: int | None = None,
+        on_error: Literal["raise"] = "raise",
+        policy: Policy | None = None,
+    ) -> list[Exported]: ...
+    @overload
+    def load_all(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        workers: int | None = None,
+        on_error: Literal["return"],
+        policy: Policy | None = None,
+    ) -> list[Exported | Exception]: ...
+    def load_all(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        workers: int | None = None,
+        on_error: OnError = "raise",
+        policy: Policy | None = None,
+    ) -> list[Exported] | list[Exported | Exception]:
+        """Loads many members at once, as `load_many` does for files.
+
+        Args:
+            names: the members, in this order; None for all, in the order of the archive.
+            workers: as in `load_many`.
+            on_error: as in `load_many`.
+            policy: as in `load_many`.
+
+        Returns:
+            One Exported for each name, as in `load_many`.
+
+        Raises:
+            KeyError: there is no member with such a name.
+            DeserializationError: a member, or the index, is damaged. The error names the archive and the member.
+            PolicyError: a member contains something that the policy does not allow. The error names both, too.
+        """
+        from jaxexp._api.many import Manner  # which takes JAX along
+
+        return load_all(self._opened, self._names if names is None else names, Manner(workers, on_error, policy))
+
+    def precompile(
+        self,
+        names: Iterable[str] | Mapping[str, tuple[Any, ...] | None] | None = None,
+        *,
+        into: str | os.PathLike[str],
+        mesh_or_device: Any = None,
+        policy: Policy | None = None,
+    ) -> dict[str, tuple[Executable, ...]]:
+        """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
+
+        Args:
+            names: the members; None for all. Those with symbolic dimensions need arguments to be compiled for: pass a
+                dict with the tuple of arguments of each member, or None for one whose shapes are constant.
+            into: the file, as in `Exported.precompile`.
+            mesh_or_device: as in `Exported.precompile`.
+            policy: as in `Handle.load`, checked before a function is compiled.
+
+        Returns:
+            What is in the file for each member.
+
+        Raises:
+            KeyError: there is no member with such a name.
+            ExportError: as in `Exported.precompile`.
+            PolicyError: a member contains something that the policy does not allow.
+            DeserializationError: a member, or the file, is damaged.
+            OSError: a file cannot be read or written.
+        """
+        from jaxexp._executables.file import GrowingFile
+
+        file = GrowingFile(into)  # which reads its records once for all members
+        given = names if isinstance(names, Mapping) else dict.fromkeys(self._listed() if names is None else names)
+        compiled: dict[str, tuple[Executable, ...]] = {}
+        for name, args in given.items():
+            handle = self[name]
+            function = handle.load(policy=policy)
+            if args is None:
+                _refuse_unknown_sizes(handle, function)
+            compiled[name] = function.precompile(args, into=file, mesh_or_device=mesh_or_device)
+        return compiled
+
+    def verify(
+        self,
+        *,
+        workers: int | None = None,
+        executor: Workers | None = None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> dict[str, DeserializationError]:
+        """Checks every byte of the archive, without JAX.
+
+        This checks the index, each artifact (the digest of all its bytes, then everything that `deserialize` checks),
+        the weights (all of their bytes), and the directory that `unzip` uses. For an archive from `glob`, only its
+        members and their weights are checked.
+
+        Args:
+            workers: how many threads; None for as many as there are CPUs. With an executor, the threads of each of its
+                workers; None for one.
+            executor: what reads the members, as in `verify_many`: the archive is cut into shares by bytes.
+            journal: as in `verify_many`, a file that remembers what is done.
+
+        Returns:
+            The errors of the members that are damaged, by name.
+
+        Raises:
+            DeserializationError: the index, or the ZIP file's directory, is damaged; or the journal is.
+            ExportError: it is in a file object, which no other process can open; or as in `verify_many`.
+        """
+        from jaxexp._fleet.engine.crew import Means  # which few processes need
+
+        from .verification import verify
+
+        return verify(self._opened, self._names, Means(executor, workers, journal))
+
+    def close(self) -> None:
+        """Closes the archive. What was loaded from it stays usable, and keeps the file open as long as necessary."""
+        self._opened.close()
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        reopen, address = self._opened.__reduce__()
+        return (reopen, address) if self._names is None else (reopen, address, self._names)
+
+    def __setstate__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def _includes(self, name: object) -> bool:
+        """Whether a slice has it."""
+        if self._names is None or not isinstance(name, str):
+            return self._names is None
+        place = bisect.bisect_left(self._names, name)
+        return place < len(self._names) and self._names[place] == name
+
+    def _listed(self) -> Any:
+        return self._opened.names() if self._names is None else self._names
+
+
+def matching(archive: Archive, pattern: str) -> Archive:
+    """The same as `Archive.glob`, where a name stands for itself."""
+    return Archive(archive._opened, (pattern,)) if pattern in archive else archive.glob(pattern)
+
+
+def only(handle: Handle) -> Archive:
+    """A member as an archive with nothing else."""
+    return Archive(handle._opened, (handle.name,))
+
+
+def parts_of(archive: Archive) -> tuple[Opened, tuple[str, ...] | None]:
+    """What is open, and the names of the members that are meant; None for all."""
+    return archive._opened, archive._names
+
+
+def _refuse_unknown_sizes(handle: Handle, function: Exported) -> None:
+    """Refuses a member that needs arguments to be compiled for."""
+    dims = {str(dim): None for aval in function.in_avals for dim in aval.shape if not isinstance(dim, int)}
+    if dims:
+        raise ExportError(
+            f"precompiling {handle.label!r}: code is compiled for known sizes, but the function has the symbolic "
+            f"dimensions {cut(', '.join(dims))}. Pass a dict with the tuple of its arguments, "
+            f"precompile({{{handle.name!r}: args}}, into=...), and None for members without symbolic dimensions"
+        )
+
+
+def _on_this_machine(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A path that is no URL."""
+    if isinstance(path, str) and "://" in path:
+        raise ExportError(
+            f"{path} is a URL, from which archives are only read: write a file on this machine, and copy it there"
+        )
+    return path
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern)  # `filter` would take backslashes for slashes on Windows

@@ -1,0 +1,212 @@
+"""Loading many members of an archive, from wherever it is read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from jaxexp._errors import DeserializationError, PolicyError
+
+from .opened import Opened, batches
+
+if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
+    from jaxexp._api.many import Manner
+    from jaxexp._policy.policy import Policy
+
+
+def load_one(opened: Opened, name: str, policy: Policy | None = None) -> Exported:
+    """A member as a function."""
+    from jaxexp._api.many import Manner
+
+    loaded: Exported = load_all(opened, [name], Manner(1, "raise", policy))[0]
+    return loaded
+
+
+def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> list[Any]:
+    """What `Archive.load_all` returns."""
+    from jaxexp._api.many import load_slices  # which takes JAX along
+
+    with opened.placed():
+        numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
+        if len(numbers) > 1:
+            opened.index.check()
+        extents = opened.index.extents(numbers)
+    labels = _Labels(opened, numbers)
+    if manner.policy is None and opened.source.whole is not None:
+        loaded = load_slices(opened.source.whole, extents, labels, manner)
+        if opened.source.whole.is_changed():
+            _check_digests(opened, numbers, loaded, manner)
+    else:
+        loaded = []
+        for batch in batches(extents):
+            first, last = len(loaded), len(loaded) + len(batch)
+            owner, places, refused = _copied(opened, numbers[first:last], batch, labels[first:last], manner)
+            found = iter(load_slices(owner, places, labels[first:last].without(refused), manner))
+            loaded += [refused[i] if i in refused else next(found) for i in range(last - first)]
+    _remember_metadata(opened, numbers, loaded)
+    if opened.has_weights:
+        _bind_weights(opened, numbers, loaded, manner)
+    return loaded
+
+
+def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner: Manner) -> None:
+    """Puts functions with their weights in the place of programs. Nothing of the weights is read."""
+    from jaxexp._api.exported import BoundExported
+    from jaxexp._kernel.function.data import weights_in_trailer
+    from jaxexp._weights.bound.program import stored
+
+    from .member_weights import of_table
+
+    def bound(number: int, program: Any) -> Any:
+        found = weights_in_trailer(program)
+        if found is None or not opened.has_tensors(found):
+            return program
+        tensors = functools.partial(of_table, opened, opened.label(opened.index.name(number)))
+        return BoundExported.of(program, stored(program, tensors))
+
+    _replace(opened, numbers, loaded, manner, bound)
+
+
+def _replace(
+    opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner, new: Callable[[int, Any], Any]
+) -> None:
+    """Puts what a function makes of members, or their errors, in their places."""
+    for i, number in enumerate(numbers):
+        if isinstance(loaded[i], Exception):
+            continue
+        try:
+            loaded[i] = new(number, loaded[i])
+        except DeserializationError as error:
+            error.file = error.file or opened.label(opened.index.name(number))
+            if manner.raises:
+                raise
+            loaded[i] = error
+
+
+def _remember_metadata(opened: Opened, numbers: list[int], loaded: Sequence[Any]) -> None:
+    """Of members with metadata of their own. Members can have one text in common: each text is looked at once here."""
+    from jaxexp._kernel.function.data import artifact_of
+
+    texts: dict[str, str] = {}
+    for i, text in opened.index.own_metadata(numbers):
+        if isinstance(loaded[i], Exception):
+            continue
+        if text not in texts:
+            with opened.placed(opened.index.name(numbers[i])):
+                opened.object(text)
+            texts[text] = text
+        artifact = artifact_of(loaded[i])
+        assert artifact is not None
+        artifact.noted = _Values(texts[text])
+
+
+class _Values(Mapping[str, Any]):
+    """What a JSON text of the index says, from the first look at it on."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @functools.cached_property
+    def _values(self) -> dict[str, Any]:
+        return Opened.object(self._text)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
+def _copied(
+    opened: Opened, numbers: Sequence[int], extents: Sequence[Any], labels: Sequence[str], manner: Manner
+) -> tuple[bytes, list[Any], dict[int, Exception]]:
+    """A buffer of their own for members, where they are in it, and the errors of those that are too large, or not what
+    the index says.
+
+    They are not used where they lie: with a policy, what runs has to be what was checked.
+    """
+    refused: dict[int, Exception] = {}
+
+    def refuse(i: int, error: DeserializationError | PolicyError) -> None:
+        error.file = labels[i]
+        if manner.raises:
+            raise error
+        refused[i] = error
+
+    for i, (_, size, modules) in enumerate(extents):
+        try:
+            if manner.policy is not None:
+                manner.policy.check_size(size + sum(module for _, module in modules))
+        except PolicyError as error:
+            refuse(i, error)
+    admitted = [i for i in range(len(extents)) if i not in refused]
+    members = {}
+    for i, (image, modules) in zip(admitted, opened.parts_of([extents[i] for i in admitted]), strict=True):
+        try:
+            opened.check_fetched(numbers[i], image, modules)
+            members[i] = image, modules
+        except DeserializationError as error:
+            refuse(i, error)
+    owner, places = _in_one_buffer(members.values())
+    return owner, places, refused
+
+
+def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
+    """Compares members without digests of their own with those of the index, as they were read from a file that was
+    written to."""
+
+    def checked(number: int, program: Any) -> Any:
+        if program._artifact.trailer() is None:
+            opened.check_digest(number, program._artifact.digest())
+        return program
+
+    _replace(opened, numbers, loaded, manner, checked)
+
+
+class _Labels(Sequence[str]):
+    """The names of members for messages, made only when there is a message."""
+
+    def __init__(self, opened: Opened, numbers: Sequence[int]) -> None:
+        self._opened = opened
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def without(self, left_out: Container[int]) -> _Labels:
+        """Those of all members but some, which are given by their places in the sequence."""
+        return _Labels(self._opened, [number for i, number in enumerate(self._numbers) if i not in left_out])
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Labels: ...
+    def __getitem__(self, index: int | slice) -> str | _Labels:
+        if isinstance(index, slice):
+            return _Labels(self._opened, self._numbers[index])
+        return self._opened.label(self._opened.index.name(self._numbers[index]))
+
+
+def _in_one_buffer(members: Iterable[tuple[bytes, Sequence[bytes]]]) -> tuple[bytes, list[Any]]:
+    """Members and their modules copied into one buffer, and their places in it."""
+    pieces: list[Any] = []
+    end = 0
+
+    def place(data: Any) -> tuple[int, int]:
+        nonlocal end
+        position, size = end, len(data)
+        padding = -size % 8  # numbers in artifacts are read where they lie
+        pieces.extend((data, bytes(padding)))
+        end += size + padding
+        return position, size
+
+    places = [(*place(member), tuple(place(module) for module in modules)) for member, modules in members]
+    return b"".join(pieces), places

@@ -1,0 +1,57 @@
+"""The weights of a member: which tensors of the archive they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxexp import _native
+from jaxexp._kernel.artifact.inspect import shown_node, values_of
+
+from .opened import Opened
+
+if TYPE_CHECKING:
+    from jaxexp._weights.arrays.stored import Table, WithDigests
+
+
+def of_table(opened: Opened, label: str, table: Table, types: Mapping[str, Any]) -> WithDigests:
+    """The tensors that a member needs, which are looked for when they are used.
+
+    Args:
+        opened: the archive.
+        label: what messages call the member.
+        table: what the member's trailer says.
+        types: what has the dtype and the shape of each weight, by its name.
+    """
+    from jaxexp._weights.arrays.by_digest import ByDigest
+
+    return ByDigest(opened.tensors, label, table, types)
+
+
+def of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> WithDigests | None:
+    """The same for an artifact that is no function yet; None if it has no weights in the archive."""
+    found = artifact.weights()
+    if found is None or not opened.has_tensors(found):
+        return None
+    from jaxexp._weights.arrays.stored import Table
+
+    arguments, _ = values_of(artifact, artifact.describe(shown_node), len(found[1]))
+    types = {name: value for (name, *_), value in zip(found[1], arguments, strict=True)}
+    return of_table(opened, label, Table.of_trailer(*found), types)
+
+
+def of_file(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
+    """The weights of an artifact that is about to become a member, in files beside its own; None if it has none.
+
+    Raises:
+        DeserializationError: it is not an artifact. Or other tensors are in these files, too, which would get lost.
+    """
+    found = _native.Artifact(blob).weights()
+    if found is None:
+        return None
+    from jaxexp._weights.arrays.stored import Stored, Table
+
+    stored = Stored(path, Table.of_trailer(*found))
+    stored.check_whole()
+    return stored

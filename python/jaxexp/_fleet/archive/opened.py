@@ -1,0 +1,301 @@
+"""An archive that is open: its file and its index, which slices, handles and bulk loading share."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._kernel.io.files import empty, named_in_errors
+from jaxexp._kernel.io.other_files import instead_of_archive
+from jaxexp._kernel.io.sources import Storage
+
+if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
+    from jaxexp._weights.files.header import Tensor
+
+# What is read from both ends of a file that takes a request for each range: with luck the whole index.
+_FIRST_FETCH = 1 << 16
+# What shows that a file is one of another program.
+_HEAD = 32
+# How many requests it may take to find the end.
+_MOST_FETCHES = 1000
+# Elsewhere, what is read at once while looking for the end.
+_BLOCK = 1 << 12
+# How much is fetched at once from where an archive is not in memory, and verified without a sign of life.
+_AT_ONCE = 1 << 26
+
+
+class Opened:
+    """An open file and its index: what an archive, its slices and its handles share."""
+
+    def __init__(self, source: Storage, open_again: Callable[..., Any] | None = None) -> None:
+        """Finds the end of the archive, and reads the root of the index.
+
+        Attributes:
+            end: where the archive ends in its file.
+            rest_is_known: whether what follows there, if anything does, was left by an append.
+            is_closed: whether the file was released.
+
+        Args:
+            source: the file.
+            open_again: opens an archive by its address; what a pickle of this calls.
+        """
+        self.source = source
+        self.is_closed = False
+        self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
+        self.kept: dict[int, tuple[Exported, Any]] = {}  # with the policies that they were loaded with
+        self._open_again = open_again
+        self._names: list[str] | None = None
+        with self.placed():
+            self.end, self.pointer, self.rest_is_known, self.index = _find_index(source)
+
+    @functools.cached_property
+    def tensors(self) -> ArchivedTensors:
+        """Where the weights are."""
+        with self.placed():
+            return ArchivedTensors(self.source, self.index, self.end)
+
+    @functools.cached_property
+    def has_weights(self) -> bool:
+        """Whether there are weights in the archive."""
+        with self.placed():
+            return bool(self.index.weights_files())
+
+    def has_tensors(self, weights: Any) -> bool:
+        """Whether all tensors are here that a trailer names. If an artifact was added as bytes, they are elsewhere."""
+        return self.has_weights and all(self.index.tensor(digest) is not None for _, _, _, digest in weights[1])
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self.source.size - self.end
+
+    def label(self, name: str) -> str:
+        """What messages call a member."""
+        return f"{self.source.name}::{name}"
+
+    def placed(self, name: str | None = None) -> named_in_errors:
+        """A context in which errors get the name of the file, and of the member, that they are about."""
+        return named_in_errors(self.source.name if name is None else self.label(name))
+
+    def check(self) -> None:
+        """Checks all of the index."""
+        with self.placed():
+            self.index.check()
+
+    def find(self, name: object) -> int | None:
+        if not isinstance(name, str):
+            return None
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return None
+        with self.placed():
+            return self.index.find(name)
+
+    def names(self) -> list[str]:
+        if self._names is None:
+            with self.placed():
+                self._names = self.index.names()
+        return self._names
+
+    def metadata(self, number: int) -> dict[str, Any]:
+        member = self.index.member(number)
+        if member.metadata is not None:
+            return self.object(member.metadata)
+        if member.own_metadata:
+            return {}
+        from jaxexp._kernel.artifact.metadata import from_json  # takes a while to import, for what few ask
+
+        return from_json(_native.Artifact(*self.parts(number)).metadata() or {})
+
+    @staticmethod
+    def object(text: str) -> dict[str, Any]:
+        """What a JSON text of the index says."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DeserializationError("index.metadata", "JSON", str(error)) from error
+        if not isinstance(value, dict):
+            raise DeserializationError("index.metadata", "a JSON object", f"a {type(value).__name__}")
+        return value
+
+    def parts(self, number: int) -> tuple[bytes, list[bytes]]:
+        """The bytes of a member, and of its modules if they are apart.
+
+        Raises:
+            DeserializationError: as in `check_fetched`.
+        """
+        position, size, modules = self.index.extent(number)
+        image, *parts = self.source.read_many([(position, size), *modules])
+        self.check_fetched(number, image, parts)
+        return image, parts
+
+    def parts_of(self, extents: Sequence[Any]) -> list[tuple[bytes, list[bytes]]]:
+        """The bytes of several members, and of their modules, by their extents."""
+        ranges = [place for position, size, modules, *_ in extents for place in ((position, size), *modules)]
+        found = iter(self.source.read_many(ranges))
+        return [(next(found), [next(found) for _ in modules]) for _, _, modules, *_ in extents]
+
+    def artifact_bytes(self, number: int) -> bytes:
+        image, modules = self.parts(number)
+        if modules:
+            return bytes(_native.join(image, modules))
+        file = self.source.whole
+        if file is not None and file.is_changed():
+            self.check_digest(number, _native.digest(image))
+        return image
+
+    def check_fetched(self, number: int, image: bytes, modules: Sequence[bytes]) -> None:
+        """Compares a member with the index, if its bytes were fetched. Of a file that somebody replaced meanwhile, they
+        may be another artifact, which is whole.
+
+        Raises:
+            DeserializationError: it is not what the index says.
+        """
+        if self.source.whole is not None:
+            return
+        expected = self.index.member(number).digest
+        if (found := _native.digest(_native.join(image, modules) if modules else image)) != expected:
+            raise DeserializationError(
+                "", f"an artifact of digest {expected.hex()}, as the index says",
+                f"one of {found.hex()}: it is damaged, or the file has changed since it was opened; open it again",
+            )  # fmt: skip
+
+    def check_digest(self, number: int, found: bytes) -> None:
+        """Of a member in a file that was written to: appending leaves what was there, others may not.
+
+        Raises:
+            DeserializationError: it is not what the index says.
+        """
+        if found != self.index.member(number).digest:
+            raise DeserializationError("", "the file as it was when it was opened", "a changed one: open it again")
+
+    def close(self) -> None:
+        """Releases the file and the functions that are kept for it."""
+        self.is_closed = True
+        self.kept.clear()
+        self.source.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Unpickling opens the whole archive again."""
+        if self.source.address is None or self._open_again is None:
+            raise ExportError(
+                f"an archive in a file object cannot be pickled: another process could not open {self.source.name}. "
+                "Open it by its path or URL"
+            )
+        path, options = self.source.address
+        return functools.partial(self._open_again, **options) if options else self._open_again, (path,)
+
+
+class ArchivedTensors:
+    """Where the tensors of an archive are found. It outlives the archive: functions look for weights later."""
+
+    def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int) -> None:
+        """Maps a local file, of which nothing is read.
+
+        Args:
+            source: the file.
+            index: the archive's index.
+            end: where the archive ends.
+
+        Raises:
+            DeserializationError: there is another file of this name since the archive was opened.
+        """
+        self.name = source.name
+        self.identity: tuple[int, ...] | None = None
+        self._index = index
+        self._mapping: mmap.mmap | None = None
+        if source.whole is None:
+            self._source = copy.copy(source)  # which nobody closes
+        else:
+            with open(self.name, "rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_size >= end:
+                    self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
+            last = end - _native.ARCHIVE_END_SIZE
+            if self._mapping is None or self._mapping[last:] != source.read(last, _native.ARCHIVE_END_SIZE):
+                raise DeserializationError("", "the file as it was when it was opened", "another one: open it again")
+            self.identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def place(self, digest: bytes) -> tuple[int, int] | None:
+        """The position and the size of a tensor."""
+        return self._index.tensor(digest)
+
+    def bytes_of(self, tensor: Tensor) -> memoryview:
+        """The bytes of a tensor, whose position is in the archive: a part of the mapped file, or what was fetched."""
+        if self._mapping is not None:
+            return memoryview(self._mapping)[tensor.start : tensor.end]
+        return memoryview(self._source.read(tensor.start, tensor.size))
+
+
+def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
+    """Groups of members, of a limited size, by where they are. The next group begins when this one is done with."""
+    batch: list[Any] = []
+    size = 0
+    for extent in extents:
+        batch.append(extent)
+        size += extent[1] + sum(module for _, module in extent[2])  # modules that are apart count, too
+        if size >= _AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
+    """Where the archive ends; what its last bytes say; whether an append left what follows; and its index."""
+    if source.size == 0:
+        raise empty("an archive of artifacts")
+    ranges = _Fetched(source)
+    try:
+        end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
+    except DeserializationError as error:
+        if other := instead_of_archive(ranges(0, min(_HEAD, source.size))):
+            error.found = other
+        raise
+    start, size, digest = pointer.index_position, pointer.index_size, pointer.root_digest
+    if source.whole is not None:
+        root = source.read(start + pointer.root_position, pointer.root_size)
+        return end, pointer, rest_is_known, _native.ArchiveIndex.of_file(source.whole, start, size, root, digest)
+    index = ranges(start, size)
+    root = index[pointer.root_position : pointer.root_position + pointer.root_size]
+    return end, pointer, rest_is_known, _native.ArchiveIndex(index, root, digest, start)
+
+
+class _Fetched:
+    """Ranges of a file, from what was read before where that is possible."""
+
+    def __init__(self, source: Storage) -> None:
+        self._source = source
+        self._blocks: list[tuple[int, bytes]] = []
+        self._fetches = 0
+        if source.takes_requests:  # the start and the end are needed anyway, and come at the same time
+            head, size = _native.ARCHIVE_SECTION_HEAD_SIZE, source.size
+            tail = _FIRST_FETCH - head
+            places = [(0, head), (size - tail, tail)] if size > _FIRST_FETCH else [(0, size)]
+            blocks = source.read_many(places)
+            self._blocks = [(position, block) for (position, _), block in zip(places, blocks, strict=True)]
+
+    def __call__(self, position: int, size: int) -> bytes:
+        for start, block in self._blocks:
+            if start <= position and position + size <= start + len(block):
+                return block[position - start : position - start + size]
+        if self._source.takes_requests:
+            self._fetches += 1
+            if self._fetches > _MOST_FETCHES:
+                raise DeserializationError(
+                    "", f"an archive of at most {_MOST_FETCHES} appends, where each takes a request",
+                    "more: `Archive.compact` makes one of them",
+                )  # fmt: skip
+            return self._source.read(position, size)
+        read = self._source.read(position, max(size, min(_BLOCK, self._source.size - position)))
+        self._blocks = [(position, read)]
+        return read[:size]

@@ -1,0 +1,112 @@
+"""Archives as inputs of passes: members by their numbers, in an archive that each worker opens for itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError
+from jaxexp._fleet.engine.work import Input
+from jaxexp._kernel.io.sources import open_source
+
+from .opened import Opened
+
+ARCHIVE = "archive"
+
+
+def place_of(opened: Opened, what: str) -> tuple[Any, ...]:
+    """How workers find an archive.
+
+    Raises:
+        ExportError: they cannot, because it is in a file object.
+    """
+    if opened.source.address is None:
+        opened.__reduce__()
+    assert opened.source.address is not None
+    path, options = opened.source.address
+    _opened[_key(path, opened.pointer.root_digest.hex())] = opened
+    return ARCHIVE, what, path, options, opened.pointer.root_digest.hex()
+
+
+def identity_of(opened: Opened, numbers: Sequence[int]) -> list[Any]:
+    """What is different when the archive is, or when other members of it are asked for."""
+    changed = os.stat(opened.source.name).st_mtime_ns if opened.source.whole is not None else 0
+    chosen: list[Any] = [len(numbers), numbers[0] if numbers else 0]
+    if not isinstance(numbers, range):
+        chosen.append(_native.digest(b"".join(number.to_bytes(8, "little") for number in numbers)).hex())
+    return [opened.source.size, changed, opened.pointer.root_digest.hex(), chosen]
+
+
+def members(opened: Opened, names: Sequence[str] | None, about: Any, what: str) -> Input:
+    """The members of an archive, or some of them, each of which is a unit.
+
+    Args:
+        opened: the archive.
+        names: the members; None for all.
+        about: what is kept with the input.
+        what: a word for workers, with the archive's place.
+
+    Raises:
+        DeserializationError: the index is damaged.
+        ExportError: it is in a file object.
+    """
+    opened.check()
+    with opened.placed():
+        numbers = range(len(opened.index)) if names is None else opened.index.find_all(list(names))
+    return input_of(opened, numbers, what, about)
+
+
+def input_of(opened: Opened, numbers: Sequence[int], what: str, about: Any) -> Input:
+    """Some members of an archive, whose index was checked."""
+
+    def sizes(start: int, stop: int) -> Iterable[int]:
+        for _, size, modules in opened.index.extents(list(numbers[start:stop])):
+            yield size + sum(module for _, module in modules)
+
+    return Input(opened.source.name, identity_of(opened, numbers), place_of(opened, what), numbers, sizes, about)
+
+
+@contextlib.contextmanager
+def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Generator[Opened]:
+    """The archive of a place.
+
+    Raises:
+        DeserializationError: it is another one than when the pass began, or is damaged.
+        OSError: it cannot be opened.
+    """
+    if "://" not in path:
+        with contextlib.closing(_same(Opened(open_source(path, {})), root_digest)) as opened:
+            yield opened
+        return
+    # Of a URL, the whole index was read: it is kept for the next share, or is known to whoever began the pass here.
+    here = _opened.get(_key(path, root_digest))
+    if here is not None and not here.is_closed and here.source.address == (path, options):
+        yield here
+        return
+    known: tuple[str, Opened] | None = getattr(_here, "known", None)
+    if known is None or known[0] != f"{path} {root_digest}":
+        known = _here.known = f"{path} {root_digest}", _same(Opened(open_source(path, options)), root_digest)
+    yield known[1]
+
+
+_here = threading.local()
+# What this thread has open. A forked process and other threads open archives for themselves.
+_opened: weakref.WeakValueDictionary[tuple[int, int, str, str], Opened] = weakref.WeakValueDictionary()
+
+
+def _key(path: str, root_digest: str) -> tuple[int, int, str, str]:
+    return os.getpid(), threading.get_ident(), path, root_digest
+
+
+def _same(opened: Opened, root_digest: str) -> Opened:
+    if opened.pointer.root_digest.hex() != root_digest:
+        opened.close()
+        error = DeserializationError("", "the archive as it was when the pass began", "another one: begin again")
+        error.file = opened.source.name
+        raise error
+    return opened

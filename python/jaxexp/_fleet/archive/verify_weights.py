@@ -1,0 +1,138 @@
+"""Verifying the weights in an archive: the files that they are in, and what members make of them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, WeightsError
+from jaxexp._kernel.io.files import named_in_errors
+from jaxexp._weights.files import header
+from jaxexp._weights.files.header import Tensor
+from jaxexp._weights.files.writing import damaged
+
+from .member_weights import of_artifact
+from .opened import Opened
+
+_PIECE = 1 << 24
+
+
+class InWeights(NamedTuple):
+    """What was found in files of weights.
+
+    Attributes:
+        seen: how many tensors are there.
+        bad: the digests of those that are damaged, with the digests of what is in their places.
+    """
+
+    seen: int
+    bad: dict[Any, Any]
+
+
+def damaged_members(
+    opened: Opened, numbers: Iterable[int], bad: dict[bytes, bytes] | None
+) -> Iterator[tuple[str, DeserializationError]]:
+    """The members whose weights are damaged, with their errors.
+
+    Args:
+        opened: the archive.
+        numbers: the members.
+        bad: what is damaged in all files of weights; None to read only the tensors that these members use.
+    """
+    if not opened.has_weights or bad == {}:
+        return
+    good: set[bytes] = set()
+    for number in numbers:
+        label = opened.label(name := opened.index.name(number))
+        try:
+            with named_in_errors(label):
+                weights = of_artifact(opened, label, _native.Artifact(*opened.parts(number)))
+                for stored in () if weights is None else weights.table.tensors:
+                    file, tensor = weights.find(stored.name)  # type: ignore[union-attr]
+                    if bad is not None:
+                        found = bad.get(stored.digest, stored.digest)
+                    elif stored.digest in good:
+                        continue
+                    else:
+                        found = _native.digest(file.bytes_of(tensor))
+                    if found != stored.digest:
+                        raise damaged("", stored.name, stored.digest, found)
+                    good.add(stored.digest)
+        except DeserializationError as error:
+            yield name, error
+
+
+def check_seen(opened: Opened, seen: int) -> None:
+    """Whether so many tensors are all that the index has.
+
+    Raises:
+        DeserializationError: there are others, which are in no file.
+    """
+    if missing := len(opened.index.tensors()) - seen:
+        with opened.placed():
+            raise DeserializationError("index.weights", "tensors that are in files of weights", f"{missing:,} others")
+
+
+def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> InWeights:
+    """Reads some of the files of weights.
+
+    Raises:
+        DeserializationError: one of them is damaged outside of its tensors.
+    """
+    places = {digest: place for digest, *place in opened.index.tensors()}
+    files = opened.index.weights_files()
+    seen, bad = 0, dict[bytes, bytes]()
+    for number in numbers:
+        with named_in_errors(opened.label(_native.archive_weights_name(number))):
+            seen += _look(opened, number, files[number], places, bad)
+    return InWeights(seen, bad)
+
+
+def _look(
+    opened: Opened,
+    number: int,
+    file: tuple[int, int, int, int],
+    places: dict[bytes, list[int]],
+    bad: dict[bytes, bytes],
+) -> int:
+    """Reads a file of weights: takes its tensors out of `places`, and adds what is damaged to `bad`."""
+    name, (position, size, crc32, header_size) = _native.archive_weights_name(number), file
+    zip_header = opened.source.read(position - header_size, header_size)
+    if zip_header != _native.zip_local_header(name, size, crc32, position - header_size):
+        raise DeserializationError("", "its header in the ZIP file", "another; get another copy of the archive")
+    length = header.size_of_header(opened.source.read(position, min(size, header.LENGTH_SIZE)), size)
+    head = opened.source.read(position, length)
+    found_crc = zlib.crc32(head)
+    wrong = False
+    tensors = header.read(head[header.LENGTH_SIZE :], size).tensors
+    for tensor in tensors.values():
+        digest = _digest_in_name(tensor)
+        at = position + length + tensor.start
+        found, found_crc = _read(opened, at, tensor.size, found_crc)
+        if places.pop(digest, None) != [at, tensor.size]:
+            raise WeightsError(tensor.name, "a tensor that is where the index says", "another one")
+        if found != digest:
+            wrong = True
+            bad[digest] = found
+    if found_crc != crc32 and not wrong:
+        raise DeserializationError("", "the bytes as they were written", "others in its header")
+    return len(tensors)
+
+
+def _read(opened: Opened, position: int, size: int, crc32: int) -> tuple[bytes, int]:
+    """The digest of a tensor, and the CRC-32 of its file up to its end."""
+    digester = _native.Digester()
+    for start in range(0, size, _PIECE):
+        piece = opened.source.read(position + start, min(_PIECE, size - start))
+        digester.update(piece)
+        crc32 = zlib.crc32(piece, crc32)
+    return digester.digest(), crc32
+
+
+def _digest_in_name(tensor: Tensor) -> bytes:
+    try:
+        return bytes.fromhex(tensor.name)
+    except ValueError:
+        raise WeightsError(tensor.name, "a digest for a name", "another name") from None

@@ -1,0 +1,422 @@
+"""Writing archives: new ones, appending, and compacting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+import zlib
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+from jaxexp._kernel.io import files, lock
+from jaxexp._public import public, public_dir
+from jaxexp._version import __version__
+from jaxexp._weights.files.header import is_text
+
+from . import member_weights
+from .appended import Appended
+from .output import Output
+from .summary import metadata_text, stored_metadata, to_store
+from .weights_writer import WeightsWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+    from jaxexp._api.exported import Exported
+    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.files.writing import Source
+
+_WRITER = f"jaxexp {__version__}"
+
+
+@public
+class ArchiveWriter:
+    """Writes an archive in a `with` block. `Archive.create` and `Archive.append` return one.
+
+    Programs that open the archive see the changes when the block ends. An exception in the block undoes all of them.
+
+    An artifact that is in the archive already is not stored again: both names refer to the same bytes. If
+    `share_modules` is true, modules that another member has are not stored again either. Then only the rest of the
+    artifact is stored, in the folder ``.jaxexp/apart``, and `Handle.load` and `Handle.read` join the parts. So
+    functions with the same module, for example exported with different trees, need its space only once. A member that
+    is stored under its own name is always an artifact that `jax.export` reads.
+
+    Weights are stored once for each content, whatever functions have them, in safetensors files in the folder
+    ``.jaxexp/weights``. Removed members leave them there, until `Archive.compact`.
+
+    Args:
+        share_modules: whether modules are shared between different artifacts.
+    """
+
+    def __init__(
+        self, file: IO[bytes], records: _native.ArchiveRecords, end: int, share_modules: bool, in_place: bool
+    ) -> None:
+        self._output = Output(file, end, in_place)
+        self._records = records
+        self._start = end  # of the section that is written
+        self._share_modules = share_modules
+        self._weights = WeightsWriter(self._output, records)
+        self._context = contextlib.ExitStack()  # of the file: it is told how the block ended
+        self._appended: Appended | None = None
+        self._is_inside = False  # of its block, where it can be used
+        self._is_pending = False  # whether somebody has to end the block
+        self._path = "path"
+        # What readers find here until the section is complete: nothing that is in it counts before.
+        self._output.write_at(self._start, head := _native.archive_section_head(self._start))
+        self._output.sync()
+        self._output.end += len(head)
+
+    @classmethod
+    def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
+        """Of a new file, which takes the place of the old one; nobody may change that one meanwhile."""
+        return cls._of(lock.replacing_locked(path), share_modules)._for(path)
+
+    @classmethod
+    def compacting(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
+        """The same for whoever has locked the old one already."""
+        return cls._of(files.replacing(path), share_modules)
+
+    @classmethod
+    def appending(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
+        with contextlib.ExitStack() as stack:
+            appended = stack.enter_context(Appended(path))
+            writer = cls(appended.file, appended.records, appended.end, share_modules, True)
+            writer._appended = appended
+            writer._context = stack.pop_all()
+        return writer._for(path)
+
+    @classmethod
+    def _of(cls, new_file: contextlib.AbstractContextManager[IO[bytes]], share_modules: bool) -> ArchiveWriter:
+        with contextlib.ExitStack() as stack:
+            writer = cls(stack.enter_context(new_file), _native.ArchiveRecords(), 0, share_modules, False)
+            writer._context = stack.pop_all()
+        return writer
+
+    def _for(self, path: str | os.PathLike[str]) -> ArchiveWriter:
+        self._path, self._is_pending = os.fsdecode(path), True
+        return self
+
+    def _require_inside(self) -> None:
+        if not self._is_inside:
+            how = "create" if self._appended is None else "append"
+            raise ExportError(
+                "an archive is written in a block, at whose end the changes appear: "
+                f"`with Archive.{how}({self._path!r}) as archive:`, and in it archive.add(...)"
+            )
+
+    def add(
+        self,
+        name: str,
+        exported_or_bytes: Exported | Buffer,
+        *,
+        vjp_order: int = 0,
+        metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Adds a function under a name.
+
+        Args:
+            name: a relative path with ``/`` between its parts. It must not exist already, and must not be a folder of
+                other names. ``..``, backslashes and control characters are refused.
+            exported_or_bytes: a `jaxexp.Exported`, with its weights if it has some; or a buffer with any artifact,
+                which is stored as it is. (Use `add_file` for an artifact that has weights in files beside it.)
+            vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
+            metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The index keeps it.
+                `Handle.metadata` and the loaded function's `metadata` return it. The default is the metadata of the
+                artifact.
+            strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
+
+        Raises:
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized,
+                or this is not inside of the `with` block.
+            DeserializationError: the buffer is not an artifact, or is damaged.
+            TypeError: it is neither an Exported nor a buffer.
+        """
+        self._require_inside()
+        own = None if metadata is None else metadata_text(metadata)
+        function: Any = exported_or_bytes
+        if getattr(function, "weights", None):
+            from jaxexp._weights.bound.archived import serialized
+
+            self._check_name(name)  # before weights are written
+            blob = serialized(function.unbound, function.weights, self._add_weights, vjp_order, strict)
+            self._add(name, memoryview(blob), own)
+        else:
+            self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
+
+    def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
+        """Adds an artifact's file as it is, with the weights in files beside it.
+
+        Args:
+            name: as in `add`.
+            path: the file.
+            metadata: as in `add`.
+
+        Raises:
+            ExportError: the name cannot be used, `metadata` is not JSON or too long, or this is not inside of the
+                `with` block.
+            DeserializationError: the file is not an artifact or is damaged, or its weights are missing or damaged.
+            OSError: a file cannot be read.
+        """
+        self._require_inside()
+        with files.named_in_errors(path):
+            blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
+            weights = member_weights.of_file(path, blob)
+        self.add_with_weights(name, blob, weights, metadata)
+
+    def add_with_weights(
+        self, name: str, blob: Any, weights: WithDigests | None, metadata: Mapping[str, Any] | None
+    ) -> None:
+        """An artifact as it is, and the tensors that its trailer names, wherever they are now."""
+        self._require_inside()
+        own = None if metadata is None else metadata_text(metadata)
+        self._check_name(name)  # before weights are written
+        if weights is not None:
+            self._add_weights(weights.sources())
+        self._add(name, memoryview(blob), own)
+
+    def _add_weights(self, sources: Sequence[Source]) -> dict[str, bytes]:
+        """Stores tensors that are not there yet. Returns the digests of all by their names."""
+        return self._weights.add(sources)
+
+    def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
+        """Adds an artifact in a buffer that nobody changes meanwhile. Returns the digest of what was added."""
+        self._check_name(name)
+        artifact = _native.Artifact(blob, in_place=True)
+        modules = artifact.modules()
+        size = artifact.size
+        blob = memoryview(blob)[:size]  # what follows in the buffer is no part of it
+        digest = _native.digest(blob)
+        member = _native.Member(
+            summary=to_store(artifact),
+            digest=digest,
+            size=size,
+            metadata=own_metadata if own_metadata is not None else stored_metadata(artifact),
+            own_metadata=own_metadata is not None,
+        )
+        if (equal := self._equal(blob, digest, size)) is not None:
+            self._put(name, member.at(equal.place.as_shared(), equal.modules))
+        elif self._share_modules and (apart := self._apart(artifact, blob, modules)) is not None:
+            self._store_apart(name, *apart, member)
+        else:
+            self._store(name, blob, member, modules)
+        return digest
+
+    def _check_name(self, name: str) -> None:
+        try:
+            if not isinstance(name, str):
+                raise ValueError(f"it is no str, but a {type(name).__name__}")
+            if not is_text(name):
+                raise ValueError("it is not UTF-8")
+            self._records.check_name(name)
+        except ValueError as error:
+            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
+
+    def remove(self, *names: str) -> None:
+        """Removes members from the index. `Archive.compact` frees their bytes.
+
+        Raises:
+            KeyError: there is no such member; then none is removed.
+            ExportError: this is not inside of the `with` block.
+        """
+        self._require_inside()
+        members = {}
+        for name in names:
+            if (member := self._records.get(name) if name in self else None) is None:
+                raise KeyError(name)
+            members[name] = member.place
+        # Those first that use bytes of others: what nobody uses any more need not be moved.
+        for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        member = self._records.get(name)
+        assert member is not None
+        self._records.remove(name)
+        if member.place.shared:
+            return
+        # Those who share its bytes: one of them has them from now on.
+        if heirs := self._records.sharing(member.place.position):
+            self._move(member, heirs[0], heirs[1:])
+        elif not member.place.apart:
+            self._give_modules(member)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and is_text(name) and self._records.get(name) is not None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def names(self) -> list[str]:
+        """The names of the members, in ascending order."""
+        return self._records.names()
+
+    __dir__ = public_dir
+
+    def __enter__(self) -> ArchiveWriter:
+        self._is_inside = True
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._is_inside = self._is_pending = False
+        if error is None:
+            try:
+                self._finish()
+            except BaseException as failure:
+                self._context.__exit__(type(failure), failure, failure.__traceback__)
+                raise
+        self._context.__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        """Undoes what was begun, as an exception in the block would; nobody can end that block any more."""
+        if not getattr(self, "_is_pending", False):
+            return
+        dropped = ExportError("a writer that nobody uses any more")
+        with contextlib.suppress(Exception):
+            self._context.__exit__(type(dropped), dropped, None)
+        warnings.warn(
+            f"nothing was written to {self._path!r}: the writer was used without a `with` block, at whose end changes "
+            "appear",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+
+    def _put(self, name: str, member: _native.Member) -> None:
+        try:
+            self._records.put(name, member)
+        except ValueError as error:
+            raise ExportError(f"{name!r} cannot be stored in the archive: {error}") from error
+
+    def _store(self, name: str, blob: Any, member: _native.Member, modules: list[tuple[int, int, bytes]]) -> None:
+        """Writes an artifact as a member of its own."""
+        place = self._write(name, blob)
+        inside = [(place.position + offset, size, digest) for offset, size, digest in modules]
+        self._put(name, member.at(place, inside))
+
+    def _store_apart(
+        self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: _native.Member
+    ) -> None:
+        """Writes an artifact without its modules, which are elsewhere."""
+        self._put(name, member.at(self._write(name, image, apart=True), modules))
+
+    def _write(self, name: str, data: Any, *, apart: bool = False) -> _native.MemberPlace:
+        """Writes a member of the ZIP file after the others."""
+        if apart:
+            name = _native.ARCHIVE_APART_FOLDER + name
+        crc32 = zlib.crc32(data)
+        size = memoryview(data).nbytes
+        header = _native.zip_local_header(name, size, crc32, self._output.end)
+        self._output.write_at(self._output.end, header, data)
+        position = self._output.end + len(header)
+        self._output.end = position + size
+        return _native.MemberPlace(position, size, crc32, len(header), apart=apart)
+
+    def _equal(self, blob: Any, digest: bytes, size: int) -> _native.Member | None:
+        """A member with the same content. Equal digests can be forged, so the bytes are compared."""
+        name = self._records.of_content(digest, size)
+        member = None if name is None else self._records.get(name)
+        return member if member is not None and self._artifact_bytes(member) == bytes(blob) else None
+
+    def _apart(
+        self, artifact: _native.Artifact, blob: memoryview, modules: list[tuple[int, int, bytes]]
+    ) -> tuple[bytes, list[tuple[int, int, bytes]]] | None:
+        """The artifact without its modules, and where these are, if other members have all of them."""
+        if artifact.trailer() is None:
+            return None
+        places = []
+        for offset, size, digest in modules:
+            position = self._records.module(digest, size)
+            if position is None or self._output.read(position, size) != bytes(blob[offset : offset + size]):
+                return None
+            places.append((position, size, digest))
+        with contextlib.suppress(DeserializationError):  # laid out in a way that cannot be cut
+            return _native.cut(blob), places
+        return None
+
+    def _artifact_bytes(self, member: _native.Member) -> bytes | bytearray:
+        stored = self._output.read(member.place.position, member.place.size)
+        if not member.place.apart:
+            return stored
+        return _native.join(stored, [self._output.read(position, size) for position, size, _ in member.modules])
+
+    def _move(self, removed: _native.Member, heir: str, others: list[str]) -> None:
+        """Writes the bytes of a removed member again, for the members that share them."""
+        old, modules = removed.place, removed.modules
+        place = self._write(heir, self._output.read(old.position, old.size), apart=old.apart)
+        if not old.apart:
+            moved = place.position - old.position
+            modules = tuple((position + moved, size, digest) for position, size, digest in modules)
+        for name in [heir, *others]:
+            member = self._records.get(name)
+            assert member is not None
+            self._put(name, member.at(place if name == heir else place.as_shared(), modules))
+        if not old.apart:
+            self._give_modules(removed)
+
+    def _give_modules(self, removed: _native.Member) -> None:
+        """Finds other places for the modules of a removed member that others use, or makes one of these whole."""
+        for name in self._records.using(removed.place.position, removed.place.size):
+            member = self._records.get(name)
+            assert member is not None
+            if member.place.shared or not member.place.apart:  # those who share bytes follow their owner
+                continue
+            sharing = self._records.sharing(member.place.position)
+            found = [(self._records.module(digest, size), size, digest) for _, size, digest in member.modules]
+            modules = [(position, size, digest) for position, size, digest in found if position is not None]
+            if len(modules) < len(found):
+                blob = self._artifact_bytes(member)
+                self._store(name, blob, member, _native.Artifact(blob).modules())
+            else:
+                self._put(name, member.at(member.place, modules))
+            owner = self._records.get(name)
+            assert owner is not None
+            for other in sharing:
+                follower = self._records.get(other)
+                assert follower is not None
+                self._put(other, follower.at(owner.place.as_shared(), owner.modules))
+
+    def _finish(self) -> None:
+        """Writes the index and the ZIP file's own directory; when all of this is on the disk, the section's end."""
+        start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
+        try:
+            index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
+        except ValueError as error:
+            raise ExportError(f"the archive cannot be finished: {error}") from error
+        pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
+        place = self._write(_native.ARCHIVE_INDEX_NAME, index)
+        last = self._records.last_bytes(place, self._output.end, pointer.comment())
+        self._output.write_at(self._output.end, last)
+        self._output.end += len(last)
+        self._output.sync()
+        head = _native.archive_section_head(self._start, self._output.end, last[-_native.ARCHIVE_END_SIZE :])
+        if self._appended is not None:
+            self._appended.is_published = True  # from its first byte on: a reader may have seen it
+        self._output.write_at(self._start, head)
+        self._output.sync()
+
+
+def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
+    """An artifact in memory that nobody else can change: what is stored is what was verified."""
+    try:
+        view = memoryview(exported_or_bytes).cast("B")
+    except TypeError:
+        view = None
+    if view is not None:
+        if vjp_order or strict:
+            option = f"vjp_order={vjp_order!r}" if vjp_order else f"strict={strict!r}"
+            raise ExportError(f"{option} is for an Exported: an artifact in a buffer is stored as it is")
+        return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
+    from jaxexp._api.exported import Exported
+
+    if isinstance(exported_or_bytes, Exported):
+        return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
+    raise ExportTypeError(
+        "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
+        f"{type(exported_or_bytes)}; Exported.from_jax converts an Exported of jax.export"
+    )

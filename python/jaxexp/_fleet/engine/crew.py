@@ -1,0 +1,154 @@
+"""Executors: whatever the user gives, with a new one in the place of a process pool that a dead worker broke."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jaxexp._errors import ExportTypeError
+from jaxexp._kernel.io.workers import worker_count
+
+if TYPE_CHECKING:
+    Workers: TypeAlias = Executor | Callable[[], Executor]
+
+# How many shares an executor has at a time that does not say how many workers it has.
+_WINDOW = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """By what a pass is done, and what remembers it; `verify_many` explains the fields."""
+
+    executor: Workers | None = None
+    workers: int | None = None
+    journal: str | os.PathLike[str] | None = None
+
+    @property
+    def threads(self) -> int:
+        """How many threads do a share: all CPUs are for one process, not for each of an executor's."""
+        return worker_count(self.workers) if self.workers is not None or self.executor is None else 1
+
+
+class Crew:
+    """The workers of one pass.
+
+    Attributes:
+        window: how many shares it should have at a time.
+    """
+
+    def __init__(self, given: Workers | None) -> None:
+        """Args:
+        given: an executor; a function that makes one; or None for the caller's own thread.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        self._make: Callable[[], Executor] | None = None
+        self._own: Executor | None = None
+        if given is None:
+            self._executor: Executor = _Here()
+        elif callable(getattr(given, "submit", None)):
+            self._executor = given  # type: ignore[assignment]
+            if isinstance(given, ProcessPoolExecutor) and type(given) is ProcessPoolExecutor:
+                self._make = _maker_of_another(given)
+        elif callable(given):
+            self._make = given
+            self._executor = self._own = given()
+        else:
+            raise ExportTypeError(
+                f"executor has to be a concurrent.futures.Executor, or a function that makes one, not {type(given)}"
+            )
+        count = getattr(self._executor, "_max_workers", None)
+        self.window = min(_WINDOW, 2 * count + 1) if isinstance(count, int) else _WINDOW
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Has a worker call a function.
+
+        Raises:
+            Exception: the executor takes no more work, and no other can take its place.
+        """
+        try:
+            return self._executor.submit(function, *args)
+        except BrokenExecutor:
+            if self._make is None:
+                raise
+        self.close(wait=False)
+        self._executor = self._own = self._make()
+        return self._executor.submit(function, *args)
+
+    def close(self, *, wait: bool) -> None:
+        """Ends what is not the user's. What a worker has begun is finished, here or after this returns."""
+        if self._own is not None:
+            self._own.shutdown(wait=wait, cancel_futures=True)
+
+
+def _maker_of_another(pool: ProcessPoolExecutor) -> Callable[[], Executor] | None:
+    """A function that makes a pool like this one; None where Python keeps what it was made with elsewhere."""
+    kept = {
+        "max_workers": "_max_workers",
+        "mp_context": "_mp_context",
+        "initializer": "_initializer",
+        "initargs": "_initargs",
+        "max_tasks_per_child": "_max_tasks_per_child",
+    }
+    if not all(hasattr(pool, name) for name in kept.values()):
+        return None
+    arguments: dict[str, Any] = {argument: getattr(pool, name) for argument, name in kept.items()}
+    return lambda: ProcessPoolExecutor(**arguments)
+
+
+class _Here(Executor):
+    """Calls a function at once, in the caller's thread."""
+
+    _max_workers = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def processes(count: int) -> Workers:
+    """New processes of this machine, which end with this one, however it ends."""
+    return lambda: ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin)
+
+
+def _begin() -> None:
+    """Ctrl-C is for the process that the user started; and a worker whose parent was killed has nothing left to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def dask(address: str) -> Generator[Workers]:
+    """The workers of a Dask cluster.
+
+    Raises:
+        ImportError: Dask is not installed.
+        OSError: there is no cluster.
+    """
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError as error:
+        raise ImportError(f"the cluster at {address} needs Dask: pip install 'jaxexp[dask]'") from error
+    with distributed.Client(address, set_as_default=False) as client:
+        yield client.get_executor()

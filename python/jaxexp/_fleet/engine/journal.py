@@ -1,0 +1,166 @@
+"""The journal of a pass: what is done, with the results, in a file that only grows, and that a crash leaves usable.
+
+Each line is the digest of its text, a space, and the text: a JSON object. The first one says of which pass it is. A
+last line that was not finished is cut off. Anything else that is not as it was written is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from typing import IO, Any
+
+from jaxexp import _native
+from jaxexp._errors import JournalError
+from jaxexp._kernel.io.lock import locked
+
+Stretch = tuple[int, int, Any]  # units, from the first up to the one behind the last, and the result
+
+_LAYOUT = 1
+_DIGEST = 32
+# What no line of ours comes near.
+_LONGEST = 1 << 26
+
+
+class Journal(contextlib.AbstractContextManager["Journal"]):
+    """A journal that is open; only one pass at a time has it. Without a path it remembers nothing."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
+        """Opens a journal, or makes one.
+
+        Args:
+            path: the file.
+            about: the pass, its options and releases; they have to be the same when it goes on.
+
+        Raises:
+            JournalError: it is no journal, or is damaged, or is one of another pass.
+            ExportError: another process has it.
+            OSError: it cannot be opened.
+        """
+        self.name = "" if path is None else os.fsdecode(path)
+        self._context = contextlib.ExitStack()
+        self._file: IO[bytes] | None = None
+        self._done: dict[tuple[str, str], list[Stretch]] = {}  # by the name and the identity of an input
+        if path is None:
+            return
+        with contextlib.suppress(FileExistsError), open(path, "xb"):
+            pass
+        with contextlib.ExitStack() as stack:
+            self._file = stack.enter_context(locked(path))
+            self._read(self._file, json.loads(json.dumps(about)))
+            self._context = stack.pop_all()
+
+    def done(self, name: str, identity: Any) -> list[Stretch]:
+        """What is done of an input, in ascending order; nothing if it was another one. It is said once."""
+        return _last_said(self._done.pop((name, _text_of(identity)), []))
+
+    def add(self, parts: Sequence[tuple[str, Any, int, int, Any]]) -> None:
+        """Writes what is done: names, identities, stretches and results. It is on the disk when this returns.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._file is not None and parts:
+            self._write(self._file, {"done": parts})
+
+    def refused(self, name: str, error: Exception) -> JournalError:
+        """The error for a result that no pass would have written."""
+        return self._wrong("", f"the result of this pass for {name!r}", f"something else ({type(error).__name__})")
+
+    def __exit__(self, *_: object) -> None:
+        self._context.close()
+        self._file = None
+
+    def _read(self, file: IO[bytes], about: dict[str, Any]) -> None:
+        end = number = 0
+        with open(file.fileno(), "rb", closefd=False) as lines:
+            while line := lines.readline(_LONGEST):
+                number += 1
+                if not line.endswith(b"\n") and len(line) < _LONGEST:
+                    break  # whoever wrote it was interrupted
+                said = self._text(line, number)
+                if said is None:
+                    if line.strip(b"\0\n") or lines.read(1):
+                        raise self._wrong(f"line {number}", "what its digest says", "other bytes")
+                    break
+                if number == 1:
+                    self._check_first(said, about)
+                else:
+                    self._take(said, number)
+                end += len(line)
+            if not line.strip(b"\0"):
+                pass  # zeros, where a crash kept the length of a line and lost the line
+            elif number == 1 and not end and not _may_be_begun(line):
+                raise self._wrong("", "a journal, or an empty file", "something else")
+        file.truncate(end)
+        file.seek(end)
+        if not end:
+            self._write(file, {"jaxexp": "journal", "layout": _LAYOUT, **about})
+
+    def _text(self, line: bytes, number: int) -> Any:
+        """What a line says; None if its bytes are not those that were written."""
+        digest, text = line[:_DIGEST], line[_DIGEST + 1 : -1]
+        if line[_DIGEST : _DIGEST + 1] != b" " or _native.digest(text).hex().encode() != digest:
+            if number == 1:
+                raise self._wrong("", "a journal, or an empty file", "something else")
+            return None
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._wrong(f"line {number}", "JSON", str(error)) from None
+
+    def _check_first(self, said: Any, about: dict[str, Any]) -> None:
+        if not isinstance(said, dict) or said.pop("jaxexp", None) != "journal" or said.pop("layout", None) != _LAYOUT:
+            raise self._wrong("line 1", f"a journal of layout {_LAYOUT}", "another one")
+        for name in sorted(about.keys() | said.keys()):
+            if said.get(name) != about.get(name):
+                raise self._wrong(
+                    "line 1",
+                    f"the same pass as now, with {name} {about.get(name)!r}",
+                    f"{name} {said.get(name)!r}; name another file, or remove this one to begin again",
+                )
+
+    def _take(self, said: Any, number: int) -> None:
+        try:
+            for name, identity, start, stop, result in said["done"]:
+                if not (isinstance(name, str) and type(start) is type(stop) is int and 0 <= start < stop):
+                    raise ValueError
+                self._done.setdefault((name, _text_of(identity)), []).append((start, stop, result))
+        except (ValueError, TypeError, KeyError):
+            raise self._wrong(f"line {number}", "names, numbers and results", "something else") from None
+
+    def _write(self, file: IO[bytes], said: dict[str, Any]) -> None:
+        text = json.dumps(said, separators=(",", ":")).encode()
+        left = memoryview(_native.digest(text).hex().encode() + b" " + text + b"\n")
+        while left:  # a raw file may take less than it is given
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+
+    def _wrong(self, where: str, expected: str, found: str) -> JournalError:
+        error = JournalError(where, expected, found)
+        error.file = self.name
+        return error
+
+
+def _text_of(identity: Any) -> str:
+    """The same for what was given and for what JSON made of it."""
+    return json.dumps(identity, sort_keys=True)
+
+
+def _last_said(found: list[Stretch]) -> list[Stretch]:
+    """In ascending order; of stretches that overlap, the last: what did not hold any more was done again."""
+    kept: list[tuple[int, Stretch]] = []
+    for order, stretch in sorted(enumerate(found), key=lambda one: (one[1][0], one[0])):
+        while kept and kept[-1][1][1] > stretch[0] and kept[-1][0] < order:
+            kept.pop()
+        if not kept or kept[-1][1][1] <= stretch[0]:
+            kept.append((order, stretch))
+    return [stretch for _, stretch in kept]
+
+
+def _may_be_begun(line: bytes) -> bool:
+    """Whether a file with nothing but this may be a journal whose first line was not finished."""
+    digest, separator = line[:_DIGEST], line[_DIGEST : _DIGEST + 1]
+    return all(c in b"0123456789abcdef" for c in digest) and separator in (b"", b" ")

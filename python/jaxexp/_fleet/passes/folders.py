@@ -1,0 +1,80 @@
+"""Folders: which of their files are artifacts and archives."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from jaxexp._fleet.places.source import Kind, is_archive, kind_in_folder
+from jaxexp._kernel.artifact.words import counted
+
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Folders:
+    """How somebody looks into folders, and what was left out there.
+
+    Attributes:
+        include: patterns for the names of files; none for all that are artifacts or archives.
+        recursive: whether to look into folders inside.
+        without: a folder inside that is left out, because what is found is written there; empty for none.
+        skipped: the files that were left out, because they are neither.
+        hidden: the files and folders that nobody looked at, because their names begin with a dot.
+    """
+
+    include: tuple[str, ...] = ()
+    recursive: bool = True
+    without: str = ""
+    skipped: list[str] = dataclasses.field(default_factory=list)
+    hidden: list[str] = dataclasses.field(default_factory=list)
+
+    def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
+        """The artifacts and archives in a folder, in the order of their names; nothing that is hidden, and no files of
+        weights, which belong to the artifacts beside them.
+
+        Raises:
+            OSError: a folder cannot be read.
+        """
+        for entry in sorted(Path(folder).iterdir()):
+            if entry.name.startswith("."):
+                if self.recursive or not entry.is_dir():
+                    self.hidden.append(str(entry))
+            elif entry.is_dir():
+                if self.recursive and not entry.is_symlink() and not self._is_left_out(entry):
+                    yield from self.files(str(entry))
+            elif not self.include or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self.include):
+                if (kind := self._kind(entry)) is None:
+                    self.skipped.append(str(entry))
+                else:
+                    yield entry, kind
+
+    def _is_left_out(self, entry: Path) -> bool:
+        return bool(self.without) and os.path.exists(self.without) and entry.samefile(self.without)
+
+    def _kind(self, entry: Path) -> Kind | None:
+        path = str(entry)
+        if path.endswith(_WEIGHTS):
+            return None
+        if self.include:  # the user says what they are
+            return Kind.ARCHIVE if is_archive(path) else Kind.ARTIFACT
+        if entry.exists() and not entry.is_file():  # a pipe, a device
+            return None
+        try:
+            return kind_in_folder(path)
+        except OSError:  # which whoever reads it will report
+            return Kind.ARTIFACT
+
+    def used(self, files: Iterable[str]) -> None:
+        """Files that were looked at all the same, for an artifact that they belong to."""
+        used = set(files)
+        self.skipped[:] = [file for file in self.skipped if file not in used]
+
+    def said(self) -> str:
+        """As in "; 3 other files and 1 hidden file skipped", for the end of a line."""
+        kinds = (self.skipped, "other file"), (self.hidden, "hidden file")
+        said = " and ".join(counted(len(files), what) for files, what in kinds if files)
+        return f"; {said} skipped" if said else ""

@@ -1,0 +1,187 @@
+"""What is given to a pass over many artifacts: files, folders, archives and URLs, looked at when their turn comes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportTypeError
+from jaxexp._fleet.archive.archive import Archive, matching, only, parts_of
+from jaxexp._fleet.archive.handle import Handle
+from jaxexp._fleet.engine.work import FILE, Input, Unusable
+from jaxexp._fleet.places.source import MEMBER, SUFFIXES, Kind, is_archive, is_url, link_of_file, split
+from jaxexp._kernel.io import version as versions
+
+from .folders import Folders
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.archive.opened import Opened
+
+    Names: TypeAlias = tuple[str, ...] | None
+    GivenToMany: TypeAlias = str | os.PathLike[str] | Archive | Handle
+
+# The last bytes of an artifact have the digests of its content.
+_TAIL = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """A file, or an archive, and where it was found.
+
+    Attributes:
+        name: its path or URL, as the user would write it.
+        order: how many were found before it.
+        inside: its path inside of the folder that was given; its last part if it was given by itself.
+        archive: it, or the part of it that is meant; None for a file.
+        size: of a file behind a URL.
+        version: of a file behind a URL, as its storage says.
+    """
+
+    name: str
+    order: int
+    inside: str
+    archive: Archive | None = None
+    size: int | None = None
+    version: str = ""
+
+
+def places(given: Iterable[GivenToMany], function: str, folders: Folders | None = None) -> Iterator[Place | Unusable]:
+    """The files and archives that somebody gave to a function, in their order.
+
+    Args:
+        given: the artifacts.
+        function: what messages call the function.
+        folders: how to look into folders; None for the usual way.
+
+    Raises:
+        TypeError: one artifact is given; or, while the iterator is used, something that other processes could not find.
+    """
+    if isinstance(given, (str, bytes, bytearray, memoryview, os.PathLike, Archive, Handle)):
+        raise ExportTypeError(
+            f"{function} takes many artifacts, in a list or another iterable, not {type(given)}: give it [...] for one"
+        )
+    return _in_order(list(given), folders or Folders(), function)
+
+
+def _in_order(given: list[Any], folders: Folders, function: str) -> Iterator[Place | Unusable]:
+    order = 0
+    for one in given:
+        for found in _of(one, folders, function):
+            if isinstance(found, Unusable):
+                yield Unusable(found.name, found.error, Place(found.name, order, ""))
+            else:
+                yield dataclasses.replace(found, order=order)
+            order += 1
+
+
+def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place | Unusable]:
+    if isinstance(given, Archive):
+        yield Place(given.name, 0, "", given)
+    elif isinstance(given, Handle):
+        yield Place(given.label, 0, "", only(given))
+    elif isinstance(given, (str, os.PathLike)):
+        text = os.fsdecode(given)
+        try:
+            yield from _at(text, folders)
+        except (OSError, ImportError) as error:  # of a folder
+            yield Unusable(text, error)
+    else:
+        raise ExportTypeError(
+            f"{function} takes what other processes find, too: paths, URLs, folders, 'archive.zip{MEMBER}member', "
+            f"Archives and Handles, not {type(given)}"
+        )
+
+
+def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
+    path, pattern = split(text)
+    if pattern is not None:
+        yield _archive(path, "", pattern)
+    elif is_url(path) and path.endswith("/"):
+        for url, described in versions.files_in(path):
+            inside = url.removeprefix(path)
+            if any(part.startswith(".") for part in inside.split("/")):
+                folders.hidden.append(url)
+            elif is_archive(url):
+                yield _archive(url, inside)
+            elif url.endswith(SUFFIXES):
+                yield _remote(url, inside, described)
+            else:
+                folders.skipped.append(url)
+    elif not is_url(path) and os.path.isdir(path):
+        for file, kind in folders.files(path):
+            inside = file.relative_to(path).as_posix()
+            yield _archive(str(file), inside) if kind is Kind.ARCHIVE else Place(str(file), 0, inside)
+    elif is_archive(path):
+        yield _archive(path, "")
+    elif is_url(path):
+        yield _remote(path, link_of_file(path).rpartition("/")[2])
+    else:
+        yield Place(path, 0, os.path.basename(path))
+
+
+def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> Place:
+    """A file behind a URL. If its storage does not describe it, whoever reads the file says why."""
+    try:
+        size, version = described or versions.described(url)
+    except OSError:
+        size, version = 0, versions.unknown()
+    return Place(url, 0, inside, size=size, version=version)
+
+
+def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unusable:
+    """An archive that is found, or the members of it that a pattern matches."""
+    name = path if pattern is None else f"{path}{MEMBER}{pattern}"
+    try:
+        archive = Archive.open(path)
+        if pattern is not None:
+            archive = matching(archive, pattern)
+            if not len(archive):
+                return Unusable(name, FileNotFoundError(errno.ENOENT, f"{path!r} has no such member", name))
+    except (DeserializationError, OSError, ImportError) as error:
+        return Unusable(name, error)
+    return Place(path, 0, inside, archive)
+
+
+def inputs(
+    given: Iterable[Place | Unusable], of_archive: Callable[[Place, Opened, Names], Iterable[Input]]
+) -> Iterator[Input | Unusable]:
+    """What a pass works on: files, and what `of_archive` makes of an archive, given what is open and the names of the
+    members that are meant.
+    """
+    for place in given:
+        if isinstance(place, Unusable):
+            yield place
+        elif place.archive is None:
+            yield _file_input(place)
+        else:
+            try:
+                yield from of_archive(place, *parts_of(place.archive))
+            except (DeserializationError, OSError) as error:
+                yield Unusable(place.name, error, place)
+
+
+def _file_input(place: Place) -> Input:
+    """A file as an input: one unit."""
+    path = place.name if is_url(place.name) else os.path.abspath(place.name)
+    if place.size is not None:
+        size, identity = place.size, [place.size, place.version]
+    else:
+        size, identity = _identity(path)
+    return Input(place.name, identity, (FILE, path, place.inside), range(1), lambda start, stop: [size], place)
+
+
+def _identity(path: str) -> tuple[int, list[Any]]:
+    """The size of a file, and what is different when its content is. Whoever reads it says why it cannot be read."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode):  # nobody waits for the writer of a pipe
+            with open(path, "rb") as file:
+                file.seek(max(0, found.st_size - _TAIL))
+                return found.st_size, [found.st_size, found.st_mtime_ns, _native.digest(file.read(_TAIL)).hex()]
+    return 0, []

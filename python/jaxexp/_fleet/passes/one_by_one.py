@@ -1,0 +1,134 @@
+"""Passes that look at one artifact after the other: members of archives and files alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxexp._errors import DeserializationError
+from jaxexp._fleet.archive.archive import parts_of
+from jaxexp._fleet.archive.handle import Handle
+from jaxexp._fleet.archive.parts import members, opened_in_worker
+from jaxexp._fleet.engine import work
+from jaxexp._fleet.engine.engine import Finding, Task, findings
+from jaxexp._fleet.engine.errors import packed, unpacked
+from jaxexp._fleet.engine.work import FILE, OF_ARTIFACTS, Input, Part, Parts, Unusable
+from jaxexp._fleet.places.source import MEMBER, Source
+
+from .given import Place
+from .given import inputs as inputs_of
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.engine.crew import Means
+
+# An artifact takes some milliseconds, whatever its size; so many of them are a share.
+_SHARE_BYTES, _UNIT_BYTES = 1 << 24, 1 << 18
+
+Result = tuple[Place, str, Any]
+
+
+def inputs(
+    given: Iterable[Place | Unusable], prefix: Callable[[Place], str] = lambda place: ""
+) -> Iterator[Input | Unusable]:
+    """Files, and the members of archives.
+
+    Args:
+        given: the places.
+        prefix: what stands before the names of an archive's members, for workers.
+    """
+    return inputs_of(given, lambda place, opened, names: [members(opened, names, place, prefix(place))])
+
+
+def results(
+    title: str,
+    home: str,
+    given: Iterable[Input | Unusable],
+    means: Means,
+    decoded: Callable[[Any], Any],
+    *,
+    options: Any = None,
+    about: dict[str, Any] | None = None,
+    still_holds: Callable[[Any], bool] = lambda found: True,
+) -> Iterator[Result]:
+    """Has workers look at artifacts with JAX.
+
+    Args:
+        title: as of a `Task`.
+        home: as of a `Task`: a function that returns what `looked_at` does.
+        given: what `inputs` returns.
+        means: by what it is done.
+        decoded: makes something of the result for an artifact.
+        options: as of a `Task`.
+        about: as of a `Task`.
+        still_holds: whether what a journal says of an artifact still holds. What could not be read is tried again.
+
+    Returns:
+        Each artifact: its place, its name, and what was found, or an error.
+    """
+
+    def of_part(part: Part, found: Any) -> list[Any]:
+        if len(found) != part.units:
+            raise ValueError(len(found))
+        return [unpacked(one) if isinstance(one, list) else decoded(one) for one in found]
+
+    def is_current(_: Part, found: list[Any]) -> bool:
+        return all(
+            not isinstance(one, (OSError, ImportError)) and (isinstance(one, Exception) or still_holds(one))
+            for one in found
+        )
+
+    task = Task(title, home, options, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
+    for finding in findings(task, given, means):
+        yield from _each(finding)
+
+
+def _each(finding: Finding) -> Iterator[Result]:
+    place: Any = finding.input.about
+    names = list(_names(finding, place))
+    found = finding.found if finding.error is None else [finding.error] * len(names)
+    for name, one in zip(names, found, strict=True):
+        if isinstance(one, DeserializationError) and one.file is None:
+            one.file = name
+        yield place, name, one
+
+
+def _names(finding: Finding, place: Place) -> Iterator[str]:
+    name, part = finding.input.name, finding.part
+    if part is None or place.archive is None:
+        yield name
+        return
+    opened, _ = parts_of(place.archive)
+    for number in part.numbers:
+        yield f"{name}{MEMBER}{opened.index.name(number)}"
+
+
+def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:
+    """Has a function look at each artifact, in a worker.
+
+    Args:
+        parts: where they are.
+        do: is given where an artifact is, whether it is a file, and its name below what was given. It returns an
+            object of JSON.
+
+    Returns:
+        For each part a list with an item for each unit: the object, or a list: its error.
+    """
+
+    def of_part(place: tuple[Any, ...], numbers: Sequence[int]) -> list[Any]:
+        kind, inside, *address = place
+        if kind == FILE:
+            path, name = place[1:]
+            return [_result(do, Source(path, path), FILE, name)]
+        with opened_in_worker(*address) as opened:
+            handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
+            prefix = f"{inside}/" if inside else ""
+            return [_result(do, Source(h.label, handle=h), kind, f"{prefix}{h.name}") for h in handles]
+
+    return work.each(parts, of_part)
+
+
+def _result(do: Callable[[Source, str, str], Any], source: Source, kind: str, name: str) -> Any:
+    try:
+        return do(source, kind, name)
+    except OF_ARTIFACTS as error:
+        return packed(error)

@@ -1,0 +1,274 @@
+"""`verify_many`: whether many artifacts are whole, wherever they are, by many workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._fleet.archive import verification
+from jaxexp._fleet.archive.verification import Verification
+from jaxexp._fleet.engine import work
+from jaxexp._fleet.engine.crew import Means
+from jaxexp._fleet.engine.engine import Finding, findings
+from jaxexp._fleet.engine.errors import packed, unpacked
+from jaxexp._fleet.engine.work import FILE, Part, Parts, Unusable
+from jaxexp._fleet.places import verify
+from jaxexp._fleet.places.source import MEMBER, Source, is_url
+from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import instead_of_artifact
+from jaxexp._kernel.io.version import stamp
+from jaxexp._public import public
+
+from .given import Place, inputs, places
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.engine.crew import Workers
+    from jaxexp._policy.policy import Policy
+
+    from .given import GivenToMany
+
+
+@public
+def verify_many(
+    artifacts: Iterable[GivenToMany],
+    *,
+    executor: Workers | None = None,
+    workers: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    policy: Policy | None = None,
+) -> dict[str, Exception]:
+    """Checks that many artifacts are whole, as `verify` and `Archive.verify` do, by the workers of an executor.
+
+    The work is cut into shares by bytes, large archives too. A worker that dies costs its share, which is done again;
+    an artifact of which workers die each time is reported, and the others are verified.
+
+    Args:
+        artifacts: paths of files, archives and folders; members of archives, as in ``"fleet.zip::resnet/*"``; URLs, of
+            which one that ends in ``/`` is a folder; Archives and Handles. Of a folder, artifacts and archives are
+            taken. Workers have to find them by the same names.
+        executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or what Dask's
+            `client.get_executor()` returns; or a function that makes one, which is called again when a dead worker
+            breaks it. None for this process.
+        workers: how many threads verify a share; by default one for each CPU, and a single one if there is an executor.
+        journal: a file that remembers what is done. If the call is interrupted, the same call goes on from there; what
+            has changed since is verified again.
+        policy: what the artifacts may contain, as in `deserialize`. With it, the workers import JAX.
+
+    Returns:
+        The errors of artifacts that are not whole, by their names: a DeserializationError, a PolicyError, or an OSError
+        for what cannot be read.
+
+    Raises:
+        JournalError: the journal is damaged, or one of another pass. (It is a DeserializationError.)
+        ExportError: the workers cannot run jaxexp, or another release than this process; or another process has the
+            journal.
+        OSError: the journal cannot be written.
+        TypeError: something is given that other processes could not find, such as a buffer; or `policy` is no Policy.
+
+    Example:
+        >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:
+        ...     damaged = verify_many(["models/", "fleet.zip"], executor=executor, journal="verify.journal")
+    """
+    from jaxexp._api.load import check_policy
+
+    check_policy(policy)
+    found: dict[str, Exception] = {}
+    for one in verified(places(artifacts, "verify_many"), Means(executor, workers, journal), policy):
+        found.update(one.errors)
+    return found
+
+
+class InFile(NamedTuple):
+    """What was found in a file, of which all bytes were read. Its error is packed on its way from a worker, and in a
+    journal.
+
+    Attributes:
+        size: of the file.
+        has_digests: whether the artifact has any.
+        weights: the files of weights beside it, with what `stamp` says of them.
+        error: what is wrong with the artifact or its weights; None if they are whole and allowed.
+        bytes_behind: how many bytes follow the end of the artifact.
+    """
+
+    size: int = 0
+    has_digests: bool = False
+    weights: Sequence[tuple[str, int, int | str]] = ()
+    error: Any = None
+    bytes_behind: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verified:
+    """A file, or some members of an archive, of which all bytes were read.
+
+    Attributes:
+        place: what it is.
+        count: how many members; 1 for a file.
+        errors: the errors by names.
+        file: what was found in a file that could be read.
+        is_last: whether all of an archive was read.
+    """
+
+    place: Place
+    count: int
+    errors: dict[str, Exception]
+    file: InFile = dataclasses.field(default_factory=InFile)
+    is_last: bool = False
+
+
+def verified(given: Iterable[Place | Unusable], means: Means, policy: Policy | None) -> Iterator[Verified]:
+    """Verifies files and archives, and yields what is found as it is found.
+
+    Raises:
+        Exception: as `verify_many`.
+    """
+    task = dataclasses.replace(
+        verification.task(means, policy),
+        home="_fleet.passes.verify_many:in_worker",
+        decoded=_decoded,
+        is_current=_is_current,
+    )
+    parts = inputs(given, lambda place, opened, names: Verification(opened, names, place).inputs())
+    for finding in findings(task, parts, means):
+        yield _seen(finding)
+
+
+def _decoded(part: Part, result: Any) -> Any:
+    if part.input.place[0] != FILE:
+        return verification.decoded(part, result)
+    found = InFile(*result)
+    are_numbers = type(found.size) is type(found.bytes_behind) is int
+    if not are_numbers or not isinstance(found.has_digests, bool):
+        raise ValueError
+    error = None if found.error is None else _named(unpacked(found.error), part.input.name)
+    return found._replace(weights=[_weights_file(*file) for file in found.weights], error=error)
+
+
+def _weights_file(name: Any, size: Any, version: Any) -> tuple[str, int, int | str]:
+    if not isinstance(name, str) or type(size) is not int or type(version) not in (int, str):
+        raise ValueError
+    return name, size, version
+
+
+def _is_current(part: Part, found: Any) -> bool:
+    """Whether the weights beside a file are as they were."""
+    try:
+        return part.input.place[0] != FILE or all(stamp(name) == tuple(then) for name, *then in found.weights)
+    except (OSError, ImportError):
+        return False
+
+
+def _seen(finding: Finding) -> Verified:
+    about: Any = finding.input.about
+    if isinstance(about, Verification):
+        return _in_archive(finding, about)
+    name = about.name
+    if finding.error is not None:
+        return Verified(about, 1, {name: _named(finding.error, name)})
+    # In the words of the user, who may have named the folder in another way.
+    weights = [(_as_given(file, name), *stamped) for file, *stamped in finding.found.weights]
+    error = finding.found.error
+    return Verified(about, 1, {} if error is None else {name: error}, finding.found._replace(weights=weights))
+
+
+def _in_archive(finding: Finding, parts: Verification) -> Verified:
+    place = parts.about
+    name = place.archive.name
+    try:
+        count, errors = parts.take(finding)
+    except (DeserializationError, OSError, ImportError) as error:  # of a file of weights, outside of its tensors
+        return Verified(place, 0, {name: error}, is_last=parts.is_done)
+    return Verified(place, count, {f"{name}{MEMBER}{one}": e for one, e in errors}, is_last=parts.is_done)
+
+
+def _as_given(name: str, artifact: str) -> str:
+    return name if is_url(name) else os.path.join(os.path.dirname(artifact), os.path.basename(name))
+
+
+def _named(error: Exception, name: str) -> Exception:
+    if isinstance(error, DeserializationError) and error.file is None:
+        error.file = name
+    return error
+
+
+# --- in workers -----------------------------------------------------------------------------------------------------
+
+
+def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
+    """Reads files and parts of archives: finds `InFile` in a file, and what `verification.read_part` says of a part."""
+    paths = [place[1] for place, _ in parts if place[0] == FILE and not is_url(place[1])]
+    said = iter(_native.verify_files(paths, options["threads"]))
+
+    def found(place: tuple[Any, ...], numbers: Sequence[int]) -> Any:
+        if place[0] != FILE:
+            return verification.read_part(place, numbers, **options)
+        path, policy = place[1], options["policy"]
+        one = _in_remote(path) if is_url(path) else _in_local(path, *next(said))
+        return one if one.error is not None or policy is None else _allowed(path, one, policy)
+
+    return work.each(parts, found)
+
+
+def _in_local(path: str, size: int, has_digests: bool, has_weights: bool, wrong: Any) -> InFile:
+    if isinstance(wrong, int):
+        raise OSError(wrong, os.strerror(wrong), path)
+    found = InFile(size, has_digests)
+    if wrong is not None:
+        where, expected, what = wrong
+        error = DeserializationError(where, expected, what if where else what + _advice(path))
+        return found._replace(error=packed(error))
+    if has_digests:
+        with open(path, "rb") as file:
+            _, end = struct.unpack("<12sI", file.read(16))  # where the artifact says that it ends
+        found = found._replace(bytes_behind=max(0, size - int(end)))
+    if not has_weights:
+        return found
+    buffer: Any = files.opened(path)  # which types can say since Python 3.12
+    return _with_weights(found, path, _native.Artifact(buffer))
+
+
+def _in_remote(url: str) -> InFile:
+    try:
+        buffer, artifact = verify.checked(Source(url, url))
+    except ExportError as error:
+        return InFile(error=packed(error))
+    size, has_digests = memoryview(buffer).nbytes, artifact.trailer() is not None
+    behind = size - artifact.size if has_digests else 0
+    return _with_weights(InFile(size, has_digests, bytes_behind=behind), url, artifact)
+
+
+def _with_weights(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
+    """What is found of an artifact that is whole, after its weights were read, too."""
+    try:
+        weights = [(file, *stamp(file)) for file, _ in verify.weights_of(path, artifact)]
+    except ExportError as error:
+        return found._replace(error=packed(error), bytes_behind=0)
+    return found._replace(weights=weights)
+
+
+def _advice(path: str) -> str:
+    """What to do with a file that is no artifact, if it is one of another program."""
+    try:
+        with open(path, "rb") as file:
+            return instead_of_artifact(file.read(16))
+    except OSError:  # it was there a moment ago
+        return ""
+
+
+def _allowed(path: str, found: InFile, policy: Policy) -> InFile:
+    """The same, after a look at the function under a policy."""
+    from jaxexp._api.load import deserialize
+
+    source = Source(path, path)
+    try:
+        with source.named():
+            # The program is enough: its weights were verified, and nobody calls it.
+            deserialize(source.read(policy.check_size), policy=policy)
+    except ExportError as error:
+        return found._replace(error=packed(error), bytes_behind=0)
+    return found

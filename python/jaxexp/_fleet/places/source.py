@@ -1,0 +1,298 @@
+"""What users give for an artifact: a path, a member of an archive, a URL, a buffer, or a file object; and what a file
+is by its beginning and its name: an artifact, an archive, or neither. Damage does not change that."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import os
+import struct
+import urllib.parse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportTypeError, PolicyError
+from jaxexp._kernel.io import files
+from jaxexp._kernel.io.sources import open_source
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from typing_extensions import Buffer
+
+    from jaxexp._fleet.archive.handle import Handle
+    from jaxexp._kernel.io.sources import Readable
+    from jaxexp._weights.arrays.stored import WithDigests
+
+    Given: TypeAlias = str | os.PathLike[str] | Buffer | Readable | Handle
+
+MEMBER = "::"
+# The protocols of fsspec for a file that is inside of what the next link of the URL names.
+_INSIDE = ("zip", "tar", "libarchive", "dir")
+_AT_ONCE = 1 << 20
+# The names of artifacts; a name of the second kind counts where a file is too short to tell.
+SUFFIXES, _PERHAPS = (".jaxexp", ".jax_export"), ("", ".bin")
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_HEAD = 64
+_TOO_SHORT = 12
+# Of the first member of an archive, whose name starts after the 30 bytes of a ZIP file's local header.
+_SECTION = slice(30, 45)
+# Behind the root offset of an artifact with a trailer.
+_MARK, _MARK_AT = b"jaxexp\x00\x01", slice(4, 12)
+
+
+class Kind(enum.Enum):
+    """What is verified or packed, and how."""
+
+    ARTIFACT = "artifact"
+    ARCHIVE = "archive"
+
+
+ARTIFACT, ARCHIVE = Kind.ARTIFACT, Kind.ARCHIVE
+
+
+@dataclasses.dataclass(slots=True)
+class Source:
+    """An artifact, and how to get at its bytes. It is one of four.
+
+    Attributes:
+        name: as the user would write it; empty for a buffer and for a file object without a name.
+        path: its file, or a URL.
+        handle: its member of an archive.
+        buffer: its bytes.
+        file: a binary file object; the artifact is what comes next in it.
+    """
+
+    name: str
+    path: str | None = None
+    handle: Handle | None = None
+    buffer: Any = None
+    file: Any = None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file on this machine."""
+        return self.path is not None and not is_url(self.path)
+
+    def size(self) -> int:
+        """How many bytes a file or a member has."""
+        return self.handle.size if self.handle is not None else os.path.getsize(self.path or "")
+
+    def read(self, check_size: Callable[[int], None] | None = None) -> Any:
+        """The bytes of the artifact. Nobody changes them later.
+
+        Args:
+            check_size: is called with the size, before more than that is read.
+
+        Raises:
+            DeserializationError: a file is empty.
+            OSError: it cannot be opened.
+            TypeError: a file object is one of text.
+        """
+        if self.path is None or not self.is_file:
+            return self._bytes(check_size)
+        return files.opened(self.path) if check_size is None else files.read(self.path, check_size)
+
+    def mapped(self) -> Any:
+        """The same for a look that is over soon: a file is mapped."""
+        return self._bytes(None) if self.path is None or not self.is_file else files.mapped(self.path)
+
+    def stored_weights(self) -> WithDigests | None:
+        """The weights of a member, where its archive has them; None of anything else.
+
+        Raises:
+            DeserializationError: the member is damaged.
+        """
+        return None if self.handle is None else self.handle.stored_weights()
+
+    def _bytes(self, check_size: Callable[[int], None] | None) -> Any:
+        if self.handle is not None:
+            if check_size is not None:
+                check_size(self.handle.size)
+            return self.handle.read()
+        if self.path is not None:
+            with contextlib.closing(open_source(self.path, {})) as remote:
+                if check_size is not None:
+                    check_size(remote.size)
+                return remote.read(0, remote.size)
+        return self.buffer if self.file is None else _rest(self.file, check_size)
+
+    def named(self) -> Named:
+        """A context in which errors about the bytes name the artifact, and say what to do about an archive."""
+        return Named(self)
+
+
+class Named:
+    """See `Source.named`."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        name, path = self._source.name, self._source.path
+        if isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
+            error.file = name or None
+        if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is ARCHIVE:
+            error.expected = "one artifact"
+            error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
+
+
+def source(given: Given, function: str) -> Source:
+    """The artifact that somebody gave to a function.
+
+    Raises:
+        TypeError: it is none; the message names the function.
+        KeyError: there is no such member in an archive.
+        DeserializationError: the archive is damaged.
+        OSError: the archive cannot be opened.
+    """
+    if isinstance(given, (str, os.PathLike)):
+        return _at(os.fsdecode(given))
+    if is_buffer(given):
+        return Source("", buffer=given)
+    from jaxexp._fleet.archive.handle import Handle
+
+    if isinstance(given, Handle):
+        return Source(given.label, handle=given)
+    if callable(getattr(given, "read", None)):
+        name = getattr(given, "name", None)
+        return Source(name if isinstance(name, str) else "", file=given)
+    raise ExportTypeError(
+        f"{function} takes an artifact as a path, as 'archive.zip{MEMBER}member', as a Handle, as a binary file object "
+        f"or as a buffer such as bytes, bytearray, memoryview or mmap, not {type(given)}"
+    )
+
+
+def _at(text: str) -> Source:
+    path, member = split(text)
+    if member is None:
+        return Source(text, path=text)
+    from jaxexp._fleet.archive.archive import Archive
+
+    return Source(text, handle=Archive.open(path)[member])
+
+
+def is_buffer(given: Any) -> bool:
+    try:
+        memoryview(given).release()
+    except TypeError:
+        return False
+    return True
+
+
+def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
+    """What comes next in a file object."""
+    if isinstance(file.read(0), str):
+        raise ExportTypeError(
+            f"{file!r} is a file of text: an artifact is read from one of bytes, as of open(path, 'rb')"
+        )
+    if check_size is None:
+        return bytes(file.read())
+    parts: list[bytes] = []
+    size = 0
+    while part := file.read(_AT_ONCE):
+        parts.append(part)
+        size += len(part)
+        check_size(size)
+    return b"".join(parts)
+
+
+def split(text: str) -> tuple[str, str | None]:
+    """A path and the name of a member, if there is one. A file that has the whole text as its name is a file."""
+    path, found, member = text.rpartition(MEMBER)
+    # URLs of fsspec are chained by the same two colons, as in simplecache::https://... and zip://name::/tmp/all.zip
+    if not found or not path or "://" in member or _is_chained(path) or os.path.lexists(text):
+        return text, None
+    return path, member
+
+
+def _is_chained(url: str) -> bool:
+    """Whether the last link of a URL is in what the next link names."""
+    protocol, found, _ = url.rpartition(MEMBER)[2].partition("://")
+    return bool(found) and protocol in _INSIDE
+
+
+def is_url(path: str) -> bool:
+    return "://" in path
+
+
+def link_of_file(url: str) -> str:
+    """The link of a chained URL that names the file; the others say where that is. Of any other URL, it is the same."""
+    return next((link for link in url.split(MEMBER) if "://" in link), url)
+
+
+def beside_url(url: str, name: str) -> str:
+    """The URL of a file in the same folder as another one, with the same query where that is sent to a server."""
+    link = link_of_file(url)
+    if link.startswith(("http://", "https://")):
+        parts = urllib.parse.urlsplit(link)
+        path = f"{parts.path.rpartition('/')[0]}/{urllib.parse.quote(name)}"
+        beside = urllib.parse.urlunsplit(parts._replace(path=path))
+    else:
+        beside = f"{link.rpartition('/')[0]}/{name}"
+    return url.replace(link, beside, 1)
+
+
+def is_archive(path: str) -> bool:
+    """Whether a path leads to an archive, by the first bytes of the file, or by the end of a URL."""
+    return link_of_file(path).endswith(".zip") if is_url(path) else is_zip(path)
+
+
+def is_zip(path: str) -> bool:
+    """Whether a file on this machine is a ZIP file, whoever wrote it."""
+    try:
+        return _beginning(path)[0][:4] in _ZIP
+    except OSError:
+        return False
+
+
+def kind_of_file(path: str) -> Kind | None:
+    """What a file on this machine is, by its beginning; None for what is neither, and for what cannot be read."""
+    try:
+        return _kind(*_beginning(path))
+    except OSError:
+        return None
+
+
+def kind_in_folder(path: str) -> Kind | None:
+    """What a file is that nobody asked for by its name; None for what has nothing to do with artifacts.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    head, size = _beginning(path)
+    kind = _kind(head, size)
+    suffix = os.path.splitext(path)[1]
+    if kind is None and (suffix in SUFFIXES or (size < _TOO_SHORT and suffix in _PERHAPS)):
+        return ARTIFACT
+    return kind
+
+
+def _beginning(path: str) -> tuple[bytes, int]:
+    with open(path, "rb") as file:
+        return file.read(_HEAD), os.fstat(file.fileno()).st_size
+
+
+def _kind(head: bytes, size: int) -> Kind | None:
+    if _mostly(head[_SECTION], _native.archive_section_head(0)[_SECTION]):
+        return ARCHIVE
+    if len(head) < _TOO_SHORT:
+        return None
+    if _mostly(head[_MARK_AT], _MARK):
+        return ARTIFACT
+    # A FlatBuffer begins with the place of its root. Others have an identifier behind it, and safetensors the text of
+    # their header, behind its length.
+    (root,) = struct.unpack_from("<I", head)
+    is_other = head[4:8].isalnum() or (head[4:8] == bytes(4) and head[8:9] == b"{")
+    return ARTIFACT if 4 <= root < size and root % 4 == 0 and not is_other else None
+
+
+def _mostly(found: bytes, expected: bytes) -> bool:
+    """Whether more than half of the bytes are as expected: so much damage does not make another file of it."""
+    return sum(a == b for a, b in zip(found, expected, strict=False)) > len(expected) // 2

@@ -1,0 +1,102 @@
+"""`verify`: whether an artifact is whole, wherever it is, without JAX."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError
+from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.artifact.opened import opened
+from jaxexp._public import public
+
+from .source import Source, beside_url, is_url, source
+
+if TYPE_CHECKING:
+    from .source import Given
+
+
+@public
+def verify(artifact: Given) -> None:
+    """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
+
+    All of it is read; nothing is loaded, and JAX is not imported. Weights in files beside it, or in its archive, are
+    read, too, and compared with their digests; those of a URL are looked for in the same folder, and read by ranges. Of
+    a buffer or a file object, only the program is verified, because nobody knows where its weights are. An artifact
+    without digests (of `jax.export`, or written with ``trailer=False``) may have damage that nobody can notice.
+    `Archive.verify` checks all members of an archive in threads.
+
+    Args:
+        artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+
+    Raises:
+        DeserializationError: it is damaged, or no artifact. The error says where, what was expected, and what was
+            found, and names the file, if there is one.
+        KeyError: the archive has no such member.
+        OSError: the file, or one with weights, cannot be opened.
+        TypeError: it is nothing that `load` takes.
+
+    Example:
+        >>> jaxexp.verify("fleet.zip::resnet/b8")
+    """
+    found = source(artifact, "verify")
+    program = checked(found)
+    if found.path is not None:
+        weights_of(found.path, program.artifact)
+    elif (weights := found.stored_weights()) is not None:
+        with found.named():
+            weights.check_digests()
+
+
+class Checked(NamedTuple):
+    """An artifact after all of its bytes were verified, and these bytes."""
+
+    buffer: Any
+    artifact: _native.Artifact
+
+
+def checked(source: Source) -> Checked:
+    """Verifies an artifact: structure, digests, and the bytecode of its modules.
+
+    Raises:
+        DeserializationError: it is damaged; the error names it.
+        OSError: it cannot be read.
+    """
+    with source.named():
+        buffer = source.read()
+        if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
+            raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
+        artifact = opened(buffer)
+        for link in chain(artifact):
+            _native.check_bytecode(link.module())
+    return Checked(buffer, artifact)
+
+
+def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:
+    """Reads the files of weights beside an artifact that is whole, and compares them with their digests.
+
+    Args:
+        path: where the artifact is, or its URL.
+        artifact: the artifact.
+
+    Returns:
+        The paths or URLs of these files, and their sizes; nothing if it has no weights.
+
+    Raises:
+        DeserializationError: one of them is damaged; the error names it.
+        OSError: one of them cannot be read.
+    """
+    from jaxexp._weights.arrays.stored import Stored, StoredBehind, Table
+
+    found = artifact.weights()
+    if found is None:
+        return ()
+    table = Table.of_trailer(*found)
+
+    def beside(name: str) -> str:
+        return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)
+
+    stored = StoredBehind(path, table, beside) if is_url(path) else Stored(path, table)
+    stored.check_digests()
+    return tuple((beside(file.name), file.size) for file in table.files)

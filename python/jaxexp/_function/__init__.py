@@ -1,4 +1,0 @@
-"""An exported function as data: fields, calling convention, shardings.
-
-May import: _artifact.
-"""

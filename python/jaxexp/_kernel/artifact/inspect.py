@@ -1,0 +1,217 @@
+"""What an artifact says about itself, without JAX: an `Inspection` of its bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError
+from jaxexp._kernel.io.files import Mapped
+
+from . import module_head, op_sharding, words
+from .chain import chain
+from .inspection import Inspection, Value, Weight
+from .opened import opened
+from .operations import not_understood
+
+# Artifacts from before memory spaces have 0.
+_MEMORY_SPACES = ("device", "device", "host", "any")
+
+
+def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
+    """What `inspect` returns, of a buffer; with modules, of what `_native.cut` left of an artifact."""
+    artifact = opened(buffer, image_modules, in_place=isinstance(buffer, Mapped))
+    facts = artifact.describe(shown_node)
+    modules = [link.unchecked_module() for link in chain(artifact)]
+    places = [link.module_place for link in chain(artifact)]
+    trailer: dict[str, Any] = artifact.trailer() or {"writer": None, "functions": (), "constraints": ()}
+    functions = trailer["functions"]
+    if check_modules:
+        for link in chain(artifact):
+            link.module()  # compares it with its digest
+    weights = _weights(artifact)
+    arguments, results = values_of(artifact, facts, weights=[weight.name for weight in weights])
+    for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
+        del facts[key]
+    # Functions of a hostile artifact may all have one large module.
+    contents_of = {place: _contents(module) for place, module in dict(zip(places, modules, strict=True)).items()}
+    contents = [contents_of[place] for place in places]
+    checks = facts.pop("disabled_checks")
+    return Inspection(
+        **facts,
+        arguments=arguments,
+        results=results,
+        disabled_checks=tuple(_check(kind, target) for kind, target in checks),
+        vjp_order=len(modules) - 1,
+        total_bytes=artifact.size if image_modules else memoryview(buffer).nbytes,
+        module_bytes=tuple(map(len, modules)),
+        **_head(modules[0]),
+        operation_counts=tuple(operations for operations, _ in contents),
+        custom_calls=tuple(calls for _, calls in contents),
+        unknown_operations=not_understood(name for operations, _ in contents_of.values() for name in operations or ()),
+        trailer=trailer["writer"],
+        module_digests=tuple(function["module_digest"].hex() for function in functions),
+        modules_checked=check_modules and bool(functions),
+        constraints=trailer["constraints"],
+        metadata=_metadata(artifact.metadata()),
+        weights=weights,
+    )
+
+
+def values_of(
+    artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None, weights: Sequence[str] = ()
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The arguments and the results of what `Artifact.describe` returned, all or the first ones.
+
+    Args:
+        artifact: the artifact.
+        facts: what was returned.
+        most: how many of each; None for all.
+        weights: the names of the weights, which are the first arguments.
+    """
+    trailer: dict[str, Any] | None = artifact.trailer()
+    weak_arguments, weak_results = (
+        None if trailer is None else frozenset(trailer["functions"][0][key])
+        for key in ("weak_arguments", "weak_results")
+    )
+    kept = frozenset(facts["kept"])
+    texts = _Texts()
+    arguments = zip(facts["arguments"][:most], facts["in_leaves"], strict=False)
+    results = zip(facts["results"][:most], facts["out_leaves"], strict=False)
+    return (
+        tuple(
+            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path, i, weights), texts)
+            for i, (v, path) in enumerate(arguments)
+        ),
+        tuple(_value(v, True, _is_in(weak_results, i), f"result{path}", texts) for i, (v, path) in enumerate(results)),
+    )
+
+
+def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
+    """For `Artifact.describe`: what the auxiliary data of a library's node says of its class and children."""
+    from . import node  # which few artifacts need
+
+    return node.shown_node(auxdata)
+
+
+def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
+    if texts is None:
+        return None
+    from .metadata import from_json  # takes a while to import, for what few artifacts have
+
+    return from_json(texts)
+
+
+def _weights(artifact: _native.Artifact) -> tuple[Weight, ...]:
+    files, tensors, tied = artifact.weights() or ([], [], [])
+    others: dict[int, list[str]] = {}
+    for name, number in tied:
+        others.setdefault(number, []).append(name)
+    return tuple(
+        Weight(
+            name=name,
+            file=files[file][0],
+            bytes=size,
+            digest=digest.hex(),
+            other_names=tuple(others.get(number, ())),
+        )
+        for number, (name, file, size, digest) in enumerate(tensors)
+    )
+
+
+def _head(module: memoryview) -> dict[str, Any]:
+    """The facts in the head of a module. A damaged module is described as far as possible."""
+    try:
+        head = module_head.read(module)
+    except DeserializationError:
+        return {"producer": module_head.producer(module), "stablehlo": None, "dialects": (), "operations": ()}
+    return {
+        "producer": head.producer,
+        "stablehlo": head.stablehlo,
+        "dialects": tuple(sorted(head.dialects)),
+        "operations": tuple(sorted(head.operations)),
+    }
+
+
+def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+    try:
+        return _native.contents(module) or (None, None)
+    except DeserializationError:
+        return None, None
+
+
+# The number of a positional argument in `in_tree`, which is the pair (args, kwargs).
+_POSITIONAL = re.compile(r"\[0\]\[(\d+)\]")
+
+
+def _argument_path(path: str, index: int, weights: Sequence[str]) -> str:
+    """The path as in a call, which does not take the dict of the weights."""
+    if index < len(weights):
+        return f"weights[{weights[index]!r}]"
+    if weights and (found := _POSITIONAL.match(path)):
+        return f"args[{int(found[1]) - 1}]{path[found.end() :]}"
+    for start, name in (("[0]", "args"), ("[1]", "kwargs")):
+        if path.startswith(start):
+            return name + path[len(start) :]
+    return path
+
+
+def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
+    return None if indices is None else index in indices
+
+
+# Of the text of a sharding: a mesh, and a spec.
+_LONGEST = 256
+
+
+class _Texts:
+    """Shapes and shardings, which many values share: each is made once, by the identity of what describes it."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[int, tuple[int | str, ...]] = {}
+        self._texts: dict[int, str | None] = {id(None): None}
+
+    def shape(self, dims: tuple[str, ...]) -> tuple[int | str, ...]:
+        if id(dims) not in self._shapes:
+            self._shapes[id(dims)] = tuple(int(dim) if dim.isascii() and dim.isdecimal() else dim for dim in dims)
+        return self._shapes[id(dims)]
+
+    def sharding(self, sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
+        if id(sharding) not in self._texts:
+            self._texts[id(sharding)] = self._sharding(sharding)
+        return self._texts[id(sharding)]
+
+    def _sharding(self, sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
+        if not isinstance(sharding, tuple):
+            return None if sharding is None else op_sharding.text(sharding)
+        mesh, spec, memory_kind = sharding
+        text = f"P({self._once(spec, words.spec)}) on Mesh({self._once(mesh, words.mesh)})"
+        return text if memory_kind is None else f"{text} in {memory_kind:.{_LONGEST}}"
+
+    def _once(self, described: Any, make: Callable[[Any], str]) -> str:
+        text = self._texts.get(id(described))
+        if text is None:
+            text = make(described)
+            self._texts[id(described)] = text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        return text
+
+
+def _value(
+    described: tuple[str, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str, texts: _Texts
+) -> Value:
+    dtype, dims, memory_space, sharding = described
+    return Value(
+        dtype=dtype,
+        weak_type=weak_type,
+        shape=texts.shape(dims),
+        memory_space=_MEMORY_SPACES[memory_space],
+        sharding=texts.sharding(sharding),
+        kept=kept,
+        path=path,
+    )
+
+
+def _check(kind: int, target: str | None) -> str:
+    return f"custom_call:{target}" if kind == 1 else ("platform", "", "shape_assertions")[kind]

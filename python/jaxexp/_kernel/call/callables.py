@@ -1,0 +1,173 @@
+"""The callables that calls go through: made once for a function, and shared by equal functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+
+from . import first_argument, trees
+from .first_argument import flattened
+from .primitive import abstract_eval, call_exported_p, code_of, executables_of
+from .shared import MAKING, first_of_equals, have_same_nodes
+
+
+def call_traced(program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call while something is being traced: one equation."""
+    leaves, out_tree = flattened(program, is_apart, args, kwargs)
+    if is_apart:  # the primitive's own errors would count the first argument's arrays, too
+        abstract_eval(*map(jax.typeof, leaves[len(args[0]) :]), exported=first_argument.without(program))
+    return jax.tree_util.tree_unflatten(out_tree, call_exported_p.bind(*leaves, exported=program))
+
+
+def eager_callable(exported: ExportedData) -> Any:
+    """What eager calls of a function call; the function keeps it."""
+    return data.kept(exported, "eager_call", _make_eager_callable)
+
+
+def _make_eager_callable(exported: ExportedData) -> Any:
+    given = first_argument.given_with(exported)
+    if given is None:
+        return _callable(exported, False)
+    return functools.partial(data.kept(given.program, "eager_apart", _callable_apart), given.arrays())
+
+
+def _callable_apart(program: ExportedData) -> Any:
+    return _callable(program, True)
+
+
+def _callable(program: ExportedData, is_apart: bool) -> Any:
+    """The function as a callable with the dispatch of `jax.jit`, which uses code from a file if one was given."""
+    if (executables := executables_of(program)) is None:
+        return shared_callable(program, is_apart)
+    own = data.bare(program)  # what JAX keeps of a callable must not lead back to the function
+    code = functools.partial(code_of, executables, own)
+    if not trees.has_generic_nodes(own):
+        split = functools.partial(flattened, own, is_apart)
+        return executables.callable_of(own.fun_name, lambda: shared_callable(own, is_apart), split, code)
+    out_tree = jax.tree_util.tree_structure([0] * len(own.out_avals))
+    of_leaves = executables.callable_of(
+        own.fun_name, lambda: _shared_of_leaves(first_of_equals(own)), lambda leaves, _: (leaves, out_tree), code
+    )
+    return _OfLeaves(own, is_apart, of_leaves)
+
+
+def shared_callable(program: ExportedData, is_apart: bool) -> Any:
+    """The function as a jitted callable, which all equal functions share, with results in this function's own tree."""
+    first = first_of_equals(program)
+    has_generic_nodes = trees.has_generic_nodes(program)
+    with MAKING:
+        if has_generic_nodes:
+            return _OfLeaves(data.bare(program), is_apart, _shared_of_leaves(first))
+        made = _shared_callables(first)
+        if is_apart not in made:
+            made[is_apart] = jitted_as(first, lambda traced, args, kwargs: call_traced(traced, is_apart, args, kwargs))
+    jitted = made[is_apart]
+    return jitted if have_same_nodes(program.out_tree, first.out_tree) else _InOwnTree(program.out_tree, jitted)
+
+
+def _shared_callables(first: ExportedData) -> dict[bool, Any]:
+    """Jitted callables by whether the first argument is apart; the one that was made first comes first."""
+    return data.kept(first, "jitted", lambda _: {})
+
+
+def _shared_of_leaves(first: ExportedData) -> Callable[..., Any]:
+    """The function of the leaves of its arguments, as one jitted callable that returns those of its results."""
+    return data.kept(first, "jitted_leaves", _jitted_leaves)
+
+
+def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
+    return jitted_as(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
+
+
+def jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """A jitted callable under the function's name; `apply` is given a function, positional and keyword arguments."""
+    # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
+    traced = data.bare(exported)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return apply(traced, args, kwargs)
+
+    call.__name__ = call.__qualname__ = exported.fun_name
+    jitted: Callable[..., Any] = jax.jit(call)
+    return jitted
+
+
+class _InOwnTree:
+    """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
+
+    __slots__ = ("jitted", "out_tree")
+
+    def __init__(self, out_tree: Any, jitted: Any) -> None:
+        self.out_tree, self.jitted = out_tree, jitted
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        results = jax.tree_util.tree_leaves(self.jitted(*args, **kwargs))
+        return jax.tree_util.tree_unflatten(self.out_tree, results)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted.lower(*args, **kwargs)
+
+
+class _OfLeaves:
+    """A callable in whose signature are generic nodes. How arguments fit, and which classes results have, may change
+    when a module is imported, so it looks at each call.
+    """
+
+    __slots__ = ("is_apart", "jitted_leaves", "program")
+
+    def __init__(self, program: ExportedData, is_apart: bool, jitted_leaves: Any) -> None:
+        self.program, self.is_apart, self.jitted_leaves = program, is_apart, jitted_leaves
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, out_tree = flattened(self.program, self.is_apart, args, kwargs)
+        return jax.tree_util.tree_unflatten(out_tree, self.jitted_leaves(*leaves))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, _ = flattened(self.program, self.is_apart, args, kwargs)
+        return self.jitted_leaves.lower(*leaves)
+
+
+# --- the primitive outside of jit
+
+
+def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
+    """Runs the primitive outside of jit, as a gradient does: with the code that eager calls use, where that can be."""
+    executables = executables_of(exported)
+    if executables is not None and (code := code_of(executables, exported, args, **results)) is not None:
+        return code.unsafe_call(*args)
+    first = first_of_equals(exported)
+    # The Python code of the callable would lead back here.
+    if not results and not any(mode.value for mode in _jax.python_modes):
+        of_leaves: Callable[..., Any] | None = data.kept(first, "of_leaves", _of_leaves)
+        if of_leaves is not None:
+            return of_leaves(*args)
+    return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
+
+
+def _of_leaves(first: ExportedData) -> Callable[..., Any] | None:
+    """What takes and returns leaves, with the code that eager calls use. None where classes of users would be made of
+    arrays for it, which none expects during a gradient.
+    """
+    if trees.has_generic_nodes(first):
+        return _shared_of_leaves(first)
+    if not trees.has_only_containers(first):
+        return None
+    is_apart = [*_shared_callables(first), False][0]
+    jitted = shared_callable(first, is_apart)
+    in_tree = first_argument.tree_apart(first.in_tree) if is_apart else first.in_tree
+
+    def of_leaves(*leaves: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_unflatten(in_tree, leaves)
+        return jax.tree_util.tree_leaves(jitted(*args, **kwargs))
+
+    return of_leaves
+
+
+call_exported_p.def_impl(_run)

@@ -1,0 +1,123 @@
+"""Functions that are called without their first argument, because it is given with them.
+
+Inside, such a call passes it *apart*: as the tuple of its arrays, whatever tree of them the function takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxexp._kernel.codec import treedefs
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import E, ExportedData
+from jaxexp._kernel.function.facts import Written
+
+from . import trees
+
+
+class Given(NamedTuple):
+    """The first argument for all calls of a function.
+
+    Attributes:
+        program: the function that takes it.
+        arrays: returns its leaves as arrays on devices.
+        specs: returns them too, with specs in place of arrays that were not read yet.
+    """
+
+    program: ExportedData
+    arrays: Callable[[], tuple[Any, ...]]
+    specs: Callable[[], tuple[Any, ...]]
+
+
+def given_with(exported: ExportedData) -> Given | None:
+    """What is given with a function; None if calls pass all arguments."""
+    found: Given | None = data.attributes_of(exported).get("_bound")
+    return found
+
+
+def program_of(exported: ExportedData) -> ExportedData:
+    """The function that calls run, which takes all arguments."""
+    given = given_with(exported)
+    return exported if given is None else given.program
+
+
+def as_called(exported: ExportedData) -> ExportedData:
+    """A function with the signature of its calls."""
+    given = given_with(exported)
+    return exported if given is None else without(given.program)
+
+
+def apart(
+    exported: ExportedData, args: tuple[Any, ...], as_specs: bool = False
+) -> tuple[ExportedData, bool, tuple[Any, ...]]:
+    """The function that a call runs, whether its first argument is apart, and the positional arguments.
+
+    Args:
+        exported: the function that is called.
+        args: the arguments that the call passes.
+        as_specs: whether specs will do, so that nothing is read.
+    """
+    given = given_with(exported)
+    if given is None:
+        return exported, False, args
+    return given.program, True, (given.specs() if as_specs else given.arrays(), *args)
+
+
+def flattened(
+    program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], Any]:
+    """The leaves of a call's arguments in the order of the signature, and the structure of its results.
+
+    Raises:
+        ExportError: the arguments do not fit.
+    """
+    if not is_apart:
+        return trees.leaves_and_out_tree(program, args, kwargs)
+    leaves, out_tree = trees.leaves_and_out_tree(without(program), args[1:], kwargs)
+    return [*args[0], *leaves], out_tree
+
+
+def count(in_tree: Any) -> int:
+    """How many arrays are in the first positional argument."""
+    args, _ = in_tree.children()
+    leaves: int = args.children()[0].num_leaves
+    return leaves
+
+
+def without(program: E) -> E:
+    """The function as its other arguments see it: they are compared with it, and messages count them. It is not called,
+    because its module takes all arguments.
+    """
+    return data.kept(program, "rest", _without)
+
+
+def _without(program: E) -> E:
+    n = count(program.in_tree)
+    facts = data.facts_of(program)
+    in_tree = _tree_without(program.in_tree)
+    weak, written = facts.weak_arguments, facts.in_tree
+    return data.varied(
+        program,
+        in_tree=in_tree,
+        in_avals=program.in_avals[n:],
+        _in_named_shardings=program._in_named_shardings[n:],
+        _facts=facts._replace(
+            weak_arguments=None if weak is None else tuple(i - n for i in weak if i >= n),
+            in_tree=None if written is None else Written(in_tree, _tree_without(written.written)),
+        ),
+    )
+
+
+def _tree_without(in_tree: Any) -> Any:
+    args, kwargs = in_tree.children()
+    return treedefs.tuple_of([treedefs.tuple_of(args.children()[1:]), kwargs])
+
+
+def tree_apart(in_tree: Any) -> Any:
+    """The structure of a call's arguments, with the first one as the tuple of its arrays."""
+    args, kwargs = in_tree.children()
+    first = jax.tree_util.tree_structure((0,) * count(in_tree))
+    return treedefs.tuple_of([treedefs.tuple_of([first, *args.children()[1:]]), kwargs])

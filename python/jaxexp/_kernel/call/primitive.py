@@ -1,0 +1,130 @@
+"""The primitives that call an exported function, and their types.
+
+`call_exported_p` calls the function. `pushforward_p` is its derivative in a direction; being linear in the
+direction, it transposes to a call of the VJP, which is what reverse mode needs. Where forward mode really runs it, it
+is computed from the VJP of the VJP, whose part that belongs to the cotangents is the pushforward.
+
+The parameter `results` says which results are wanted, where that is not all of them. The compiler then drops what
+computes the others: a gradient by the inputs of a model does not compute that by its weights.
+
+Their rules are in `lowering`, `derivatives` and `batching` (see `rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, ExportTypeError, in_one_line
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.sharding import in_call, meshes_of_call
+
+from . import hints
+
+call_exported_p = _jax.Primitive("call_exported")
+call_exported_p.multiple_results = True
+
+pushforward_p = _jax.Primitive("call_exported_pushforward")
+pushforward_p.multiple_results = True
+
+
+def call(arguments: Sequence[Any], exported: ExportedData, results: Sequence[int] | None = None) -> Any:
+    """The results of a function, or those at some indices."""
+    if results is None or len(results) == len(exported.out_avals):
+        return call_exported_p.bind(*arguments, exported=exported)
+    return call_exported_p.bind(*arguments, exported=exported, results=tuple(results))
+
+
+def abstract_eval(
+    *in_avals: Any, exported: ExportedData, results: tuple[int, ...] | None = None
+) -> tuple[tuple[Any, ...], set[Any]]:
+    """The types of the results, and the effects, for arguments of these types."""
+    types, effects = _types_and_effects(exported, in_avals)
+    return types if results is None else tuple(types[i] for i in results), effects
+
+
+@_jax.cached_with_first()
+def _types_and_effects(exported: ExportedData, in_avals: tuple[Any, ...]) -> tuple[tuple[Any, ...], set[Any]]:
+    _check_arguments(in_avals, exported)
+    names, sizes = _solve_dim_vars(in_avals, exported)
+    meshes = meshes_of_call(exported._in_named_shardings, in_avals)
+    out_avals = []
+    for aval, sharding in zip(exported.out_avals, exported._out_named_shardings, strict=True):
+        shape = _jax.evaluate_shape(aval.shape, names, *sizes)
+        plain = _jax.ShapedArray(shape, aval.dtype, aval.weak_type, memory_space=aval.memory_space)
+        out_avals.append(_jax.with_sharding(plain, in_call(sharding, meshes)))
+    return tuple(out_avals), {*exported.ordered_effects, *exported.unordered_effects}
+
+
+call_exported_p.def_effectful_abstract_eval(abstract_eval)
+
+
+# jit takes numpy's scalars of these dtypes, and fails late.
+_OF_TIME = np.datetime64, np.timedelta64
+
+
+def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
+    """Compares ranks, dtypes and constant dimensions; symbolic ones are left to `_solve_dim_vars`."""
+    for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True)):
+        if expected is actual:  # JAX interns abstract values
+            continue
+        if not isinstance(actual, _jax.ShapedArray):
+            _mismatch(exported, index, None, "an array", str(actual))
+        if expected.dtype != actual.dtype and any(_jax.issubdtype(actual.dtype, kind) for kind in _OF_TIME):
+            where = _jax.describe_argument(exported.in_tree, index, None)
+            raise ExportTypeError(
+                f"calling {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, which "
+                "is no dtype of JAX"
+            )
+        if len(expected.shape) != len(actual.shape):
+            _mismatch(exported, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
+        if expected.dtype != actual.dtype:
+            _mismatch(exported, index, None, f"dtype {expected.dtype}", f"dtype {actual.dtype}", expected, actual)
+        for axis, (wanted, given) in enumerate(zip(expected.shape, actual.shape, strict=True)):
+            if _jax.is_constant_dim(wanted) and not (_jax.is_constant_dim(given) and wanted == given):
+                _mismatch(exported, index, axis, f"size {wanted}", f"size {given}", expected, actual)
+
+
+def _mismatch(exported: ExportedData, index: int, axis: int | None, expected: str, found: str, *avals: Any) -> None:
+    where = _jax.describe_argument(exported.in_tree, index, axis)
+    whole = f" (exported with {avals[0]}, called with {avals[1]}){hints.about_types(*avals)}" if avals else ""
+    raise ExportError(f"calling {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
+
+
+def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Sequence[str], list[Any]]:
+    """The dimension variables of an exported function, and their values for these arguments.
+
+    All constraints are checked here, so that a call has to satisfy them wherever it is traced.
+    """
+    names = _jax.all_dim_vars(exported.in_avals)
+    if not names:
+        return names, []
+    try:
+        solution, constraints, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=exported.in_tree)
+        sizes: Any = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
+        constraints.check_statically(sizes)
+        return names, [sizes.evaluate(solution[name]) for name in names]
+    except ValueError as error:
+        raise ExportError(f"calling {exported.fun_name}: {in_one_line(error)}") from error
+
+
+def executables_of(exported: ExportedData) -> Any:
+    """The code that was given with a function when it was loaded; None if there is none."""
+    return vars(exported._kept).get("executables")
+
+
+def code_of(
+    executables: Any, exported: ExportedData, leaves: Sequence[Any], results: tuple[int, ...] | None = None
+) -> Any:
+    """JAX's object for the code of a call, if it is among a function's executables; else None.
+
+    Raises:
+        ExportError: the arguments do not fit.
+    """
+    in_avals = tuple(map(jax.typeof, leaves))
+    out_avals, _ = abstract_eval(*in_avals, exported=exported, results=results)
+    return executables.find(exported, leaves, in_avals, out_avals, results)

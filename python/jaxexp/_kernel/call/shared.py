@@ -1,0 +1,122 @@
+"""Equal functions share what JAX makes of them: the first of them stands for the others.
+
+A program that loads an artifact again and again gets a new `Exported` each time. JAX's caches are keyed by functions,
+so without this it would trace and compile each one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from jaxexp import _jax, _native
+from jaxexp._kernel.codec import treedefs
+from jaxexp._kernel.function import data, vjps
+from jaxexp._kernel.function.data import ExportedData
+
+# The functions that were called first most recently are kept, with their code, after the caller has dropped them.
+MOST_FUNCTIONS = 1024
+MOST_MODULE_BYTES = 256 << 20
+
+
+# Held by a thread that makes what others are to share. It may make more meanwhile: comparing functions may run code of
+# their users, which calls functions.
+MAKING = threading.RLock()
+
+
+def first_of_equals(exported: ExportedData) -> ExportedData:
+    """The function that stands for all that are equal to this one; the function remembers it.
+
+    Raises:
+        DeserializationError: the function was loaded, and its module is damaged.
+    """
+    return data.kept(exported, "first", _firsts.first)
+
+
+class _Content:
+    """A function as a key: its signature, its module and its VJPs, wherever its symbolic dimensions come from."""
+
+    __slots__ = ("_hash", "_module", "_signature", "exported")
+
+    def __init__(self, exported: ExportedData) -> None:
+        self.exported = exported
+        self._module = data.module_view(exported)
+        self._signature = data.signature(exported, without_scope=True)
+        self._hash = hash((self._signature, len(self._module)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Content):
+            return NotImplemented
+        try:
+            return (
+                self._hash == other._hash
+                and self._signature == other._signature
+                and _native.equal_bytes(self._module, other._module)
+                and _have_equal_vjps(self.exported, other.exported)
+            )
+        except Exception:  # of pytree nodes whose data cannot be compared, or of VJPs that cannot be read here
+            return False
+
+    @property
+    def size(self) -> int:
+        return len(self._module)
+
+
+def _have_equal_vjps(one: ExportedData, other: ExportedData) -> bool:
+    if vjps.stored_orders(one) and vjps.stored_orders(other):
+        return _Content(one.vjp()) == _Content(other.vjp())
+    return one._get_vjp == other._get_vjp
+
+
+class _Firsts:
+    """The first of equal functions, for those that were used last."""
+
+    def __init__(self) -> None:
+        self._contents: OrderedDict[_Content, _Content] = OrderedDict()
+        self._bytes = 0
+        _jax.clear_with_other_caches(self, "jaxexp: the first of equal functions")
+
+    def first(self, exported: ExportedData) -> ExportedData:
+        content = _Content(exported)
+        with MAKING:
+            known = self._contents.get(content)
+            if known is not None:
+                self._contents.move_to_end(known)
+                return known.exported
+            self._contents[content] = content
+            self._bytes += content.size
+            while len(self._contents) > 1 and (len(self._contents) > MOST_FUNCTIONS or self._bytes > MOST_MODULE_BYTES):
+                oldest, _ = self._contents.popitem(last=False)
+                self._bytes -= oldest.size
+            return exported
+
+    def cache_clear(self) -> None:
+        with MAKING:
+            self._contents.clear()
+            self._bytes = 0
+
+
+_firsts = _Firsts()
+
+
+def have_same_nodes(one: Any, other: Any) -> bool:
+    """Whether two equal tree structures are made of the same nodes, so that one can stand for the other.
+
+    Equal structures may differ: the keys 1 and True are equal, and so may be data of custom nodes that is not the same.
+    """
+    pairs = () if one is other else zip(treedefs.nodes_of(one), treedefs.nodes_of(other), strict=True)
+    return all(a.type is b.type and _is_same_data(a.data, b.data) for a, b in pairs)
+
+
+def _is_same_data(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) in (tuple, list):
+        return len(one) == len(other) and all(map(_is_same_data, one, other))
+    return type(one) in (str, int, bool, bytes) and one == other

@@ -1,0 +1,108 @@
+"""`Exported.specialize`: the same function with symbolic dimensions replaced, as a new Exported."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError
+from jaxexp._kernel.function.convention import OLDEST_VERSION
+from jaxexp._kernel.function.data import E, ExportedData
+from jaxexp._kernel.function.specs import check_one_scope
+from jaxexp._kernel.function.vjps import LaterVjp
+from jaxexp._kernel.module import main, mlir, specialized
+
+from . import hints, trees
+from .primitive import abstract_eval
+
+
+def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
+    """`Exported.specialize`."""
+    in_avals = specialized_avals(exported, args_specs, kwargs_specs)
+    out_avals, _ = abstract_eval(*in_avals, exported=exported)
+    if in_avals == exported.in_avals:
+        return exported
+
+    still_symbolic = _jax.any_symbolic(in_avals)
+    module = specialized.parse(exported, in_avals, out_avals, still_symbolic)
+    # With several platforms, the choice between them is left to the caller.
+    needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
+    main.say_whether_polymorphic(module, needs_refinement)
+    return dataclasses.replace(
+        exported,
+        in_avals=in_avals,
+        out_avals=out_avals,
+        mlir_module_serialized=mlir.serialize(module),
+        calling_convention_version=_convention_version(exported),
+        uses_global_constants=needs_refinement,
+        _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
+    )
+
+
+def specialized_avals(
+    exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The abstract values of the arguments that specs say.
+
+    Raises:
+        ExportError: a spec does not fit the signature.
+    """
+    check_one_scope(exported.fun_name, args_specs, kwargs_specs)
+    given, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
+    wrong = next((spec for spec in given if not hasattr(spec, "shape")), None)
+    if wrong is not None and in_tree != exported.in_tree:
+        raise ExportError(
+            f"specializing {exported.fun_name}: give each argument of the function by something with its new shape, as "
+            f"in specialize(jax.ShapeDtypeStruct((8, 3), 'float32')), not by {wrong!r}"
+        )
+    specs = trees.fit(exported, in_tree).arranged(given)
+    return tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
+
+
+def _convention_version(exported: ExportedData) -> int:
+    """The calling convention of the new module. Old conventions differ only in their tokens."""
+    version = exported.calling_convention_version
+    return version if exported.ordered_effects else max(version, OLDEST_VERSION)
+
+
+def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
+    """The abstract value of an argument, in the shape of `spec`, whose dtype must be the argument's own."""
+    aval = exported.in_avals[index]
+    where = _jax.describe_argument(exported.in_tree, index, None)
+    shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
+    if shape is None or dtype is None:
+        raise ExportError(
+            f"specializing {exported.fun_name}: {where} must be given by something with a shape and a dtype, such as "
+            f"a jax.ShapeDtypeStruct, not by {spec!r}"
+        )
+    if dtype != aval.dtype:
+        raise ExportError(
+            f"specializing {exported.fun_name}: {where} has dtype {aval.dtype}, the spec says {dtype}"
+            f"{hints.about_dtypes(aval.dtype, dtype)}"
+        )
+    plain = _jax.ShapedArray(tuple(shape), aval.dtype, aval.weak_type, memory_space=aval.memory_space)
+    if len(shape) != aval.ndim:
+        return plain  # which is refused as an argument of that rank is
+    return _jax.with_sharding(plain, aval.sharding)
+
+
+class _SpecializedVjp(LaterVjp):
+    """Specializes the VJP of the function that was specialized; equal for equal functions."""
+
+    __slots__ = ("_origin",)
+
+    def __init__(self, origin: ExportedData) -> None:
+        self._origin = origin
+
+    def __call__(self, primal: ExportedData) -> ExportedData:
+        cotangents = [aval.to_ct_aval() for aval in primal.out_avals]
+        return specialize(self._origin.vjp(), (*primal.in_avals, *cotangents), {})
+
+    def __eq__(self, other: object) -> bool:
+        return self._origin == other._origin if isinstance(other, _SpecializedVjp) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._origin)

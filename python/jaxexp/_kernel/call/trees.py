@@ -1,0 +1,273 @@
+"""How the arguments of a call fit the tree structure of a function, and of which classes its results are.
+
+They fit if the structures are equal. Where the signature has generic nodes, because a class was not loaded when the
+artifact was read or has auxiliary data that is no data, an argument also fits if its nodes have the same children.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, Lines
+from jaxexp._kernel.artifact.node import Description, shown
+from jaxexp._kernel.codec import library_nodes, treedefs
+from jaxexp._kernel.codec.generic_node import GenericNode
+from jaxexp._kernel.codec.treedefs import Node
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+
+from . import hints
+
+_MOST_KEPT = 16  # structures of arguments that a function remembers
+
+
+class Fit(NamedTuple):
+    """How arguments of one structure fit.
+
+    Attributes:
+        order: which of the given leaves is each leaf of the signature; None where they are in its order.
+        out_tree: the structure of the results.
+        pending: what `out_tree` has generic nodes of, because no such class was loaded.
+    """
+
+    order: tuple[int, ...] | None
+    out_tree: Any
+    pending: tuple[Description, ...]
+
+    def arranged(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        return leaves if self.order is None else [leaves[i] for i in self.order]
+
+
+def leaves_and_out_tree(
+    exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], Any]:
+    """The leaves of a call's arguments in the order of the signature, and the structure of its results.
+
+    Raises:
+        ExportError: the arguments do not fit.
+    """
+    leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
+    found = fit(exported, in_tree)
+    return found.arranged(leaves), found.out_tree
+
+
+def check_classes(exported: ExportedData) -> None:
+    """Compares the children of classes with those in the artifact, which reading leaves to the first use: it needs
+    instances.
+
+    Raises:
+        ExportError: a class has other children than when the artifact was written.
+    """
+    has_generic_nodes(exported)
+
+
+def has_generic_nodes(exported: ExportedData) -> bool:
+    """Whether a function has generic nodes in its signature.
+
+    Raises:
+        ExportError: a class in it has other children than when the artifact was written.
+    """
+    return data.kept(exported, "has_generic_nodes", _has_generic_nodes)
+
+
+def _has_generic_nodes(exported: ExportedData) -> bool:
+    _check_classes(exported)
+    return GenericNode in _node_types(exported)
+
+
+def has_only_containers(exported: ExportedData) -> bool:
+    """Whether a signature has only tuples, lists, dicts and None: no code of users runs to put these together."""
+    return _node_types(exported) <= {None, *treedefs.BUILTIN}  # the first one is that of leaves
+
+
+def _node_types(exported: ExportedData) -> set[type | None]:
+    return {node.type for tree in (exported.in_tree, exported.out_tree) for node in treedefs.nodes_of(tree)}
+
+
+def fit(exported: ExportedData, in_tree: Any) -> Fit:
+    """How arguments of a structure fit a function.
+
+    Raises:
+        ExportError: they do not.
+    """
+    if not has_generic_nodes(exported):
+        if in_tree != exported.in_tree:
+            raise ExportError(mismatch(exported, in_tree))
+        return Fit(None, exported.out_tree, ())
+    kept: dict[Any, Fit] = data.kept(exported, "fits", lambda _: {})
+    found = kept.get(in_tree)
+    if found is None or any(library_nodes.node_data(description) for description in found.pending):
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        found = kept[in_tree] = _Fitting(exported, in_tree).fit()
+    return found
+
+
+def _check_classes(exported: ExportedData) -> None:
+    """Compares children of classes, which reading leaves to the first call: it needs instances."""
+    facts = data.facts_of(exported)
+    for written in (facts.in_tree, facts.out_tree):
+        if written is None:
+            continue
+        seen: set[Description] = set()
+        for found, node in zip(*map(treedefs.nodes_of, written), strict=True):
+            if node.type is not GenericNode or found.type in (None, GenericNode) or node.data in seen:
+                continue
+            seen.add(node.data)
+            if (why := library_nodes.disagreement(node.data, found.type, found.data)) is not None:
+                raise ExportError(f"calling {exported.fun_name}: {why}. Use the release of the library that wrote it")
+
+
+class _Tree(NamedTuple):
+    """A tree structure whose nodes know their children."""
+
+    nodes: list[Node]  # in post-order
+    children: list[list[int]]  # of each node
+    leaves: list[int]  # how many come before each node in post-order
+
+    @classmethod
+    def of(cls, treedef: Any) -> _Tree:
+        tree = cls(treedefs.nodes_of(treedef), [], [])
+        without_parent: list[int] = []
+        leaves = 0
+        for i, node in enumerate(tree.nodes):
+            start = len(without_parent) - node.arity
+            tree.children.append(without_parent[start:])
+            tree.leaves.append(leaves)
+            leaves += node.type is None
+            without_parent[start:] = [i]
+        return tree
+
+
+class _Fitting:
+    def __init__(self, exported: ExportedData, in_tree: Any) -> None:
+        self.exported = exported
+        self.in_tree = in_tree
+        self.expected, self.given = _Tree.of(exported.in_tree), _Tree.of(in_tree)
+        # Nodes of the arguments by what an artifact would say about them.
+        self.described: dict[Description, Node] = {}
+        self.all_described = False
+        self.read: dict[bytes, Description] = {}
+
+    def fit(self) -> Fit:
+        order = [0] * len(self.exported.in_avals)
+        expected, given = self.expected, self.given
+        pairs = [(len(expected.nodes) - 1, len(given.nodes) - 1)]
+        while pairs:
+            i, j = pairs.pop()
+            if expected.nodes[i].type is None and given.nodes[j].type is None:
+                order[expected.leaves[i]] = given.leaves[j]
+                continue
+            places = self.places(expected.nodes[i], given.nodes[j])
+            pairs += [(i, given.children[j][place]) for i, place in zip(expected.children[i], places, strict=True)]
+        in_order = order == list(range(len(order)))
+        out_tree = treedefs.replace(self.exported.out_tree, GenericNode, self.of_result)
+        stays = {node.data: None for node in treedefs.nodes_of(out_tree) if node.type is GenericNode}
+        pending = [d for d in stays if not d.is_opaque and library_nodes.node_data(d) is None]
+        return Fit(None if in_order else tuple(order), out_tree, tuple(pending))
+
+    def places(self, expected: Node, given: Node) -> Sequence[int]:
+        """For each child of the node that is expected, which child of the given node it is."""
+        same = range(expected.arity)
+        if expected.type is not GenericNode:
+            if expected.type is given.type and expected.arity == given.arity and expected.data == given.data:
+                return same
+            self.refuse(otherwise=f"expected {_kind(expected)}, found {_kind(given)}")
+        description: Description = expected.data
+        if given.type is dict and expected.arity == given.arity:
+            positions = {key: position for position, key in enumerate(given.data)}
+            if all(name in positions for name in description.names):
+                return [positions[name] for name in description.names]
+        if given.type is None or given.type in treedefs.BUILTIN or expected.arity != given.arity:
+            self.refuse(f"{description!r} has the children {_listed(description.names)}")
+        found = self.describe(given)
+        if found.names != description.names:
+            theirs, ours = _listed(description.names), _listed(found.names)
+            self.refuse(f"{description.class_name} has the children {theirs}, and {found.class_name} {ours}")
+        if found.class_name == description.class_name and not found.says_the_same(description):
+            theirs, ours = _where_they_differ(shown(description.data), shown(found.data))
+            self.refuse(f"the auxiliary data of {description.class_name} is {theirs} in export and {ours} in the call")
+        if given.type is not GenericNode:
+            self.described[description] = given
+        return same
+
+    def describe(self, node: Node) -> Description:
+        if node.type is GenericNode:
+            description: Description = node.data
+            return description
+        assert node.type is not None
+        encoded = library_nodes.describe(node.type, node.data, node.arity)
+        if encoded not in self.read:
+            self.read[encoded] = Description(encoded)
+        return self.read[encoded]
+
+    def of_result(self, description: Description, arity: int) -> tuple[type, Any] | None:
+        """The class of a result's node: the loaded one, or that of an argument of which an artifact says the same."""
+        known = library_nodes.made(description)
+        if known is not None and library_nodes.disagreement(description, *known) is None:
+            return known
+        self.describe_arguments()
+        node = self.described.get(description)
+        return None if node is None or node.type is None else (node.type, node.data)
+
+    def describe_arguments(self) -> None:
+        """Describes all nodes of the arguments that have a class, once."""
+        if self.all_described:
+            return
+        self.all_described = True
+        for node in self.given.nodes:
+            if node.type not in (None, GenericNode, *treedefs.BUILTIN):
+                self.described.setdefault(self.describe(node), node)
+
+    def refuse(self, why: str = "", otherwise: str = "") -> Any:
+        raise ExportError(mismatch(self.exported, self.in_tree, why, otherwise))
+
+
+def _kind(node: Node) -> str:
+    return hints.A_LEAF if node.type is None else f"{node.type} of {node.arity:,}"
+
+
+def _listed(names: Sequence[str | int]) -> str:
+    shown_names = ", ".join(map(str, names[:10])) or "none"
+    return f"{shown_names}, ..." if len(names) > 10 else shown_names
+
+
+def _where_they_differ(one: str, other: str) -> tuple[str, str]:
+    """The parts of two texts around the first difference."""
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    start = max(0, same - 60)
+
+    def part(text: str) -> str:
+        return f"{'...' if start else ''}{text[start : same + 60]}{'...' if len(text) > same + 60 else ''}"
+
+    return part(one), part(other)
+
+
+def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str = "") -> str:
+    """The message for arguments of a structure that does not fit.
+
+    Args:
+        exported: the function.
+        in_tree: the structure of the arguments.
+        why: what does not fit, in words; empty to list where the structures differ.
+        otherwise: what to say where all differences are nodes of other classes than generic nodes, which do fit.
+    """
+    # Any leaves will do to compare structures: these say what they stand for.
+    given = in_tree.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
+    expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {a}") for a in exported.in_avals])
+    differences = [
+        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; "
+        f"{hints.about_leaves(theirs, ours) or why_there}"
+        for path, ours, theirs, why_there in _jax.tree_equality_errors(given, expected)
+        if theirs != str(GenericNode)
+    ]
+    return Lines.of(
+        [
+            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
+            "position or by keyword as in export, without those that jit took as static: they are part of the function",
+            *([f"  {why}"] if why else differences or [f"  {otherwise}"]),
+        ]
+    )

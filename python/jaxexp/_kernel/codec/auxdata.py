@@ -1,0 +1,251 @@
+"""Auxiliary data of pytree nodes as JSON, and back.
+
+What cannot be said in data, such as a function, becomes text by which it can be compared and shown. It is never made
+again from that text. docs/formats/artifact.md has the encoding; `_kernel/artifact/node.py` checks it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import json
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp._kernel.artifact.node import LARGEST_NUMBER, MAX_DEPTH
+
+from . import classes, dtypes, plain_dataclasses
+
+_LARGEST_ARRAY = 1 << 16  # bytes
+_DTYPES: dict[str, Any] = {dtype.name: dtype for dtype in dtypes.DTYPES if isinstance(dtype, np.dtype)}
+
+
+class NotDataError(Exception):
+    """A value that cannot be made again here: it names what this process has not, or it is known as text only."""
+
+
+def to_json(value: Any) -> Any:
+    """A value as JSON: data where it can be, text where it cannot."""
+    return _to_json(value, 0)
+
+
+def _to_json(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return value
+    if kind is int:
+        return value if abs(value) < LARGEST_NUMBER else ["int", hex(value)]
+    if depth < MAX_DEPTH - 1:
+        if (make := _MAKE.get(kind)) is not None:
+            return make(value, depth + 1)
+        stored = _of_other_type(value, depth + 1)
+        if stored is not None:
+            return stored
+    return ["opaque", _type_name(value), text_of(value)]
+
+
+def _parts(tag: str) -> Callable[[Any, int], Any]:
+    return lambda value, depth: [tag, *(_to_json(part, depth) for part in value)]
+
+
+def _set(tag: str) -> Callable[[Any, int], Any]:
+    return lambda value, depth: [tag, *sorted((_to_json(part, depth) for part in value), key=json.dumps)]
+
+
+_MAKE: dict[type, Callable[[Any, int], Any]] = {
+    float: lambda value, _: ["float", value.hex()],
+    complex: lambda value, _: ["complex", value.real.hex(), value.imag.hex()],
+    bytes: lambda value, _: ["bytes", value.hex()],
+    tuple: _parts("tuple"),
+    list: _parts("list"),
+    set: _set("set"),
+    frozenset: _set("frozenset"),
+    dict: lambda value, depth: ["dict", *([_to_json(k, depth), _to_json(v, depth)] for k, v in value.items())],
+    slice: lambda value, depth: ["slice", *(_to_json(part, depth) for part in (value.start, value.stop, value.step))],
+    range: lambda value, depth: ["range", *(_to_json(part, depth) for part in (value.start, value.stop, value.step))],
+    types.EllipsisType: lambda value, _: ["ellipsis"],
+    np.ndarray: lambda value, _: _array(value),
+}
+
+
+def _array(value: Any) -> Any:
+    if value.dtype.name not in _DTYPES or value.nbytes > _LARGEST_ARRAY:
+        return ["opaque", _type_name(value), text_of(value)]
+    return ["array", value.dtype.name, list(value.shape), value.tobytes().hex()]
+
+
+def _of_other_type(value: Any, depth: int) -> Any:
+    """The JSON of a value of any type that `_MAKE` has not; None if only text can be said of it."""
+    if isinstance(value, type):
+        name = classes.name_of(value)
+        return ["type", *name] if classes.data_class(*name) is value else None
+    if isinstance(value, np.dtype):
+        return ["dtype", value.name] if _DTYPES.get(value.name) == value else None
+    if isinstance(value, np.generic) and value.dtype.name in _DTYPES:
+        return ["scalar", value.dtype.name, value.tobytes().hex()]
+    if isinstance(value, enum.Enum):
+        member = (*classes.name_of(type(value)), value.name)
+        return ["enum", *member] if classes.enum_member(*member) is value else None
+    if isinstance(value, tuple) and (fields := classes.fields_of_namedtuple(type(value))) is not None:
+        if len(fields) != len(value):
+            return None
+        return ["namedtuple", *classes.name_of(type(value)), list(fields), *(_to_json(part, depth) for part in value)]
+    if (constant := classes.name_of_constant(value)) is not None:
+        return ["constant", *constant]
+    if (values := plain_dataclasses.values_of(value)) is None:
+        return None
+    parts = [_to_json(part, depth) for part in values.values()]
+    # Arrays are equal element by element, so a dataclass that has some cannot be compared, except by its text.
+    return None if _has_array(parts) else ["dataclass", *classes.name_of(type(value)), list(values), *parts]
+
+
+def _has_array(stored: Any) -> bool:
+    if not isinstance(stored, list):
+        return False
+    is_array = len(stored) == 4 and stored[0] == "array" and isinstance(stored[2], list)  # and no list of names
+    return is_array or any(map(_has_array, stored))
+
+
+def equals_itself(stored: Any) -> bool:
+    """Whether a value that is made of JSON equals another one that is made of the same: NaN does not."""
+    if not isinstance(stored, list):
+        return True
+    if stored[:1] == ["scalar"]:
+        try:
+            scalar = from_json(stored)
+        except NotDataError:
+            return True
+        return bool(scalar == scalar)
+    is_number = stored[:1] in (["float"], ["complex"])
+    return all(part != "nan" if is_number else equals_itself(part) for part in stored[1:])
+
+
+def from_json(stored: Any) -> Any:
+    """The inverse of `to_json`, for JSON that `_kernel/artifact/node.py` has checked.
+
+    Raises:
+        NotDataError: a part cannot be made here.
+    """
+    if not isinstance(stored, list):
+        return stored
+    try:
+        return _FROM[stored[0]](stored[1:])
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise NotDataError(str(error)) from error
+
+
+def _found(what: Any) -> Any:
+    if what is None:
+        raise NotDataError("a name that this process has not")
+    return what
+
+
+def _dtype(name: str) -> Any:
+    return _found(_DTYPES.get(name))
+
+
+def _array_of(rest: list[Any]) -> Any:
+    name, shape, data = rest
+    return np.frombuffer(bytes.fromhex(data), _dtype(name)).reshape(shape)
+
+
+def _namedtuple_of(rest: list[Any]) -> Any:
+    module, qualname, fields, *parts = rest
+    return tuple.__new__(_found(classes.namedtuple_class(module, qualname, fields)), map(from_json, parts))
+
+
+def _dataclass_of(rest: list[Any]) -> Any:
+    module, qualname, fields, *parts = rest
+    cls = _found(plain_dataclasses.class_of(module, qualname, fields))
+    return plain_dataclasses.made(cls, dict(zip(fields, map(from_json, parts), strict=True)))
+
+
+def _opaque(rest: list[Any]) -> Any:
+    raise NotDataError(rest[1])
+
+
+_FROM: dict[str, Callable[[list[Any]], Any]] = {
+    "int": lambda rest: int(rest[0], 16),
+    "float": lambda rest: float.fromhex(rest[0]),
+    "complex": lambda rest: complex(float.fromhex(rest[0]), float.fromhex(rest[1])),
+    "bytes": lambda rest: bytes.fromhex(rest[0]),
+    "tuple": lambda rest: tuple(map(from_json, rest)),
+    "list": lambda rest: list(map(from_json, rest)),
+    "set": lambda rest: set(map(from_json, rest)),
+    "frozenset": lambda rest: frozenset(map(from_json, rest)),
+    "dict": lambda rest: {from_json(key): from_json(part) for key, part in rest},
+    "slice": lambda rest: slice(*map(from_json, rest)),
+    "range": lambda rest: range(*map(from_json, rest)),
+    "ellipsis": lambda rest: ...,
+    "array": _array_of,
+    "scalar": lambda rest: _array_of([rest[0], [], rest[1]])[()],
+    "dtype": lambda rest: _dtype(rest[0]),
+    "type": lambda rest: _found(classes.data_class(*rest)),
+    "enum": lambda rest: _found(classes.enum_member(*rest)),
+    "constant": lambda rest: _found(classes.constant(*rest)),
+    "namedtuple": _namedtuple_of,
+    "dataclass": _dataclass_of,
+    "opaque": _opaque,
+}
+
+
+# --- what is no data --------------------------------------------------------------------------------------------------
+
+_LONGEST_TEXT = 1 << 11
+_DEEPEST_TEXT = 8
+# What differs from process to process: where things are in memory, and colors for a terminal.
+_VOLATILE = re.compile(r" at 0x[0-9a-fA-F]+|\x1b\[[0-9;]*m")
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
+
+
+def text_of(value: Any) -> str:
+    """A text that is the same in every process that has the same thing, as far as its repr allows that."""
+    text = _text(value, 0)
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{text[:_LONGEST_TEXT]}... ({len(text)} characters, SHA-256 {digest})"
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) or hasattr(value, "__wrapped__"):
+        return "function"
+    return ".".join(classes.name_of(type(value)))
+
+
+def _text(value: Any, depth: int) -> str:
+    if depth == _DEEPEST_TEXT:
+        return "..."
+    deeper = functools.partial(_text, depth=depth + 1)
+    if isinstance(value, _FUNCTIONS) or (hasattr(value, "__wrapped__") and hasattr(value, "__qualname__")):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, types.MethodType):
+        return f"{deeper(value.__func__)} of {deeper(value.__self__)}"
+    if isinstance(value, functools.partial):
+        parts = [*map(deeper, value.args), *(f"{key}={deeper(part)}" for key, part in value.keywords.items())]
+        return f"partial({', '.join([deeper(value.func), *parts])})"
+    name = type(value).__qualname__
+    if isinstance(value, (np.ndarray, jax.Array)) and (array := np.asarray(value)).dtype.hasobject is False:
+        digest = hashlib.sha256(array.tobytes()).hexdigest()  # the repr of a large array is that of many
+        return f"{name}({array.dtype}{list(array.shape)}, SHA-256 {digest})"
+    fields: Any
+    if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)) is not None:
+        parts = [f"{field}={deeper(part)}" for field, part in zip(fields, value, strict=False)]
+        return f"{name}({', '.join(parts)})"
+    if isinstance(value, (tuple, list)):
+        return f"{name}({', '.join(map(deeper, value))})"
+    if isinstance(value, (set, frozenset)):
+        return f"{name}({', '.join(sorted(map(deeper, value)))})"
+    if isinstance(value, Mapping):
+        return f"{name}({', '.join(sorted(f'{deeper(key)}: {deeper(part)}' for key, part in value.items()))})"
+    if dataclasses.is_dataclass(value):
+        fields = (field.name for field in dataclasses.fields(value))
+        return f"{name}({', '.join(f'{field}={deeper(getattr(value, field, None))}' for field in fields)})"
+    return _VOLATILE.sub("", repr(value))

@@ -1,0 +1,103 @@
+"""The functions with which the native codec builds JAX's objects; effects and safety checks as bytes."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import jax
+
+from jaxexp import _jax, _native
+from jaxexp._errors import UnsupportedArtifactError, UnsupportedSerializationError
+from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
+from jaxexp._kernel.function.sharding import from_proto
+
+from . import dimensions, dtypes, library_nodes, nodes, treedefs
+
+
+@functools.cache
+def bind() -> None:
+    """Gives the native module the functions with which it builds JAX's objects."""
+    _native.bind(
+        types.SimpleNamespace(
+            ShapedArray=_jax.ShapedArray,
+            create_aval=_jax.create_aval,
+            plain_avals=_jax.plain_avals,
+            with_sharding=_jax.with_sharding,
+            SymbolicScope=_jax.SymbolicScope,
+            constraints_of=_jax.constraints_of,
+            add_constraint=_jax.add_constraint,
+            dimension_of_terms=dimensions.from_terms,
+            dimension_layout=dimensions.layout,
+            dimension_variable=_jax.dimension_variable,
+            dimension_operation=_jax.dimension_operation,
+            NamedSharding=_jax.NamedSharding,
+            PartitionSpec=_jax.PartitionSpec,
+            AbstractMesh=_jax.AbstractMesh,
+            AbstractDevice=_jax.AbstractDevice,
+            axis_types=(_jax.AxisType.Auto, _jax.AxisType.Explicit, _jax.AxisType.Manual),
+            memory_spaces=(_jax.MemorySpace.Device, _jax.MemorySpace.Host, _jax.MemorySpace.Any),
+            dtypes=dtypes.DTYPES,
+            dtype_of_kind=dtypes.dtype_of_kind,
+            kind_of_dtype=dtypes.kind_of_dtype,
+            PyTreeDef=_jax.PyTreeDef,
+            tree_registry=_jax.tree_registry,
+            tree_state_known=treedefs.state_is_known,
+            tree_structure=jax.tree_util.tree_structure,
+            custom_node_name=nodes.custom_node_name,
+            build_custom_node=nodes.build_custom_node,
+            resolve_library_nodes=library_nodes.resolved,
+            effect_name=_effect_name,
+            effect_of_name=_effect_of_name,
+            safety_check_target=_safety_check_target,
+            safety_check=_safety_check,
+            sharding_of_proto=from_proto,
+            proto_of_sharding=_jax.proto_of_hlo_sharding,
+        )
+    )
+
+
+def _effect_name(effect: Any) -> str:
+    """The name of an effect in the bytes. It names only the type, so all effects of that type must be equal."""
+    effect_type = type(effect)
+    try:
+        same = effect_type() == effect and hash(effect_type()) == hash(effect)
+    except Exception as error:
+        raise UnsupportedSerializationError(
+            f"the effect {effect} cannot be serialized: its type {effect_type} must be hashable and constructible "
+            f"without arguments, but that raises {type(error).__name__}: {error}"
+        ) from error
+    if not same:
+        raise UnsupportedSerializationError(
+            f"the effect {effect} cannot be serialized: only its type is stored, and {effect_type}() does not equal it"
+        )
+    return str(effect_type)
+
+
+def _effect_of_name(name: str) -> Any:
+    for effect_type in _jax.lowerable_effect_types:
+        if str(effect_type) == name:
+            try:
+                return effect_type()
+            except Exception as error:
+                raise UnsupportedArtifactError(
+                    "", "an effect type that is constructed without arguments", f"{name}: {error}"
+                ) from error
+    raise UnsupportedArtifactError(
+        "", "an effect type that JAX knows in this process", f"{name}; import the module that registers it first"
+    )
+
+
+def _safety_check_target(check: Any) -> str | None:
+    target: str | None = check.is_custom_call()
+    if target is None and str(check) != "platform":
+        raise UnsupportedSerializationError(f"the disabled safety check {check} has no serialized form")
+    return target
+
+
+def _safety_check(kind: int, target: str | None) -> Any:
+    if kind == 0:
+        return DisabledSafetyCheck.platform()
+    # Kind 2 was a switch for shape assertions, retired in 2024; its readers treat it as any other directive.
+    return DisabledSafetyCheck.custom_call(target or "") if kind == 1 else DisabledSafetyCheck("shape_assertions")

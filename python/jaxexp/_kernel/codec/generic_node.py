@@ -1,0 +1,167 @@
+"""`GenericNode`: a pytree node that stands in for one whose class this process has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+import jax
+
+from jaxexp._errors import ExportError
+from jaxexp._kernel.artifact.node import Description, Key, shown
+from jaxexp._kernel.artifact.words import cut
+from jaxexp._public import public
+
+_KEYS: dict[str, Any] = {
+    "attribute": jax.tree_util.GetAttrKey,
+    "item": jax.tree_util.DictKey,
+    "position": jax.tree_util.FlattenedIndexKey,
+}
+
+
+@public
+class GenericNode:
+    """A node of a tree, whose class is not loaded, or cannot be made again from what the artifact says of it.
+
+    It has the children of that node. They are found as there (``state.mu``, ``state["mu"]``), by their name as an item,
+    or by their position. What is no child begins with an underscore, as in namedtuples. It is a pytree node itself, so
+    it can be passed to the function again, and to every function of `jax.tree`.
+
+    Attributes:
+        _class_name: the class's module and qualified name, such as ``"optax._src.transform.ScaleByAdamState"``.
+        _names: the names of the children, in the order in which JAX flattens them: of attributes, keys of items, and
+            positions where a child has no name.
+        _static: the class's auxiliary data as text; None where there is none.
+
+    Example:
+        >>> state = load("init.jaxexp").call(params)  # in a process without optax
+        >>> state[0]
+        GenericNode(optax._src.transform.ScaleByAdamState, count=Array(0, dtype=int32), mu={'w': float32[3,4]}, ...)
+        >>> state[0].mu["w"]
+    """
+
+    __slots__ = ("_children", "_description")
+
+    _children: tuple[Any, ...]
+    _description: Description
+
+    def __init__(self, description: bytes, children: Iterable[Any]) -> None:
+        """Pickles and copies are made of what an artifact says about the node, and its children.
+
+        Raises:
+            ExportError: the bytes describe no node, or one with another number of children.
+        """
+        try:
+            known, values = Description(bytes(description)), tuple(children)
+        except ValueError as error:
+            raise ExportError(f"a GenericNode is made of what an artifact says about it: {error}") from error
+        if len(values) != len(known.keys):
+            raise ExportError(f"a GenericNode of {known.class_name} has {len(known.keys)} children, not {len(values)}")
+        _set(self, known, values)
+
+    @property
+    def _class_name(self) -> str:
+        return self._description.class_name
+
+    @property
+    def _names(self) -> tuple[str | int, ...]:
+        return self._description.names
+
+    @property
+    def _static(self) -> str | None:
+        data = self._description.data
+        return None if data is None else shown(data)
+
+    def __getattr__(self, name: str) -> Any:
+        # A copy that is being made has no description yet, and protocols ask for names that are no fields.
+        if not name.startswith("__"):
+            for key, child in zip(self._description.keys, self._children, strict=True):
+                if key.kind == "attribute" and key.value == name:
+                    return child
+        raise AttributeError(f"{self._class_name} has no {name!r}; it has {self._shown_names()}", name=name, obj=self)
+
+    def __getitem__(self, key: Any) -> Any:
+        names = self._description.names
+        if key in names:
+            return self._children[names.index(key)]
+        if isinstance(key, (int, slice)):
+            return self._children[key]
+        raise KeyError(f"{self._class_name} has no {key!r}; it has {self._shown_names()}")
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._children)
+
+    def __dir__(self) -> list[str]:
+        names = [key.value for key in self._description.keys if isinstance(key.value, str)]
+        return [*super().__dir__(), *names]
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a GenericNode is immutable: {name!r} cannot be set", name=name, obj=self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GenericNode):
+            return NotImplemented
+        return self._description == other._description and self._children == other._children
+
+    def __hash__(self) -> int:
+        return hash((self._description, self._children))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GenericNode, (self._description.encoded, self._children)
+
+    def __repr__(self) -> str:
+        """With types in the place of arrays, and not more of the auxiliary data than one looks at."""
+        static = self._static
+        parts = [self._class_name if static is None else f"{self._class_name}: {cut(static, _LONGEST_STATIC)}"]
+        for key, child in zip(self._description.keys, self._children, strict=True):
+            value = _shown(child)
+            parts.append(f"{key.value}={value}" if key.kind == "attribute" else f"{key}: {value}")
+        return f"GenericNode({', '.join(parts)})"
+
+    def _shown_names(self) -> str:
+        return ", ".join(map(str, self._names[:20])) or "no children"
+
+
+_LONGEST_STATIC = 100
+
+
+def _shown(value: Any) -> str:
+    """The repr of a child; of an array that is no scalar, its dtype and shape."""
+    if type(value) is dict:
+        return f"{{{', '.join(f'{key!r}: {_shown(child)}' for key, child in value.items())}}}"
+    if type(value) is list:
+        return f"[{', '.join(map(_shown, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    shape = getattr(value, "shape", None)
+    if shape and hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, shape))}]"
+    return repr(value)
+
+
+def generic_node(description: Description, children: Iterable[Any]) -> GenericNode:
+    """A node of a description that is known to have so many children."""
+    made = GenericNode.__new__(GenericNode)
+    _set(made, description, tuple(children))
+    return made
+
+
+def _set(node: GenericNode, description: Description, children: tuple[Any, ...]) -> None:
+    object.__setattr__(node, "_description", description)
+    object.__setattr__(node, "_children", children)
+
+
+def _with_keys(node: GenericNode) -> tuple[list[tuple[Any, Any]], Description]:
+    return list(zip(map(jax_key, node._description.keys), node._children, strict=True)), node._description
+
+
+def jax_key(key: Key) -> Any:
+    return _KEYS[key.kind](key.value)
+
+
+jax.tree_util.register_pytree_with_keys(
+    GenericNode, _with_keys, generic_node, lambda node: (node._children, node._description)
+)

@@ -1,0 +1,325 @@
+"""Pytree node types by the names under which they are serialized: those of users, and jaxexp's own.
+
+jaxexp and `jax.export` know each other's pytree registrations, in both directions: see
+`register_pytree_node_serialization`. A type that nobody registered is described instead: see `library_nodes`.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from jaxexp import _jax
+from jaxexp._errors import (
+    DeserializationError,
+    ExportError,
+    SerializationError,
+    SerializationTypeError,
+    UnsupportedSerializationError,
+)
+from jaxexp._kernel.artifact.node import NAME, Description
+from jaxexp._public import public
+
+from . import classes, dict_keys, library_nodes, shared_registry, treedefs
+from .generic_node import GenericNode
+
+T = TypeVar("T", bound=type)
+
+
+class _Node(NamedTuple):
+    """How one pytree node type becomes bytes, and is read again."""
+
+    nodetype: type
+    serialized_name: str
+    serialize_auxdata: Callable[[Any], bytes]
+    deserialize_auxdata: Callable[[bytes], Any]
+    from_children: Callable[[Any, Sequence[Any]], Any]
+    parse_once: bool = False  # whether equal auxiliary data of a tree may become one object
+
+
+_by_type: dict[type, _Node] = {}
+_by_name: dict[str, _Node] = {}
+
+
+@public
+def register_pytree_node_serialization(
+    nodetype: T,
+    *,
+    serialized_name: str,
+    serialize_auxdata: Callable[[Any], bytes],
+    deserialize_auxdata: Callable[[bytes], Any],
+    from_children: Callable[[Any, Sequence[Any]], Any] | None = None,
+) -> T:
+    """Lets trees that contain `nodetype` be serialized, under a name of your choice.
+
+    The type must already be a pytree node (see `jax.tree_util.register_pytree_node`). jaxexp and `jax.export` share
+    registrations, in both directions. You may also register a type with both, in either order.
+
+    Args:
+        nodetype: the class of the nodes.
+        serialized_name: the name of the class in the bytes. Reader and writer must use the same name, so choose one
+            that does not change when code moves, such as ``"mypackage.State"``.
+        serialize_auxdata: called with a node's auxiliary data (what its flatten function returned second); returns
+            bytes.
+        deserialize_auxdata: the inverse: called with those bytes; what it returns goes to `from_children`.
+        from_children: called with (auxiliary data, children); returns an instance of `nodetype`, of which only the tree
+            structure is used. The default is the unflatten function that the type was registered with in JAX.
+
+    Returns:
+        `nodetype`, so that you can use a `functools.partial` of this function as a class decorator.
+
+    Raises:
+        ExportError: the type or the name was registered before, or `from_children` is left out for a type that is
+            not registered as a pytree node.
+    """
+    if (previous := _by_type.get(nodetype)) is not None:
+        raise ExportError(
+            f"{nodetype} is registered for serialization already, as {previous.serialized_name!r}; "
+            f"it cannot also be {serialized_name!r}"
+        )
+    owner = _by_name[serialized_name].nodetype if serialized_name in _by_name else _jax_owner(serialized_name)
+    if owner not in (None, nodetype):
+        raise ExportError(f"the serialized name {serialized_name!r} is taken by {owner}; {nodetype} needs another name")
+    if from_children is None:
+        from_children = _registered_unflatten(nodetype)
+    node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
+    _by_type[nodetype] = _by_name[serialized_name] = node
+    jax_by_type, jax_by_name = shared_registry.share()
+    jax_by_type.lend(nodetype, nodetype, (serialized_name, serialize_auxdata))
+    jax_by_name.lend(nodetype, serialized_name, (nodetype, deserialize_auxdata, from_children))
+    return nodetype
+
+
+@public
+def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T:
+    """Lets trees that contain a namedtuple class be serialized; its field names are stored with it.
+
+    JAX treats namedtuples as pytree nodes by itself, so no other registration is needed.
+
+    Args:
+        nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. The class that is registered under
+            this name when the artifact is read must have the same fields, in any order.
+        serialized_name: the name of the class in the bytes, as in `register_pytree_node_serialization`.
+
+    Returns:
+        `nodetype`.
+
+    Raises:
+        ExportError: `nodetype` is not a namedtuple class, or the type or the name was registered before.
+    """
+    fields = getattr(nodetype, "_fields", None)
+    if not (issubclass(nodetype, tuple) and isinstance(fields, tuple) and all(isinstance(f, str) for f in fields)):
+        raise ExportError(
+            f"{nodetype} is not a namedtuple class; use register_pytree_node_serialization for other pytree nodes"
+        )
+
+    def from_children(stored_fields: Sequence[str], children: Sequence[Any]) -> Any:
+        if sorted(stored_fields) != sorted(fields) or len(stored_fields) != len(children):
+            raise ExportError(
+                f"{nodetype} has the fields {list(fields)}, but was serialized with {list(stored_fields)} "
+                f"and {len(children)} values"
+            )
+        make: Any = nodetype
+        return make(**dict(zip(stored_fields, children, strict=True)))
+
+    return register_pytree_node_serialization(
+        nodetype,
+        serialized_name=serialized_name,
+        serialize_auxdata=lambda _: json.dumps(fields).encode(),
+        deserialize_auxdata=json.loads,
+        from_children=from_children,
+    )
+
+
+def _registered_unflatten(nodetype: type) -> Callable[[Any, Sequence[Any]], Any]:
+    if (node := _jax.registered_pytree_nodes.get(nodetype)) is None:
+        raise ExportError(
+            f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
+            "call jax.tree_util.register_pytree_node first, or pass from_children"
+        )
+    unflatten: Callable[[Any, Sequence[Any]], Any] = node.from_iter
+    return unflatten
+
+
+def _jax_owner(serialized_name: str) -> type | None:
+    entry = _jax.jax_exporter.deserialization_registry.get(serialized_name)
+    return None if entry is None else entry[0]
+
+
+_by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
+    collections.OrderedDict,
+    "collections.OrderedDict",
+    lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
+    json.loads,
+    dict_keys.ordered_dict_from_children,
+    parse_once=True,
+)
+
+
+def _keyed(
+    nodetype: type,
+    serialized_name: str,
+    refusal: type[SerializationError],
+    from_children: Callable[[Any, Sequence[Any]], Any],
+) -> _Node:
+    """Dicts with keys that are not strings. `jax.export` can read them if jaxexp is imported, but never writes them."""
+    node = _Node(
+        nodetype,
+        serialized_name,
+        lambda keys: dict_keys.keys_to_bytes(keys, refusal),
+        dict_keys.keys_from_bytes,
+        from_children,
+        parse_once=True,
+    )
+    _by_name[serialized_name] = node
+    jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
+    jax_by_name[serialized_name] = (nodetype, node.deserialize_auxdata, from_children)
+    return node
+
+
+# The errors are of the types that `jax.export` raises for such keys.
+_KEYED = {
+    dict: _keyed(dict, "jaxexp.dict", SerializationTypeError, dict_keys.dict_from_children),
+    collections.OrderedDict: _keyed(
+        collections.OrderedDict,
+        "jaxexp.OrderedDict",
+        UnsupportedSerializationError,
+        dict_keys.ordered_dict_from_children,
+    ),
+}
+
+
+def _library_node() -> _Node:
+    """Nodes of classes that nobody registered, which are read as generic nodes. `jax.export` reads them, too, if jaxexp
+    is imported.
+    """
+    node = _Node(
+        GenericNode,
+        NAME,
+        lambda description: description.encoded,
+        Description,
+        library_nodes.build,
+        parse_once=True,
+    )
+    jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
+    jax_by_name[NAME] = (GenericNode, library_nodes.read_again, library_nodes.instance)
+    return node
+
+
+_by_type[GenericNode] = _by_name[NAME] = _library_node()
+
+# Without jaxexp, jax.export knows none of these.
+OWN_NAMES = frozenset({NAME, *(node.serialized_name for node in _KEYED.values())})
+
+
+def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, bytes]:
+    """The serialized name and auxiliary data of a pytree node with so many children: of a registered type, or a dict
+    with other keys than strings, whose auxiliary data are its keys. Nodes of any other type have one name, and are
+    described in their auxiliary data.
+
+    Raises:
+        SerializationError: the type's function does not return bytes, or a dict has keys that cannot be serialized.
+    """
+    node = _by_type.get(nodetype)
+    if nodetype in _KEYED and not dict_keys.all_strings(auxdata):
+        node = _KEYED[nodetype]
+    if node is not None:
+        name, serialize_auxdata = node.serialized_name, node.serialize_auxdata
+    elif (entry := _jax.jax_exporter.serialization_registry.get(nodetype)) is not None:
+        name, serialize_auxdata = entry
+    else:
+        return NAME, library_nodes.describe(nodetype, auxdata, arity)
+    serialized = serialize_auxdata(auxdata)
+    if not isinstance(serialized, (bytes, bytearray)):
+        raise SerializationError(
+            f"serialize_auxdata of {nodetype} ({name!r}) must return bytes; it returned {type(serialized)}"
+        )
+    return name, bytes(serialized)
+
+
+def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
+    """The types of nodes in trees that are not registered for serialization, and auxiliary data of one node of each.
+
+    They are by the names of their classes; a generic node counts as the class that it stands for.
+    """
+    found: dict[str, tuple[type, Any]] = {}
+    for node in (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef)):
+        if node.type is GenericNode:
+            found.setdefault(node.data.class_name, (GenericNode, node.data))
+        elif node.type is not None and node.type not in treedefs.BUILTIN and not _is_registered(node.type):
+            found.setdefault(".".join(classes.name_of(node.type)), (node.type, node.data))
+    return found
+
+
+def has_other_keys(treedefs_: Iterable[Any]) -> bool:
+    """Whether trees have dicts with keys that are not strings, which have no place in the format of `jax.export`."""
+    found = (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef))
+    return any(node.type in _KEYED and not dict_keys.all_strings(node.data) for node in found)
+
+
+def _is_registered(nodetype: type) -> bool:
+    return nodetype in _by_type or _jax.jax_exporter.serialization_registry.get(nodetype) is not None
+
+
+def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
+    """The line of Python that registers an unregistered type; for another name than "module.Class", a hint."""
+    if nodetype is GenericNode:
+        return f"{name}: its class is not loaded here; import it, register it, and read the artifact again"
+    module, qualname = classes.name_of(nodetype)
+    outer, _, rest = qualname.partition(".")
+    start = f"from {module} import {outer}; " if module != "__main__" and "<locals>" not in qualname else ""
+    cls = f"{outer}.{rest}" if rest else outer
+    if classes.fields_of_namedtuple(nodetype) is not None and not classes.is_registered(nodetype):
+        return f"{start}jaxexp.register_namedtuple_serialization({cls}, serialized_name={name!r})"
+    to_bytes, from_bytes = ("lambda _: b''", "lambda _: None") if auxdata is None else ("to_bytes", "from_bytes")
+    comment = "" if auxdata is None else f"  # its auxiliary data is of {type(auxdata)}"
+    return (
+        f"{start}jaxexp.register_pytree_node_serialization({cls}, serialized_name={name!r}, "
+        f"serialize_auxdata={to_bytes}, deserialize_auxdata={from_bytes}){comment}"
+    )
+
+
+def build_custom_node(
+    serialized_name: str, auxdata: bytes, children: list[Any], parsed: dict[tuple[str, int], Any]
+) -> Any:
+    """An instance of the pytree node type that was serialized under this name.
+
+    Args:
+        serialized_name: the name.
+        auxdata: the serialized auxiliary data; of a tree, equal ones may be the same object.
+        children: the children.
+        parsed: of one tree, what became of the auxiliary data of types that allow to share that.
+
+    Raises:
+        DeserializationError: the name is registered nowhere, or the registered functions refuse the data.
+    """
+    parse_once = False
+    if (node := _by_name.get(serialized_name)) is not None:
+        deserialize_auxdata, from_children = node.deserialize_auxdata, node.from_children
+        parse_once = node.parse_once
+    elif (entry := _jax.jax_exporter.deserialization_registry.get(serialized_name)) is not None:
+        _, deserialize_auxdata, from_children = entry
+    else:
+        raise DeserializationError(
+            "",
+            "pytree node types that are registered for serialization in this process",
+            f"{serialized_name!r}, which is not: call register_pytree_node_serialization or "
+            "register_namedtuple_serialization for it before reading",
+        )
+    try:
+        if not parse_once:
+            return from_children(deserialize_auxdata(auxdata), children)
+        key = (serialized_name, id(auxdata))
+        if key not in parsed:
+            parsed[key] = deserialize_auxdata(auxdata)
+        return from_children(parsed[key], children)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise DeserializationError(
+            "",
+            f"auxiliary data and children that rebuild the pytree node {serialized_name!r}",
+            f"{len(auxdata)} bytes and {len(children)} children, on which it raised {type(error).__name__}: {error}",
+        ) from error

@@ -1,0 +1,154 @@
+"""Exports a function: lowers, wraps, checks and serializes one module."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, shown
+from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
+from jaxexp._kernel.function.specs import check_one_scope
+from jaxexp._kernel.function.vjps import LaterVjp
+from jaxexp._kernel.module import batch_dim as batch_dims
+from jaxexp._kernel.module import main, mlir
+from jaxexp._kernel.module.custom_calls import check_stable
+from jaxexp._kernel.write import retarget
+
+from .lower import Lifting, Lowering, lower
+from .surroundings import Surroundings
+from .vjp import vjp_function
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exporting:
+    """How functions are exported, by the options of `export`, and of which class they are."""
+
+    made: type[ExportedData]
+    platforms: tuple[str, ...]
+    checks: tuple[DisabledSafetyCheck, ...]
+    override_lowering_rules: Sequence[tuple[Any, Any]] | None
+    batch_dim: str | None
+    compatibility: str | None
+
+    def export(
+        self,
+        fun_jit: Any,
+        args_specs: Sequence[Any],
+        kwargs_specs: dict[str, Any],
+        lifting: Lifting | None = None,
+    ) -> Any:
+        """The function.
+
+        Args:
+            fun_jit: the jitted function.
+            args_specs: specs of its positional arguments.
+            kwargs_specs: specs of its keyword arguments.
+            lifting: what makes arguments of constants.
+        """
+        version = _calling_convention_version()
+        check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
+        with retarget.lowering_context(self.compatibility):
+            lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting)
+        if self.batch_dim is not None:
+            facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
+            batch_dims.check(self.batch_dim, lowering.fun_name, *facts)
+        exported = self._exported(lowering, version, None if lifting is None else lifting.of_vjp())
+        if self.compatibility is None:
+            return exported
+        # In the form for the chosen reader. It remembers the choice.
+        _, (written,) = retarget.for_choice([exported], self.compatibility, 0 if lifting is None else lifting.count)
+        return data.note(written, compatibility=self.compatibility)
+
+    def _exported(self, lowering: Lowering, version: int, lifting_of_vjp: Lifting | None) -> Any:
+        is_wrapped = lowering.has_symbolic_arguments() or bool(lowering.ordered_effects)
+        # The lowering's own module is in JAX's caches. One attribute that describes it does no harm there, and a copy
+        # costs more than all the rest if there are large constants.
+        module = mlir.copy(lowering.module) if is_wrapped or self.batch_dim is not None else lowering.module
+        if is_wrapped:
+            main.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
+        main.say_whether_polymorphic(module, lowering.uses_dim_vars)
+        if self.batch_dim is not None:
+            batch_dims.declare(module, self.batch_dim, lowering.in_avals)
+        dumped = _jax.dump_module_to_file(module, "export")
+        serialized = mlir.serialize(module)
+        if logger.isEnabledFor(logging.DEBUG):
+            _log(lowering, version, module, dumped, len(serialized))
+        if module_head.may_name(serialized, "custom_call"):
+            check_stable(module, {target for check in self.checks if (target := check.is_custom_call())})
+        return self.made(
+            fun_name=lowering.fun_name,
+            in_tree=lowering.in_tree,
+            in_avals=lowering.in_avals,
+            out_tree=lowering.out_tree,
+            out_avals=lowering.out_avals,
+            _in_named_shardings=lowering.in_shardings,
+            _out_named_shardings=lowering.out_shardings,
+            in_shardings_hlo=(),  # follow from the NamedShardings
+            out_shardings_hlo=(),
+            nr_devices=lowering.nr_devices,
+            platforms=lowering.platforms,
+            ordered_effects=lowering.ordered_effects,
+            unordered_effects=lowering.unordered_effects,
+            disabled_safety_checks=self.checks,
+            mlir_module_serialized=serialized,
+            calling_convention_version=version,
+            module_kept_var_idx=lowering.kept_var_idx,
+            uses_global_constants=lowering.uses_dim_vars,
+            _get_vjp=_ExportVjp(lowering.jaxpr, Surroundings.now(), lifting_of_vjp),
+        )
+
+
+def _calling_convention_version() -> int:
+    version: int = _jax.calling_convention_flag.value
+    if not OLDEST_VERSION <= version <= NEWEST_VERSION:
+        raise ExportError(
+            f"jax_export_calling_convention_version is set to {version}; versions that can be exported are "
+            f"{OLDEST_VERSION} to {NEWEST_VERSION}"
+        )
+    return version
+
+
+def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size: int) -> None:
+    logger.debug("exported %s for %s, calling convention %d", shown(lowering.fun_name), lowering.platforms, version)
+    if dumped:
+        logger.debug("its module takes %d bytes and is in %s, in jax_dump_ir_to", size, shown(dumped))
+    else:
+        logger.debug("its module takes %d bytes:\n%s", size, _jax.module_to_string(module))
+        logger.debug("to have modules written to files instead, set jax_dump_ir_to (JAX_DUMP_IR_TO)")
+
+
+class _ExportVjp(LaterVjp):
+    """Exports the VJP of a function that was exported in this process, in the surroundings of that export."""
+
+    __slots__ = ("_jaxpr", "_lifting", "_surroundings")
+
+    def __init__(self, jaxpr: Any, surroundings: Surroundings, lifting: Lifting | None) -> None:
+        self._jaxpr, self._surroundings, self._lifting = jaxpr, surroundings, lifting
+
+    def __call__(self, primal: ExportedData) -> Any:
+        with self._surroundings.restored():
+            function, specs = vjp_function(
+                self._jaxpr,
+                primal.in_avals,
+                primal._in_named_shardings,
+                primal.out_avals,
+                primal._out_named_shardings,
+            )
+            how = Exporting(
+                type(primal),
+                primal.platforms,
+                primal.disabled_safety_checks,
+                None,
+                batch_dims.of_vjp(primal),
+                data.facts_of(primal).compatibility,
+            )
+            return how.export(function, specs, {}, self._lifting)

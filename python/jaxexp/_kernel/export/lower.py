@@ -1,0 +1,177 @@
+"""From a jitted function and argument specs to a lowered StableHLO module and everything its signature needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import ExportTypeError, UnsupportedError
+from jaxexp._kernel.function.sharding import to_named
+
+from .callbacks import why_refused
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lowering:
+    """One function as JAX lowers it; lists run over all arguments, whether the module keeps them or not."""
+
+    fun_name: str
+    jaxpr: Any
+    module: Any  # MLIR module; belongs to JAX's caches, so it is not to be changed
+    in_tree: Any
+    in_avals: tuple[Any, ...]
+    in_shardings: tuple[Any, ...]  # NamedSharding on an abstract mesh, or None
+    out_tree: Any
+    out_avals: tuple[Any, ...]
+    out_shardings: tuple[Any, ...]
+    kept_var_idx: tuple[int, ...]
+    nr_devices: int
+    platforms: tuple[str, ...]
+    ordered_effects: tuple[Any, ...]
+    unordered_effects: tuple[Any, ...]
+    has_platform_index: bool
+    uses_dim_vars: bool
+
+    def has_symbolic_arguments(self) -> bool:
+        return _jax.any_symbolic(self.in_avals)
+
+
+class Lifting(Protocol):
+    """Makes arguments of constants of a traced function: of those that become weights, or, when a VJP is exported, of
+    those that are weights already.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many arguments were added in front; known when a function was rewritten."""
+        ...
+
+    def rewritten(self, traced: Any) -> Any:
+        """The `jax.stages.Traced` with arguments in the place of constants."""
+        ...
+
+    def of_vjp(self) -> Lifting | None:
+        """The same for the VJP of the function that was rewritten last; None if there is nothing to do."""
+        ...
+
+
+def lower(
+    fun_jit: Any,
+    args_specs: Sequence[Any],
+    kwargs_specs: dict[str, Any],
+    platforms: Sequence[str],
+    override_lowering_rules: Any,
+    lifting: Lifting | None = None,
+) -> Lowering:
+    """Traces and lowers `fun_jit` for all `platforms` together.
+
+    Args:
+        fun_jit: the jitted function.
+        args_specs: specs of its positional arguments.
+        kwargs_specs: specs of its keyword arguments.
+        platforms: the platforms.
+        override_lowering_rules: as in `export`.
+        lifting: what makes arguments of constants.
+
+    Raises:
+        UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
+    """
+    traced = fun_jit.trace(*args_specs, **kwargs_specs)
+    if not isinstance(traced, jax.stages.Traced):
+        raise ExportTypeError(not_jitted(fun_jit))
+    if lifting is not None:
+        traced = lifting.rewritten(traced)
+    lowered = traced.lower(
+        lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
+    )
+    computation = _jax.computation_of(lowered)
+    _check_lowering(computation, traced.jaxpr)
+    facts = computation.compile_args
+
+    in_avals = tuple(jax.tree_util.tree_leaves(lowered.in_avals))
+    out_avals = tuple(facts["global_out_avals"])
+    kept_var_idx = tuple(sorted(facts["kept_var_idx"]))
+    in_shardings: list[Any] = [_jax.UNSPECIFIED] * len(in_avals)
+    for index, sharding in zip(kept_var_idx, facts["in_shardings"], strict=True):
+        in_shardings[index] = sharding
+    out_shardings = facts["out_shardings"]
+    mesh = _first_mesh((*in_shardings, *out_shardings))
+    shape_poly_state = facts["shape_poly_state"]
+    return Lowering(
+        fun_name=traced.fun_name,
+        jaxpr=traced.jaxpr,
+        module=computation.stablehlo(),
+        in_tree=lowered.in_tree,
+        in_avals=in_avals,
+        in_shardings=tuple(to_named(s, a, mesh) for s, a in zip(in_shardings, in_avals, strict=True)),
+        out_tree=lowered.out_tree,
+        out_avals=out_avals,
+        out_shardings=tuple(to_named(s, a, mesh) for s, a in zip(out_shardings, out_avals, strict=True)),
+        kept_var_idx=kept_var_idx,
+        nr_devices=facts["num_devices"],
+        platforms=_jax.platforms_of(computation),
+        ordered_effects=tuple(facts["ordered_effects"]),
+        # They come out of a set; in this order, the same function is the same bytes in every process.
+        unordered_effects=tuple(sorted(facts["unordered_effects"], key=lambda effect: str(type(effect)))),
+        has_platform_index=shape_poly_state.has_platform_index_argument,
+        uses_dim_vars=shape_poly_state.uses_dim_vars,
+    )
+
+
+# Objects that call `jit` inside, for arguments that are more than arrays: the module of their type, and what to do.
+_JIT_INSIDE = {
+    "equinox": "equinox.filter_jit keeps what is no array out of jit's arguments. Do the same: with arrays, rest = "
+    "equinox.partition(model, equinox.is_array), export jax.jit(lambda arrays, x: equinox.combine(arrays, rest)(x))",
+    "flax": "nnx.jit takes modules apart and puts them together again. Do the same: with graphdef, state = "
+    "nnx.split(model), export jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))",
+}
+
+
+def not_jitted(fun_jit: Any) -> str:
+    """Says that something is no function made by `jax.jit`, and what to do."""
+    library = type(fun_jit).__module__.partition(".")[0]
+    if library in _JIT_INSIDE:
+        name = getattr(fun_jit, "__name__", type(fun_jit).__name__)
+        return f"export needs a function made by jax.jit; {name} is a {type(fun_jit).__name__}. {_JIT_INSIDE[library]}"
+    return f"export needs a function made by jax.jit, not {fun_jit!r}: pass jax.jit(function)"
+
+
+def _first_mesh(shardings: Sequence[Any]) -> Any:
+    for sharding in shardings:
+        if isinstance(sharding, _jax.NamedSharding):
+            return sharding.mesh.abstract_mesh
+    return None
+
+
+# What a lowering may say about its compilation without changing what its module means or how it is called. A name
+# that is not here came with a newer JAX, and is refused until somebody has looked at it.
+_KNOWN_COMPILE_ARGS = frozenset(
+    "all_args_info all_default_mem_kind auto_spmd_lowering backend committed context_mesh device_assignment "
+    "global_in_avals global_out_avals host_callbacks in_layouts in_shardings intermediate_shardings "
+    "jaxpr_debug_info keepalive kept_var_idx mesh mut num_devices ordered_effects out_layouts out_shardings "
+    "pgle_profiler platforms shape_poly_state tuple_args unordered_effects".split()
+)
+
+
+def _check_lowering(computation: Any, jaxpr: Any) -> None:
+    """Refuses a lowering that an artifact cannot hold.
+
+    Raises:
+        UnsupportedError: it is not from `jax.jit`, calls back to the host, changes its arguments (Refs), or says
+            something that this version of jaxexp does not know.
+    """
+    if not isinstance(computation, _jax.MeshComputation):
+        raise UnsupportedError(f"only functions made by jax.jit can be exported; this one was lowered as {computation}")
+    facts = computation.compile_args
+    if facts.get("host_callbacks") or facts.get("keepalive"):
+        raise UnsupportedError(why_refused(jaxpr))
+    if facts.get("mut"):
+        raise UnsupportedError("the function reads or writes mutable arrays (Refs), which cannot be exported")
+    if facts.get("auto_spmd_lowering"):
+        raise UnsupportedError("shardings that are left to the compiler (AUTO) cannot be exported: state them")
+    if unknown := sorted(facts.keys() - _KNOWN_COMPILE_ARGS):
+        raise UnsupportedError(f"the lowering says {', '.join(unknown)}, which this version of jaxexp does not know")

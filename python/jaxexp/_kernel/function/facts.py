@@ -1,0 +1,66 @@
+"""What a function knows besides its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Written(NamedTuple):
+    """A tree whose artifact describes classes that are not registered for serialization.
+
+    Attributes:
+        tree: the tree in this process, with the classes that are loaded here.
+        written: the same tree as the artifact describes it, with generic nodes in the place of these classes. The
+            children of a class may have another order there, so this is the tree that is written again.
+    """
+
+    tree: Any
+    written: Any
+
+
+class Facts(NamedTuple):
+    """What a function knows besides its fields. It travels with the function to everything that is made of it:
+    through `dataclasses.replace`, `bind`, `specialize`, `migrate`, pickles, and into new artifacts.
+
+    Each fact is None if there is nothing to say. `tests/kernel/function/test_facts.py` compares every fact on every
+    way.
+
+    Attributes:
+        name_and_order: of a VJP, the name of the function and the order of the VJP.
+        metadata: the user's metadata in the artifact that the function was loaded from.
+        compatibility: the `compatibility` of the export, for which `serialize` writes by default.
+        weak_arguments: indices of the arguments whose types were weak in the export. None stands for those whose avals
+            are weak.
+        weak_results: the same for the results.
+        in_tree: how the artifact describes `in_tree`, if that is not the same.
+        out_tree: how it describes `out_tree`.
+    """
+
+    name_and_order: tuple[str, int] | None = None
+    metadata: Mapping[str, Any] | None = None
+    compatibility: str | None = None
+    weak_arguments: tuple[int, ...] | None = None
+    weak_results: tuple[int, ...] | None = None
+    in_tree: Written | None = None
+    out_tree: Written | None = None
+
+    def of(self, in_tree: Any, in_avals: Sequence[Any], out_tree: Any, out_avals: Sequence[Any]) -> Facts:
+        """The facts that hold for a signature: a description belongs to its tree, and indices to as many values."""
+        return self._replace(
+            weak_arguments=_within(self.weak_arguments, len(in_avals)),
+            weak_results=_within(self.weak_results, len(out_avals)),
+            in_tree=_of_tree(self.in_tree, in_tree),
+            out_tree=_of_tree(self.out_tree, out_tree),
+        )
+
+
+NO_FACTS = Facts()
+
+
+def _within(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...] | None:
+    return indices if indices is None or all(i < count for i in indices) else None
+
+
+def _of_tree(found: Written | None, tree: Any) -> Written | None:
+    return found if found is not None and (found.tree is tree or found.tree == tree) else None

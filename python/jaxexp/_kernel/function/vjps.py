@@ -1,0 +1,61 @@
+"""The VJPs of a function: what makes the first, and the chain of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from jaxexp._errors import ExportError
+from jaxexp._kernel.artifact.chain import chain
+
+from .data import E, ExportedData, artifact_of
+
+
+class LaterVjp:
+    """Makes the VJP of a function: a function's `_get_vjp`.
+
+    It is one value to `copy` and `dataclasses.asdict`, whatever it makes the VJP of.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, primal: Any) -> Any:
+        raise NotImplementedError
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]) -> list[E]:
+    """A function, its VJP, the VJP of that, and so on.
+
+    Args:
+        exported: the function.
+        vjp_order: how many VJPs; a negative number is as good as 0.
+        error: makes the error for a chain that ends early, given how many VJPs it has.
+    """
+    chain = [exported]
+    for order in range(vjp_order):
+        if not chain[-1].has_vjp():
+            raise error(order)
+        chain.append(chain[-1].vjp())
+    return chain
+
+
+def stored_chain(exported: E) -> Iterator[E]:
+    """A function and the VJPs in the artifact that it was loaded from; only the function if it was exported in this
+    process.
+    """
+    yield exported
+    for _ in range(stored_orders(exported)):
+        exported = exported.vjp()
+        yield exported
+
+
+def stored_orders(exported: ExportedData) -> int:
+    """How many VJPs there are in the artifact that a function was loaded from."""
+    artifact = artifact_of(exported)
+    return 0 if artifact is None else sum(1 for _ in chain(artifact)) - 1

@@ -1,0 +1,126 @@
+"""The declaration that a dimension variable is a batch.
+
+It is an attribute of the module, so every reader and writer of artifacts keeps it. Whoever uses it compares it with the
+signature first, and ignores it if it does not fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+
+from . import mlir
+
+_NAME = "jaxexp.batch_dim"
+_CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, which the format has no place for; separated by ";"
+
+
+class BatchDim(NamedTuple):
+    """A dimension variable that is a batch, and the arguments and results that it leads.
+
+    `constrained` is the function with the constraints on its dimension variables, which a loaded function lacks.
+    """
+
+    name: str
+    arguments: tuple[bool, ...]
+    results: tuple[bool, ...]
+    constrained: ExportedData
+
+
+def check(
+    name: str, fun_name: str, in_avals: Sequence[Any], in_tree: Any, out_avals: Sequence[Any], out_tree: Any
+) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """The arguments and results whose leading dimension is the variable `name`, if that can be a batch.
+
+    Raises:
+        ExportError: it cannot be a batch; the message names the argument or result that prevents it.
+    """
+    if not isinstance(name, str):
+        raise ExportTypeError(
+            f"exporting {fun_name}: batch_dim is the name of a dimension variable, a str such as 'b', not {name!r}"
+        )
+    start = f"exporting {fun_name} with batch_dim={name!r}: "
+
+    def led(avals: Sequence[Any], describe: Callable[[int], str]) -> tuple[bool, ...]:
+        for index, aval in enumerate(avals):
+            for axis, dim in enumerate(aval.shape):
+                if name in _jax.dim_vars(dim) and (axis or str(dim) != name):
+                    raise ExportError(
+                        f"{start}{describe(index)} has shape {_text(aval)}, but a batch dimension may "
+                        f"only be the leading dimension, and {name} itself rather than an expression"
+                    )
+        return tuple(name in _jax.all_dim_vars([aval]) for aval in avals)
+
+    arguments = led(in_avals, lambda index: _jax.describe_argument(in_tree, index, None))
+    if not any(arguments):
+        known = ", ".join(_jax.all_dim_vars(in_avals)) or "none"
+        raise ExportError(f"{start}no argument has that dimension; the arguments' dimension variables: {known}")
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_tree.unflatten(range(out_tree.num_leaves)))]
+
+    def describe_result(index: int) -> str:
+        return f"result{jax.tree_util.keystr(paths[index])}"
+
+    results = led(out_avals, describe_result)
+    for index, aval in enumerate(out_avals):
+        if not results[index] and aval.dtype != _jax.float0:  # which has nothing in it
+            raise ExportError(
+                f"{start}{describe_result(index)} has shape {_text(aval)}, but every result must have {name} as "
+                "its leading dimension. Broadcast it in the function, or export without batch_dim"
+            )
+    return arguments, results
+
+
+def _text(aval: Any) -> str:
+    return f"({', '.join(map(str, aval.shape))})"
+
+
+def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
+    """Writes the declaration into a module."""
+    with module.context:
+        attributes = module.operation.attributes
+        attributes[_NAME] = _jax.ir.StringAttr.get(name)
+        if constraints := _jax.explicit_constraints(in_avals):
+            attributes[_CONSTRAINTS] = _jax.ir.StringAttr.get(";".join(constraints))
+
+
+def of(exported: ExportedData) -> BatchDim | None:
+    """The batch dimension that a function was exported with; None if there is none, or if it does not fit."""
+    return data.kept(exported, "batch_dim", _read)
+
+
+def _read(exported: ExportedData) -> BatchDim | None:
+    # Modules are large, and few have the attribute: its name is searched for before anything is parsed.
+    if not _jax.any_symbolic(exported.in_avals):
+        return None
+    if not module_head.may_name(data.module_view(exported), _NAME):
+        return None
+    name, constraints = mlir.string_attributes(exported.mlir_module_serialized, _NAME, _CONSTRAINTS)
+    if name is None:
+        return None
+    try:
+        arguments, results = check(
+            name, exported.fun_name, exported.in_avals, exported.in_tree, exported.out_avals, exported.out_tree
+        )
+        scope = _jax.SymbolicScope(constraints.split(";") if constraints else ())
+        in_avals = tuple(aval.update(shape=_jax.in_scope(aval.shape, scope)) for aval in exported.in_avals)
+    except ValueError:  # an ExportError, or a constraint that is none
+        return None
+    return BatchDim(name, arguments, results, dataclasses.replace(exported, in_avals=in_avals))
+
+
+def of_vjp(primal: ExportedData) -> str | None:
+    """The batch dimension of a function's VJP: an argument's cotangent that sums over the batch leaves none."""
+    batch = of(primal)
+    if batch is None:
+        return None
+    differentiable = (aval.to_tangent_aval().dtype != _jax.float0 for aval in primal.in_avals)
+    return batch.name if all(led for led, d in zip(batch.arguments, differentiable, strict=True) if d) else None

@@ -1,0 +1,197 @@
+"""The custom calls of a module: which are stable, which call back to Python, and which this process lacks."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, Lines
+from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.artifact.operations import is_understood
+from jaxexp._kernel.function.data import ExportedData
+
+from . import branches, mlir, runnable
+
+# LAPACK routines that lower to a custom call on CPU, and what some are called in complex arithmetic.
+_LAPACK = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv".split()
+_COMPLEX_LAPACK = {"orgqr": "ungqr", "syevd": "heevd", "sytrd": "hetrd"}
+
+
+def _lapack_targets() -> set[str]:
+    names = {f"lapack_{precision}{routine}_ffi" for precision in "sd" for routine in _LAPACK}
+    return names | {
+        f"lapack_{precision}{_COMPLEX_LAPACK.get(name, name)}_ffi" for precision in "cz" for name in _LAPACK
+    }
+
+
+def _gpu_targets() -> set[str]:
+    solver = "getrf geqrf orgqr potrf syevd gesvd gesvdj sytrd".split()
+    names = {f"{vendor}solver_{routine}_ffi" for vendor, routine in itertools.product(("cu", "hip"), solver)}
+    names |= {f"{vendor}_lu_pivots_to_permutation" for vendor in ("cu", "hip")}
+    names |= {f"{vendor}_threefry2x32_ffi" for vendor in ("cu", "hip")}
+    return names | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
+
+
+# Custom calls whose meaning JAX promises to keep ("Compatibility guarantees for custom calls" in
+# https://docs.jax.dev/en/latest/export/export.html).
+STABLE_CUSTOM_CALLS = frozenset(
+    _lapack_targets()
+    | _gpu_targets()
+    | {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"}
+    | {"Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "LuDecomposition", "ApproxTopK"}  # TPU
+    | {"tpu_custom_call", "mosaic_gpu_v2"}  # Pallas
+    | {f"stablehlo.dynamic_{name}" for name in ("approx_top_k", "reduce_window", "rng_bit_generator", "top_k")}
+    | {"tf.call_tf_function", "AllocateBuffer", "shape_assertion"}
+)
+
+
+def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
+    """Refuses a module with custom calls, or operations of other dialects, that nobody promises to keep stable.
+
+    Args:
+        module: the MLIR module.
+        allowed_targets: custom call targets that the user allows besides the stable ones, and names of operations that
+            are in no table of `_kernel/artifact/operations.py`; "ALL" allows all.
+
+    Raises:
+        ExportError: names each such target or operation, where it comes from, and how to allow it.
+    """
+    if "ALL" in allowed_targets:
+        return
+    refused: dict[str, Any] = {}
+    for operation in mlir.iter_operations(module):
+        name = operation.name
+        target = mlir.target_of(operation) if name == "stablehlo.custom_call" else name
+        if target not in STABLE_CUSTOM_CALLS and target not in allowed_targets and not is_understood(target):
+            refused.setdefault(target, operation)
+    if not refused:
+        return
+    examples = (f"  {operation} at {operation.location}" for operation in refused.values())
+    also_allowed = f" (allowed so far: {', '.join(sorted(allowed_targets))})" if allowed_targets else ""
+    said = (
+        f"the function contains custom calls that may change with any release of JAX: {', '.join(sorted(refused))}. "
+        f"To export it all the same, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
+        f"{also_allowed}. They come from:"
+    )
+    # MLIR prints an operation that has regions in several lines, and escapes the texts in them.
+    raise ExportError(Lines.of([said, *(line for example in examples for line in example.split("\n"))]))
+
+
+def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[int]) -> None:
+    """Refuses a module that would call back to Python: to addresses in the process that exported it.
+
+    Args:
+        exported: the function.
+        module: its module, brought up to date.
+        platforms: the indices of the exported platforms that it will run on.
+
+    Raises:
+        ExportError: names the targets.
+    """
+    if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
+        return
+    if not any(is_callback(target) for target, _ in mlir.custom_calls(module)):
+        return
+    if found := set(filter(is_callback, _targets(exported, module, platforms))):
+        raise ExportError(
+            f"calling {exported.fun_name}: its module calls back to Python ({_list(found)}), to functions that "
+            "existed only in the process that exported it. Export the function without its callbacks"
+        )
+
+
+def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
+    """Which custom calls XLA lacks, and what to do about it, if that is why it refused a module; None if it is not.
+
+    Args:
+        exported: the function.
+        error: what XLA raised.
+    """
+    if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
+        return None
+    for platform in dict.fromkeys((_jax.default_platform(), *exported.platforms)):
+        missing = {target for target in targets_on(exported, platform) if not is_known(target, platform)}
+        if any(_names(str(error), target) for target in missing):
+            return _advice(missing, platform)
+    return None
+
+
+def _names(message: str, target: str) -> bool:
+    """Whether XLA's message, in whatever words, is about a custom call."""
+    return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w.])", message) is not None
+
+
+def _advice(missing: set[str], platform: str) -> str:
+    return (
+        f"its module has custom calls that nothing in this process implements on {platform}: {_list(missing)}. "
+        "Register each with jax.ffi.register_ffi_target, or import the library that does so, before calling; "
+        f"{_origin(missing)}"
+    )
+
+
+def targets_on(exported: ExportedData, platform: str) -> set[str]:
+    """The targets of the custom calls that a function may run on a platform."""
+    if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
+        return set()
+    index = exported.platforms.index(platform) if platform in exported.platforms else 0
+    with _jax.make_ir_context() as context:
+        return _targets(exported, runnable.parse(exported, context), (index,))
+
+
+def _targets(exported: ExportedData, module: Any, platforms: Iterable[int]) -> set[str]:
+    """The targets of the custom calls that may run on some of the exported platforms."""
+    indices: set[int | None] = set(platforms) if len(exported.platforms) > 1 else {None}
+    return {mlir.target_of(call) for index in indices for call in branches.custom_calls_on(module, index)}
+
+
+def _list(targets: Iterable[str]) -> str:
+    return ", ".join(sorted(targets))
+
+
+def _origin(targets: set[str]) -> str:
+    if any(target.startswith(("lapack_", "blas_", "cu", "hip")) for target in targets):
+        return "those of linear algebra come with jaxlib, and need the JAX release that exported the function"
+    return "if jaxlib had them, use the JAX release that exported the function"
+
+
+# The targets of host callbacks in all releases; their operands or attributes are addresses in the exporting process.
+_PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callback")
+
+
+def is_callback(target: str) -> bool:
+    """Whether a custom call calls back to Python."""
+    return _PYTHON_CALLBACK.fullmatch(target) is not None
+
+
+# Those of the stable ones that compute nothing: they say where arrays are, or assert what shapes promise, which is
+# decided before the function is compiled.
+HINTS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "shape_assertion"}
+)
+
+
+# Custom calls that are no calls when the program runs: the compiler takes them apart.
+_OF_COMPILER = r"""
+    (stablehlo|mhlo|chlo|vhlo|sdy|xla|tf)\..*
+    | __.*
+    | X64.*
+    | Sharding | SPMD\w+ToFullShape | SPMD\w+ToShardShape | CustomSPMDPartitioning | ShardBarrier\w+ | InspectSharding
+    | annotate_device_placement | MoveTo\w+ | PinTo\w+ | Pin | Unpin | AllocateBuffer | CreateBuffer | LayoutConstraint
+    | SetBound | SliceToDynamic | PadToStatic
+    | TopK | ApproxTopK | PartialReduce | shape_assertion | dce_sink
+"""
+
+
+def is_of_compiler(target: str) -> bool:
+    """Whether a custom call is for the compiler, which calls no native code in its place."""
+    return re.fullmatch(_OF_COMPILER, target, re.VERBOSE) is not None
+
+
+def is_known(target: str, platform: str) -> bool:
+    """Whether a custom call is registered for a platform, or needs no registration there."""
+    if is_of_compiler(target) or target in _jax.registered_custom_calls(platform):
+        return True
+    # What XLA or a plugin itself brings along for these is in no registry that can be asked.
+    return platform != "cpu" and target in STABLE_CUSTOM_CALLS

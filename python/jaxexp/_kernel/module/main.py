@@ -1,0 +1,132 @@
+"""Puts a new main function around a lowered one, which turns the lowering's arguments into the exported ones.
+
+JAX lowers a function with symbolic shapes to a main function that takes the values of its dimension variables as
+arguments. Callers of an artifact have only the arrays, so the new main computes those values from the arrays' shapes,
+asserts what else the shapes promise, and passes the rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, in_one_line
+from jaxexp._kernel.function.convention import Arguments
+
+from . import mlir
+from .inline import lower_inline
+
+_INNER_NAME = "_wrapped_jax_export_main"
+
+
+def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_index: bool) -> None:
+    """Wraps `main` of a module, in place.
+
+    Args:
+        module: the module, which is changed; see `_convention` for the arguments of its main function.
+        in_avals: the abstract values of its array arguments. With symbolic dimensions, none may have been dropped:
+            JAX keeps all arguments of such functions.
+        in_tree: their tree structure, for the messages of shape assertions.
+        has_platform_index: whether the main function takes a platform index.
+    """
+    with module.context, _jax.ir.Location.unknown(module.context):
+        inner = _jax.ir.SymbolTable(module.operation)["main"]
+        arguments = _arguments(inner, in_avals, has_platform_index)
+        types = list(inner.type.inputs)
+        kept = [i for i in range(len(types)) if i not in range(len(types))[arguments.dim_var]]
+        attributes = mlir.argument_attributes(module)
+
+        def operands(given: Sequence[Any]) -> list[Any]:
+            return _inner_operands(module, given, arguments, in_avals, in_tree)
+
+        surround_main(
+            module,
+            [types[i] for i in kept],
+            inner.type.results,
+            operands,
+            argument_attributes=[attributes[i] for i in kept],
+        )
+
+
+def surround_main(
+    module: Any,
+    argument_types: Sequence[Any],
+    result_types: Sequence[Any],
+    operands: Callable[[Sequence[Any]], Sequence[Any]],
+    *,
+    argument_attributes: Sequence[Any],
+    results: Sequence[int] | None = None,
+) -> None:
+    """Makes `main` of a module a private function, and puts a new main function in its place that calls it.
+
+    Args:
+        module: the module, which is changed; its MLIR context is entered.
+        argument_types: the types of the new main's arguments.
+        result_types: the types of its results. Where they differ from those of the old main, the shape is known more
+            precisely.
+        operands: called at the new main's insertion point, with its arguments; returns what the old main is called
+            with, up to the precision of the shapes.
+        argument_attributes: the attributes of the new main's arguments. Aliasing refers to results by their places.
+        results: which result of the old main each result is; None if they keep their places. If they do not, no
+            argument may be an alias.
+    """
+    ir = _jax.ir
+    symbols = ir.SymbolTable(module.operation)
+    inner = symbols["main"]
+    inner_name = mlir.free_name(_INNER_NAME, symbols)  # a callee may have brought the usual one
+    symbols.set_symbol_name(inner, inner_name)
+    inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    main = _jax.func_op(
+        "main",
+        ir.FunctionType.get(list(argument_types), list(result_types)),
+        visibility="public",
+        ip=ir.InsertionPoint.at_block_begin(module.body),
+    )
+    main.arg_attrs = ir.ArrayAttr.get(list(argument_attributes))
+    places = range(len(inner.type.results)) if results is None else results
+    main.result_attrs = ir.ArrayAttr.get([inner.result_attrs[i] for i in places])
+    with ir.InsertionPoint(main.add_entry_block()):
+        taken = map(mlir.converted, operands(list(main.arguments)), inner.type.inputs)
+        call = _jax.call_op(inner.type.results, ir.FlatSymbolRefAttr.get(inner_name), list(taken))
+        returned = [call.results[i] for i in places]
+        _jax.return_op(list(map(mlir.converted, returned, result_types)))
+    mlir.run_passes(module, "symbol-dce")
+
+
+def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) -> Arguments:
+    types = inner.type.inputs
+    platform_indices, dim_vars = int(has_platform_index), len(_jax.all_dim_vars(in_avals))
+    tokens = sum(type_ == _jax.token_type() for type_ in types)
+    return Arguments(platform_indices, dim_vars, tokens, len(types) - platform_indices - dim_vars - tokens)
+
+
+def _inner_operands(
+    module: Any, given: Sequence[Any], arguments: Arguments, in_avals: Sequence[Any], in_tree: Any
+) -> list[Any]:
+    outer = arguments.without_dim_vars()
+    dim_values: list[Any] = []
+    if arguments.dim_vars:
+        assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
+        dim_values = dim_values_of(module, in_avals, in_tree, given[outer.array])
+    return [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
+
+
+def say_whether_polymorphic(module: Any, uses_dim_vars: bool) -> None:
+    """Writes into a module whether it has to be specialized to shapes or a platform before compilation."""
+    with module.context:
+        module.operation.attributes["jax.uses_shape_polymorphism"] = _jax.ir.BoolAttr.get(uses_dim_vars)
+
+
+def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Computes the dimension variables of `in_avals` from arrays, and asserts what else the shapes promise.
+
+    Raises:
+        ExportError: the shapes do not determine the variables.
+    """
+    try:
+        return lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
+    except ValueError as error:
+        raise ExportError(
+            f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
+        ) from error

@@ -1,0 +1,188 @@
+"""StableHLO modules between bytes and MLIR, and what is done with their operations in general."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from jaxexp import _jax, _native
+from jaxexp._errors import ExportRuntimeError, ModuleError, UnsupportedModuleError
+from jaxexp._kernel.artifact import module_head
+
+_MODULE = "mlir_module_serialized"
+
+
+def serialize(module: Any) -> bytes:
+    """The module as a StableHLO portable artifact, readable by every consumer of the last four weeks."""
+    target = _jax.hlo.get_version_from_compatibility_requirement(_jax.stablehlo_four_weeks)
+    return serialize_for(module, target)
+
+
+def parse(serialized: bytes, context: Any) -> Any:
+    """The inverse of `serialize`, in an MLIR context that is already entered: the module as it was written.
+
+    `runnable.parse` has the module of a function as it can run, checked against the signature.
+
+    Raises:
+        UnsupportedModuleError: the module is for a newer StableHLO than the installed jaxlib knows.
+        ModuleError: the bytes are no module.
+    """
+    _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
+    newest = _jax.newest_stablehlo()
+    if not module_head.is_for_newer(serialized, newest):
+        try:
+            return _jax.deserialize_portable_artifact(serialized, context)
+        except MemoryError:
+            raise
+        except Exception as error:  # of several types, RuntimeErrors and ValueErrors among them
+            raise ModuleError(
+                _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
+            ) from error
+    from jaxexp._kernel.releases import stablehlo, table
+
+    found, certain = stablehlo.why_too_new(serialized, newest)
+    cause: Exception | None = None
+    if not certain:  # a module for a newer version that makes no use of it
+        try:
+            return _jax.deserialize_portable_artifact(serialized, context)
+        except MemoryError:
+            raise
+        except Exception as error:
+            cause = error
+    here = table.at(_jax.installed_release).version
+    advice = f"; on a JAX that reads it, jaxexp.migrate(artifact, to={here!r}) writes it for this one, or says why not"
+    raise UnsupportedModuleError(
+        _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{found}{advice}"
+    ) from cause
+
+
+def shown_module(name: str, module: bytes, as_text: bool) -> Any:
+    """`Exported.mlir_module`, of a function of this name."""
+    if as_text:
+        with _jax.make_ir_context() as context:
+            return _jax.module_to_string(parse(module, context))
+    if (current := _jax.ir.Context.current) is None:
+        raise ExportRuntimeError(
+            f"mlir_module(serialized=False) of {name} makes the module in the current MLIR context, and there is none: "
+            "call it inside `with jax.interpreters.mlir.make_ir_context():`, or take the text of the module, "
+            "mlir_module()"
+        )
+    return parse(module, current)
+
+
+def _first_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)
+
+
+def argument_attributes(module: Any) -> list[Any]:
+    """The attributes of each argument of a module's main function."""
+    main = _jax.ir.SymbolTable(module.operation)["main"]
+    return list(_jax.ir.ArrayAttr(main.arg_attrs))
+
+
+def copy(module: Any) -> Any:
+    """A copy in an MLIR context of its own: a lowering may sit in JAX's caches and must not be changed."""
+    context = _jax.make_ir_context()
+    with context, _jax.ir.Location.unknown(context):
+        return _jax.ir.Module.parse(_jax.module_to_bytecode(module))
+
+
+def string_attributes(serialized: bytes, *names: str) -> list[str | None]:
+    """String attributes of a serialized module; None for each that is missing, or something else."""
+    with _jax.make_ir_context() as context:
+        attributes = parse(serialized, context).operation.attributes
+        found: list[Any] = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
+        return [attribute.value if isinstance(attribute, _jax.ir.StringAttr) else None for attribute in found]
+
+
+def run_passes(module: Any, *passes: str) -> None:
+    with module.context:
+        pipeline = _jax.passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
+        pipeline.run(module.operation)
+
+
+def free_name(stem: str, *tables: Any) -> str:
+    """A symbol's name that none of these symbol tables has: `stem`, or with a number behind it."""
+    names = (f"{stem}_{i}" if i else stem for i in itertools.count())
+    return next(name for name in names if not any(name in table for table in tables))
+
+
+def converted(value: Any, type_: Any) -> Any:
+    """An MLIR value as one of `type_`, which differs from its own type in what is known of the shape, if at all."""
+    return value if value.type == type_ else _jax.hlo.convert(type_, value)
+
+
+def why_not_refined(error: Exception) -> str | None:
+    """What a module says to shapes that it does not take, if that is what `error` is about.
+
+    JAX finds out while it compiles, and its error keeps the reason as the cause.
+    """
+    if error.__cause__ is None or not str(error).startswith("Error refining shapes"):
+        return None
+    first_line = str(error.__cause__).partition("\n")[0]  # the others quote the source lines that traced the module
+    return first_line.rpartition(" error: ")[2]
+
+
+def iter_operations(module: Any, *, innermost_first: bool = False) -> Iterator[Any]:
+    """Every operation of a module: before those inside of it, or behind them."""
+    found: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        found.append(operation)
+        return _jax.ir.WalkResult.ADVANCE
+
+    order = _jax.ir.WalkOrder.POST_ORDER if innermost_first else _jax.ir.WalkOrder.PRE_ORDER
+    module.operation.walk(visit, order)
+    return iter(found)
+
+
+def serialize_for(module: Any, version: str) -> bytes:
+    """The module as a StableHLO portable artifact of a given version.
+
+    Raises:
+        jax.errors.JaxRuntimeError: that version does not have an operation, or a type, of the module.
+    """
+    serialized: bytes = _jax.serialize_portable_artifact(module, version, _jax.serializes_with_shardy())
+    return serialized
+
+
+def expand_composites(module: Any) -> None:
+    """Replaces the operations of the CHLO dialect, and composites, by what they stand for, in place.
+
+    A portable artifact holds a CHLO operation as a composite.
+    """
+    _jax.hlo.register_stablehlo_passes()
+    run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
+
+
+def custom_calls(module: Any) -> list[tuple[str, Any]]:
+    """The target of each custom call in a module, and the operation, outermost first."""
+    return [
+        (target_of(operation), operation)
+        for operation in iter_operations(module)
+        if operation.name == "stablehlo.custom_call"
+    ]
+
+
+def target_of(custom_call: Any) -> str:
+    """What a custom call calls."""
+    name: str = _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
+    return name
+
+
+def has_shardy_attributes(module: Any) -> bool:
+    """Whether a module has its Shardy parts as frontend attributes, as modules once were serialized."""
+    attributes = module.operation.attributes
+    return "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in _jax.ir.DictAttr(
+        attributes["mhlo.frontend_attributes"]
+    )
+
+
+def import_shardy_attributes(module: Any) -> None:
+    """Turns what some plugins make of Shardy's dialect, frontend attributes, back into the dialect, in place."""
+    if has_shardy_attributes(module):
+        run_passes(module, "xla-sdy-round-trip-import-shardy-attrs", "sdy-lift-inlined-meshes")

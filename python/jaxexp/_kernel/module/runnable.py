@@ -1,0 +1,59 @@
+"""The module of an exported function as the installed JAX runs it. Every module is parsed here before it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.function.data import ExportedData
+
+from . import mlir, signature
+
+# What the targets of LAPACK's routines begin with.
+_LAPACK = ("lapack_", "blas_")
+
+
+def parse(exported: ExportedData, context: Any) -> Any:
+    """The module of an exported function, for calling it: parsed, and brought up to what the installed JAX runs.
+
+    Args:
+        exported: the function.
+        context: the MLIR context to parse it in, which is entered.
+
+    Raises:
+        DeserializationError: the bytes are no module, or not one of a function with this signature.
+        ExportError: the module calls a routine in a way that has no counterpart today.
+    """
+    module = _with_shardings_of_today(exported, context)
+    signature.check(exported, module)
+    if may_call_lapack(exported):
+        from . import lapack
+
+        for target, operation in mlir.custom_calls(module):
+            lapack.modernize(operation, target)
+    return module
+
+
+def may_call_lapack(exported: ExportedData) -> bool:
+    """Whether a module may have custom calls of LAPACK."""
+    return module_head.may_name(exported.mlir_module_serialized, *_LAPACK)
+
+
+def _with_shardings_of_today(exported: ExportedData, context: Any) -> Any:
+    serialized = exported.mlir_module_serialized
+    module = mlir.parse(serialized, context)
+    if _jax.shardy_flag.value and _is_from_before_shardy(serialized):
+        from . import from_gspmd
+
+        try:
+            from_gspmd.to_shardy(module, exported.nr_devices)
+        except from_gspmd.NotExpressibleError:
+            # The compiler still understands the old form, and says that it falls back to the old partitioner.
+            return mlir.parse(serialized, context)
+    return module
+
+
+def _is_from_before_shardy(serialized: bytes) -> bool:
+    """Whether a serialized module has shardings from before Shardy, and none of Shardy."""
+    return module_head.may_name(serialized, "mhlo.sharding") and not module_head.may_name(serialized, "sdy")

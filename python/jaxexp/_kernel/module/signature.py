@@ -1,0 +1,92 @@
+"""Whether a module fits the signature of its artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jaxexp import _jax
+from jaxexp._errors import ModuleError
+from jaxexp._kernel.function.convention import OLDEST_VERSION, Arguments
+from jaxexp._kernel.function.data import ExportedData
+
+
+def check(exported: ExportedData, module: Any) -> None:
+    """Compares a module's main function with the signature, argument by argument.
+
+    Nothing else ties the two together: without it, a module of another function would be compiled with arguments that
+    it does not expect.
+
+    Args:
+        exported: the function.
+        module: its module; its MLIR context is entered.
+
+    Raises:
+        ModuleError: names the first argument or result that differs.
+    """
+    symbols = _jax.ir.SymbolTable(module.operation)
+    if "main" not in symbols or not isinstance(symbols["main"], _jax.func_op):
+        raise ModuleError(_MODULE, "a module with the function 'main'", "one without")
+    type_ = symbols["main"].type
+    inputs, results = list(type_.inputs), list(type_.results)
+    groups = Arguments.of_exported(exported)
+    if exported.calling_convention_version < OLDEST_VERSION and exported.ordered_effects:
+        return  # tokens are passed in another way; calls are refused with a better message
+    kept = exported.module_kept_var_idx
+    _check_count("arguments", groups.array.stop, inputs, groups)
+    _check_count("results", groups.tokens + len(exported.out_avals), results, groups)
+
+    for found in inputs[groups.platform_index]:
+        if str(found) not in ("tensor<i32>", "tensor<i64>"):
+            _refuse("the platform index", "tensor<i32>", found)
+    for found in (*inputs[groups.token], *results[: groups.tokens]):
+        if found != _jax.token_type():
+            _refuse("the token of an ordered effect", str(_jax.token_type()), found)
+    right: dict[int, Any] = {}  # types that were found right, by the identity of their aval
+    for index, found in zip(kept, inputs[groups.array], strict=True):
+        aval = exported.in_avals[index]
+        if right.get(id(aval)) != found:
+            _check_type(f"its argument for in_avals[{index}]", aval, found)
+            right[id(aval)] = found
+    for index, (aval, found) in enumerate(zip(exported.out_avals, results[groups.tokens :], strict=True)):
+        if right.get(id(aval)) != found:
+            _check_type(f"its result for out_avals[{index}]", aval, found)
+            right[id(aval)] = found
+
+
+_MODULE = "mlir_module_serialized"
+
+
+def _check_count(what: str, expected: int, found: Sequence[Any], groups: Arguments) -> None:
+    if len(found) != expected:
+        others = [
+            f"{n} for {of}" for n, of in ((groups.platform_indices, "the platform"), (groups.tokens, "tokens")) if n
+        ]
+        raise ModuleError(
+            _MODULE,
+            f"a main function with {expected} {what}, as the signature says"
+            + (f" ({', '.join(others)})" if others else ""),
+            f"one with {len(found)}",
+        )
+
+
+def _check_type(where: str, aval: Any, found: Any) -> None:
+    physical: Any = _jax.physical_aval(aval) if _jax.issubdtype(aval.dtype, _jax.extended_dtype) else aval
+    ir = _jax.ir
+    if not isinstance(found, ir.RankedTensorType):
+        _refuse(where, f"an array ({aval})", found)
+    tensor = ir.RankedTensorType(found)
+    if tensor.element_type != _jax.dtype_to_ir_type(physical.dtype) or tensor.rank != len(physical.shape):
+        _refuse(where, str(aval), found)
+    for axis, size in enumerate(physical.shape):
+        if _jax.is_constant_dim(size):
+            # A module may know less of a shape than the signature.
+            fits = tensor.is_dynamic_dim(axis) or tensor.get_dim_size(axis) == size
+        else:
+            fits = tensor.is_dynamic_dim(axis)
+        if not fits:
+            _refuse(where, str(aval), found)
+
+
+def _refuse(where: str, expected: str, found: Any) -> NoReturn:
+    raise ModuleError(_MODULE, f"a main function that takes or returns {expected} as {where}", str(found))

@@ -1,0 +1,121 @@
+"""Writes an `Exported`: to bytes, and to a file."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxexp import _native
+from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError
+from jaxexp._kernel.artifact.metadata import to_json
+from jaxexp._kernel.codec import binding, nodes
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.vjps import chain_up_to
+from jaxexp._kernel.io import files
+from jaxexp._version import __version__
+
+from . import retarget
+from .options import Writing
+
+# What most artifacts are written with.
+_TODAY = _native.Form()
+_WRITER = f"jaxexp {__version__}"
+_NOTES = _native.Notes(_WRITER, {})
+
+
+def serialize(exported: ExportedData, how: Writing) -> bytearray:
+    """The artifact."""
+    return _native.encode(*_encoder_arguments(exported, how))
+
+
+def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> None:
+    """Replaces a file by the artifact."""
+    files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)))
+
+
+def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
+    binding.bind()
+    chain = _chain(exported, how.vjp_order)
+    if how.strict:
+        _check_registrations(chain)
+    notes = _notes(exported, how)
+    compatibility = how.compatibility
+    if compatibility is None:
+        compatibility = data.facts_of(exported).compatibility
+    if compatibility is None:
+        return chain, jax.__version__, _TODAY, notes
+    reader, chain = retarget.for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
+    return chain, jax.__version__, reader.form, notes
+
+
+def _check_registrations(chain: Sequence[ExportedData]) -> None:
+    """Refuses nodes that only jaxexp reads."""
+    trees = [tree for exported in chain for tree in (exported.in_tree, exported.out_tree)]
+    if nodes.has_other_keys(trees):
+        raise SerializationTypeError(
+            f"{data.described(chain[0])} cannot be serialized with strict=True: its trees contain dicts with keys that "
+            "are not strings. Use strings as keys, or leave out strict, where every reader has jaxexp"
+        )
+    missing = nodes.unregistered(trees)
+    if not missing:
+        return
+    lines = [nodes.registration_line(name, nodetype, auxdata) for name, (nodetype, auxdata) in missing.items()]
+    many = len(missing) > 1
+    said = (
+        f"{data.described(chain[0])} cannot be serialized with strict=True: its trees contain "
+        f"{f'{len(missing)} pytree node types that are' if many else 'a pytree node type that is'} not registered for "
+        f"serialization. Register {'them' if many else 'it'} here and wherever the artifact is read, or leave out "
+        "strict:"
+    )
+    raise SerializationError(Lines.of([said, *(f"  {line}" for line in lines)]))
+
+
+def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
+    """What a trailer says about the whole artifact. A loaded function keeps its metadata unless it gets new."""
+    metadata = how.metadata
+    if not how.trailer:
+        if metadata is None:
+            return None
+        raise ExportError(
+            f"{data.described(exported)} cannot be serialized with metadata and trailer=False: "
+            "metadata is in the trailer"
+        )
+    if metadata is None:
+        metadata = data.metadata_of(exported)
+        if not metadata and how.weights is None:
+            return _NOTES
+    return _native.Notes(_WRITER, to_json(metadata), how.weights)
+
+
+def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
+    """The function, its VJP, the VJP of that, and so on."""
+    # By far the most common, and there is little else to do for a small function.
+    if type(vjp_order) is int and vjp_order == 0:
+        return [exported]
+    order = _order(exported, vjp_order)
+
+    def error(found: int) -> ExportError:
+        return ExportError(
+            f"{data.described(exported)} cannot be serialized with vjp_order={order}: it was loaded from an "
+            f"artifact that holds its VJPs up to order {found}. Serialize the original with "
+            f"vjp_order={data.origin(exported)[1] + order} or more"
+        )
+
+    return chain_up_to(exported, order, error)
+
+
+def _order(exported: ExportedData, vjp_order: Any) -> int:
+    """How many VJPs to include. A fraction counts as the next whole number, because `jax.export` counts down to 0."""
+    try:
+        order: int = math.ceil(vjp_order)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ExportTypeError(
+            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
+            "it is the number of VJPs to include, an int"
+        ) from error
+    return order

@@ -1,0 +1,151 @@
+"""Custom calls: those that stand for operations, and those of typed foreign functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxexp import _jax
+from jaxexp._kernel.module.custom_calls import is_callback
+
+from .composites import by_name
+from .operation import Function, Many, Operation, Read
+
+# Those of LAPACK that jaxlib has take leading axes as a batch.
+_TAKES_BATCHES = re.compile(r"(lapack|blas)_\w+_ffi")
+# Where typed calls have their attributes: in modules of today, and as artifacts have them.
+_CONFIGURATIONS = "backend_config", "mhlo.backend_config"
+_TYPED = 4
+_DISTRIBUTED = re.compile(r"SPMD\w+ToFullShape|SPMD\w+ToShardShape|xla\.sdy\..*|CustomSPMDPartitioning|InspectSharding")
+
+
+def _custom_call(operation: Operation) -> Callable[..., Any] | Many | Function:
+    target = operation.text("call_target_name")
+    if target.startswith("mhlo."):
+        return _operation_of_mhlo(operation, target.removeprefix("mhlo."))
+    if _DISTRIBUTED.fullmatch(target):
+        operation.refuse(f"of {target}, which distributes data")
+    if is_callback(target):
+        operation.refuse(f"of {target}, which calls back to Python")
+    if operation.boolean("has_side_effect", False):
+        operation.refuse(f"of {target}, which has side effects")
+    if target == "ApproxTopK":
+        return _approximate_top_k(operation)
+    return _foreign_function(operation, target)
+
+
+def _operation_of_mhlo(operation: Operation, name: str) -> Callable[..., Any] | Many:
+    """An operation of CHLO, as JAX wrote it for readers that did not know it."""
+    attributes = operation.values("mhlo.attributes")
+    operation.integer("mhlo.version", 1)
+    operation.integer("api_version", 1)
+    if operation.boolean("has_side_effect", False) or operation.values("backend_config"):
+        operation.refuse(f"of mhlo.{name} with more than its attributes")
+    if name == "topk":
+        name = "top_k"
+        if not attributes.pop("largest", True):
+            operation.refuse("of mhlo.topk for the smallest")
+    made = by_name(operation, name, attributes)
+    if made is None:
+        operation.refuse(f"of mhlo.{name}")
+    return made
+
+
+def _approximate_top_k(operation: Operation) -> Many:
+    """Of numbers with their places, which JAX's function counts itself."""
+    config = operation.values("mhlo.backend_config")
+    axis = int(config.pop("reduction_dim"))
+    config.pop("is_fallback")  # whether a platform may have it exactly, which is left to JAX
+    numbers, places = operation.operands[:2] if len(operation.operands) == 4 else operation.refuse()
+    operation.integer("api_version", 1)
+    order = _order(operation)
+    if not operation.is_iota(1, axis) or places.shape != numbers.shape or order is None:
+        operation.refuse("of ApproxTopK with other places or another order")
+    options: dict[str, Any] = {
+        "k": int(config.pop("top_k")),
+        "reduction_dimension": axis,
+        "recall_target": float(config.pop("recall_target")),
+        "reduction_input_size_override": int(config.pop("reduction_input_size_override")),
+        "aggregate_to_topk": bool(config.pop("aggregate_to_topk")),
+    }
+    if config:
+        operation.refuse(f"of ApproxTopK with {min(config)}")
+
+    def run(x: Any, *_: Any) -> Sequence[Any]:
+        result: Sequence[Any] = order(x, **options)
+        return result
+
+    return Many(run)
+
+
+def _order(operation: Operation) -> Callable[..., Any] | None:
+    """JAX's function for the order that a call's comparator has; None if it has none for it."""
+    (name,) = operation.structure("called_computations", lambda a: [_jax.ir.FlatSymbolRefAttr(e).value for e in a])
+    block = operation.function_named(name).block
+    if len(block.steps) != 1 or block.steps[0].outputs != block.results:
+        return None
+    (step,) = block.steps
+    if step.name != "stablehlo.compare" or step.inputs != block.parameters[:2]:
+        return None
+    orders = {"GT": lax.approx_max_k, "LT": lax.approx_min_k}
+    return orders.get(step.attributes["comparison_direction"])
+
+
+def _foreign_function(operation: Operation, target: str) -> Many:
+    config = next(filter(operation.has, _CONFIGURATIONS), None)
+    version = operation.integer("api_version", _TYPED if config == "mhlo.backend_config" else 1)
+    is_known = target.endswith("_ffi") or target in _jax.registered_custom_calls("cpu")
+    if version != _TYPED or config is None or not is_known:
+        operation.refuse(f"of {target}, which has no typed interface")
+    operation.calls_foreign(target)
+    attributes = operation.values(config)
+    # These say how a call may be distributed over devices, not what it computes.
+    if operation.values("mhlo.frontend_attributes").keys() - {"num_batch_dims"}:
+        operation.refuse(f"of {target} with attributes for the compiler")
+    if operation.has("sdy.sharding_rule"):
+        operation.ignore("sdy.sharding_rule")
+    if operation.has("called_computations") and len(operation.attribute("called_computations")):
+        operation.refuse(f"of {target}, which calls functions of the module")
+    call = jax.ffi.ffi_call(
+        target,
+        [type_.as_spec() for type_ in operation.results],
+        vmap_method="broadcast_all" if _TAKES_BATCHES.fullmatch(target) else "sequential",
+        input_layouts=_layouts(operation, "operand_layouts"),
+        output_layouts=_layouts(operation, "result_layouts"),
+        input_output_aliases=_aliases(operation),
+    )
+
+    def run(*operands: Any) -> Sequence[Any]:
+        result: Sequence[Any] = call(*operands, **attributes)
+        return result
+
+    return Many(run)
+
+
+def _layouts(operation: Operation, name: str) -> list[tuple[int, ...]] | None:
+    """For each array its axes from the slowest to the fastest; the module has them the other way round."""
+    if not operation.has(name):
+        return None
+    layouts = [np.array(_jax.ir.DenseIntElementsAttr(entry)).reshape(-1) for entry in operation.attribute(name)]
+    return [tuple(int(axis) for axis in layout[::-1]) for layout in layouts]
+
+
+def _aliases(operation: Operation) -> dict[int, int] | None:
+    """Which operand's memory each result takes."""
+    if not operation.has("output_operand_aliases"):
+        return None
+    aliases = {}
+    for entry in operation.attribute("output_operand_aliases"):
+        alias = _jax.hlo.OutputOperandAlias(entry)
+        if len(alias.operand_tuple_indices) or len(alias.output_tuple_indices) > 1:
+            operation.refuse("with tuples")
+        aliases[alias.operand_index] = next(iter(alias.output_tuple_indices), 0)
+    return aliases or None
+
+
+OPERATIONS: dict[str, Read] = {"stablehlo.custom_call": _custom_call}

@@ -1,0 +1,168 @@
+"""An exported function as a JAX function of flat arrays: raised from its module, once for each set of shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.module import runnable, specialized
+
+from .newest import Newest
+from .placement import constraint
+from .program import Block
+from .reader import Reader
+from .refused import RefusedError
+from .staged import staged
+from .table import OPERATIONS
+
+# So many shapes, and platforms, of one function are kept.
+_MOST = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Raised:
+    """A function, raised for arguments of known shapes. It takes and returns flat arrays, as the signature has them.
+
+    Attributes:
+        exported: the function.
+        in_avals: its arguments in these shapes.
+        out_avals: its results.
+        block: its code, which takes the arguments that the module takes.
+        platform: the index of the platform, which the module takes before them; None if it takes none.
+        placed: for each argument what puts it where the function has it on several devices.
+        placed_results: the same for results.
+        counts: how often each operation is in it.
+        foreign: the targets of the foreign functions that it calls, which exist on its platform only.
+        is_wide: whether it computes in 64 bits.
+    """
+
+    exported: ExportedData
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    block: Block
+    platform: np.ndarray[Any, Any] | None
+    placed: Sequence[Callable[[Any], Any]]
+    placed_results: Sequence[Callable[[Any], Any]]
+    counts: dict[str, int]
+    foreign: frozenset[str]
+    is_wide: bool
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        """As a jitted function: one operation of the program around it."""
+        return self._run(arrays, self._as_one)
+
+    def inline(self, *arrays: Any) -> list[Any]:
+        """As operations of the program around it. Whoever cannot take one of them is told its name."""
+        return self._run(arrays, self.block)
+
+    def _as_one(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        equation = staged(self.block, tuple(map(jax.typeof, arguments)), self.exported.fun_name)
+        if equation is None:
+            return self.block(arguments)
+        primitive, params = equation
+        try:
+            results: Sequence[Any] = primitive.bind(*arguments, **params)
+        except NotImplementedError:  # JAX does not map an operation, and does not say which
+            results = self.block(arguments)
+        return results
+
+    def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
+        kept = self.exported.module_kept_var_idx
+        prefix = () if self.platform is None else (self.platform,)
+        with jax.enable_x64(self.is_wide or bool(jax.config.read("jax_enable_x64"))):
+            arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
+            results = run((*prefix, *arguments))
+            left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
+            return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
+
+
+def _entering(array: Any, aval: Any) -> Any:
+    """An argument as the module takes it."""
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, bool)
+    if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
+        return jax.random.key_data(array)
+    return array
+
+
+def _leaving(array: Any, aval: Any) -> Any:
+    """A result of the module as the function returns it."""
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, _jax.float0)
+    if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
+        return _jax.wrap_keys(array, impl=aval.dtype._impl)
+    return array
+
+
+def raised(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], platform: str) -> Raised:
+    """A function for arguments of these shapes.
+
+    Args:
+        exported: the function.
+        in_avals: its arguments. Their shapes are constant, and fit its signature.
+        out_avals: its results for these arguments.
+        platform: where it will run; one of the function's, or the function has one only and its check is disabled.
+
+    Raises:
+        RefusedError: the module does what cannot be raised.
+    """
+    shapes = tuple(aval.shape for aval in in_avals)
+    kept = data.kept(exported, "raised", lambda _: Newest(_MOST))
+    key = shapes, platform
+    found = kept.get(key)
+    if found is None:
+        try:
+            found = _raise(exported, tuple(in_avals), tuple(out_avals), platform)
+        except RefusedError as error:
+            found = error.with_traceback(None)
+        kept.put(key, found)
+    if isinstance(found, RefusedError):
+        raise RefusedError(found.operation, found.why, found.location)
+    function: Raised = found
+    return function
+
+
+def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[Any, ...], platform: str) -> Raised:
+    if exported.ordered_effects:
+        raise RefusedError("an ordered effect")
+    index = None
+    if len(exported.platforms) > 1:
+        index = exported.platforms.index(platform) if platform in exported.platforms else 0
+    if _jax.any_symbolic(in_avals):
+        raise RefusedError("an argument of symbolic shape")
+    if any(aval.memory_space != _jax.MemorySpace.Device for aval in (*in_avals, *out_avals)):
+        raise RefusedError("an argument or a result that is not in the memory of the device")
+    context = _jax.make_ir_context()
+    with context, _jax.ir.Location.unknown(context):
+        # A static function too may have dynamic parts: calls of functions of symbolic shape.
+        if exported.uses_global_constants:
+            try:
+                module = specialized.parse(exported, in_avals, out_avals, False)
+            except ExportError as error:  # which a call of the module reports
+                raise RefusedError("the module", str(error)) from error
+        else:
+            module = runnable.parse(exported, context)
+        if runnable.may_call_lapack(exported):
+            _jax.initialize_lapack()
+        reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)
+        block = reader.main()
+        chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
+    placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
+    foreign = frozenset(reader.foreign)
+    return Raised(exported, in_avals, out_avals, block, chosen, *placed, reader.counts, foreign, reader.is_wide)
+
+
+def _placed(shardings: Sequence[Any]) -> list[Callable[[Any], Any]]:
+    return [_anywhere if s is None or s.mesh.empty or s.mesh.size == 1 else constraint(s) for s in shardings]
+
+
+def _anywhere(array: Any) -> Any:
+    return array

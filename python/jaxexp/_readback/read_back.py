@@ -1,0 +1,107 @@
+"""`Exported.raised` and `Exported.jaxpr`: the function read back from its module, for tracing and for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._kernel.call.first_argument import apart, flattened, program_of
+from jaxexp._kernel.call.primitive import abstract_eval
+from jaxexp._kernel.function.data import ExportedData
+
+from .function import Raised
+from .function import raised as raise_function
+
+
+def raised(exported: ExportedData) -> Callable[..., Any]:
+    """`Exported.raised`."""
+    program = program_of(exported)
+
+    @jax.custom_jvp
+    def flat(*leaves: Any) -> Sequence[Any]:
+        return _on_any_platform(program, leaves)
+
+    def refuse(primals: Any, tangents: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"differentiating {exported.fun_name}.raised(): its derivatives would not be those of {exported.fun_name}, "
+            "because a module no longer has its stop_gradient and its custom derivatives. Differentiate the function's "
+            "call, which uses its stored VJPs"
+        )
+
+    flat.defjvp(refuse)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        leaves, out_tree = flattened(*apart(exported, args), kwargs)
+        return out_tree.unflatten(flat(*map(jax.numpy.asarray, leaves)))
+
+    function.__name__ = function.__qualname__ = exported.fun_name
+    return function
+
+
+def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Any:
+    """`Exported.jaxpr`."""
+    program = program_of(exported)
+    if args_specs or kwargs_specs:
+        specs, _ = flattened(*apart(exported, args_specs, as_specs=True), kwargs_specs)
+    else:
+        specs = list(program.in_avals)
+        if _jax.any_symbolic(specs):
+            raise ExportError(
+                f"the jaxpr of {exported.fun_name}: its arguments have symbolic shapes, and a jaxpr has constant ones. "
+                "Pass an array or a jax.ShapeDtypeStruct for each argument"
+            )
+    plain = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs]
+    platform, platforms = _jax.default_platform(), program.platforms
+    with jax.enable_x64(True):  # for the types of the arguments; what is read decides about the rest
+        avals = jax.make_jaxpr(lambda *leaves: leaves)(*plain).in_avals
+        function = _raised(program, avals, platform if platform in platforms else platforms[0])
+        return jax.make_jaxpr(function.inline)(*plain)
+
+
+# What a function is on platforms that do not have the foreign functions that it calls: nothing that can be lowered.
+elsewhere_p = _jax.Primitive("raised_elsewhere")
+elsewhere_p.multiple_results = True
+elsewhere_p.def_abstract_eval(lambda *, types, **_: [_jax.ShapedArray(shape, dtype) for shape, dtype in types])
+
+
+def _refuse_platform(ctx: Any, *, name: str, platforms: Sequence[str], foreign: Sequence[str], **_: Any) -> NoReturn:
+    wanted = ", ".join(p for p in ctx.module_context.platforms if p not in platforms)
+    there = ", ".join(platforms)
+    raise UnsupportedError(
+        f"lowering {name}.raised() for {wanted}: it calls {', '.join(foreign)}, which {there} has. "
+        f"Lower it for {there} only, or export the original function for {wanted}"
+    )
+
+
+_jax.register_lowering(elsewhere_p, _refuse_platform)
+
+
+def _raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> Raised:
+    out_avals, _ = abstract_eval(*in_avals, exported=exported)
+    return raise_function(exported, in_avals, out_avals, platform)
+
+
+def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
+    """The function where it is lowered for any platform; only for its own if it calls foreign functions."""
+    in_avals = list(map(jax.typeof, leaves))
+    each = {platform: _raised(exported, in_avals, platform) for platform in exported.platforms}
+    first = each[exported.platforms[0]]
+    if foreign := sorted(set().union(*(function.foreign for function in each.values()))):
+        types = tuple((aval.shape, aval.dtype) for aval in first.out_avals)
+
+        def elsewhere(*_: Any) -> Sequence[Any]:
+            refused: Sequence[Any] = elsewhere_p.bind(
+                types=types, name=exported.fun_name, platforms=exported.platforms, foreign=tuple(foreign)
+            )
+            return refused
+
+        results: Sequence[Any] = jax.lax.platform_dependent(*leaves, default=elsewhere, **each)
+    elif len(each) > 1:
+        results = jax.lax.platform_dependent(*leaves, default=first, **each)
+    else:
+        results = first(*leaves)
+    return results

@@ -1,0 +1,161 @@
+"""Arrays as bytes, piece by piece: a device array is fetched in parts, so that it is never on the host as a whole."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _native
+from jaxexp._errors import ExportError
+from jaxexp._weights.files.dtypes import held_as
+from jaxexp._weights.files.writing import Source
+
+# Large enough for a disk, and small beside what a process takes anyway. A power of two: no element is cut.
+PIECE = 1 << 24
+
+
+def source(name: str, array: Any) -> Source:
+    """An array as it is written to a file of tensors.
+
+    Args:
+        name: the tensor's name.
+        array: a NumPy array or a `jax.Array`, on any devices of this process.
+
+    Raises:
+        ExportError: its dtype cannot be held in a file, or parts of it are on devices of other processes only.
+    """
+    held = held_as(np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype), array.shape)
+    if held is None:
+        raise ExportError(f"the weight {name!r} has dtype {array.dtype}, which a file of tensors cannot hold")
+    if isinstance(array, jax.Array) and not _is_here(array):
+        raise ExportError(
+            f"the weight {name!r} is not in this process as a whole: it has the sharding {array.sharding}. "
+            "Gather it first, for example with jax.experimental.multihost_utils.process_allgather"
+        )
+    dtype, shape = held
+    make = packed if dtype == "F4" else pieces
+    origin = array if isinstance(array, jax.Array) else None
+    return Source(name, dtype, shape, lambda: (piece.data for piece in make(array)), origin)
+
+
+def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """The bytes of an array, row by row, as arrays of uint8 with at most `PIECE` elements.
+
+    Elements of less than a byte take a byte each.
+    """
+    if not isinstance(array, jax.Array) or _is_host_memory(array):
+        yield from _of_host(np.asarray(array))
+        return
+    itemsize = np.dtype(array.dtype).itemsize
+    for index in _blocks(array.shape, max(1, PIECE // itemsize)):
+        yield from _of_host(_fetched(array, index))
+
+
+def digest(array: Any, *before: bytes) -> bytes:
+    """The XXH3 digest of the bytes of an array, and of others in front of them."""
+    digester = _native.Digester()
+    for data in before:
+        digester.update(data)
+    for piece in pieces(array):
+        digester.update(piece.data)
+    return digester.digest()
+
+
+def packed(array: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """The same for elements of four bits, two of them in a byte; the first one is in the lower bits."""
+    for piece in pieces(array):  # of even size: the whole has an even number of elements
+        pairs = piece.reshape(-1, 2)
+        yield (pairs[:, 0] & 15) | (pairs[:, 1] << 4)
+
+
+def unpacked(held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The elements of four bits that `packed` put into bytes, one in each byte."""
+    return np.stack([held & 15, held >> 4], -1).reshape(-1)
+
+
+def _is_here(array: Any) -> bool:
+    """Whether every element of a `jax.Array` is on some device of this process."""
+    here = {_as_tuple(shard.index) for shard in array.addressable_shards}
+    return {_as_tuple(index) for index in array.sharding.devices_indices_map(array.shape).values()} <= here
+
+
+def _as_tuple(index: Sequence[slice]) -> tuple[tuple[int | None, int | None], ...]:
+    """Slices that can be hashed, which Python's own cannot before 3.12."""
+    return tuple((part.start, part.stop) for part in index)
+
+
+def _is_host_memory(array: jax.Array) -> bool:
+    """Whether `numpy.asarray` is a view of the array: it is on one device, whose memory is the host's."""
+    devices: list[Any] = list(array.sharding.device_set)
+    return len(devices) == 1 and devices[0].platform == "cpu"
+
+
+def _of_host(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    if not array.flags.c_contiguous:
+        # A copy of all of it would take as much memory again.
+        for index in _blocks(array.shape, max(1, PIECE // array.itemsize)):
+            yield np.ascontiguousarray(array[index]).reshape(-1).view(np.uint8)
+        return
+    flat = array.reshape(-1).view(np.uint8)
+    for start in range(0, flat.size, PIECE):
+        yield flat[start : start + PIECE]
+
+
+def _blocks(shape: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:
+    """Slices of an array of at most this many elements, that are the array one behind the other.
+
+    Leading dimensions are taken one by one, the next one in parts, and those behind it as a whole.
+    """
+    if 0 in shape:
+        return
+    sizes = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    split = next((axis for axis, size in enumerate(sizes) if size <= most), len(shape))
+    if split == len(shape):  # a scalar
+        yield ()
+        return
+    step = most // sizes[split]
+    step -= step % 2 if step > 1 else 0  # an even number of elements stays one in each part
+    for leading in itertools.product(*(range(size) for size in shape[:split])):
+        for start in range(0, shape[split], step):
+            stop = min(start + step, shape[split])
+            yield (
+                *(slice(i, i + 1) for i in leading),
+                slice(start, stop),
+                *(slice(0, size) for size in shape[split + 1 :]),
+            )
+
+
+def _fetched(array: jax.Array, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+    """A block of an array on the host, put together from the shards that have parts of it."""
+    block = np.empty([part.stop - part.start for part in index], array.dtype)
+    left = block.size
+    seen = set()
+    for shard in array.addressable_shards:
+        place = _as_tuple(shard.index)
+        if place in seen:  # another copy of the same part
+            continue
+        seen.add(place)
+        inside, target = [], []
+        for part, whole, size in zip(index, shard.index, array.shape, strict=True):
+            first, last, _ = whole.indices(size)
+            start, stop = max(part.start, first), min(part.stop, last)
+            inside.append((start - first, stop - start))
+            target.append(slice(start - part.start, stop - part.start))
+        if all(size > 0 for _, size in inside):
+            found = _part(shard.data, inside)
+            block[tuple(target)] = found
+            left -= found.size
+    assert left == 0
+    return block
+
+
+def _part(data: jax.Array, inside: Sequence[tuple[int, int]]) -> np.ndarray[Any, Any]:
+    if _is_host_memory(data):
+        return np.asarray(data)[tuple(slice(start, start + size) for start, size in inside)]
+    starts, sizes = zip(*inside, strict=True) if inside else ((), ())
+    return np.asarray(jax.lax.dynamic_slice(data, starts, sizes))  # compiled once for each size, not for each place

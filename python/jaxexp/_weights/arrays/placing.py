@@ -1,0 +1,85 @@
+"""Tensors in files as arrays on devices: on a CPU without a copy, elsewhere by the parts that each device needs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import WeightsError
+from jaxexp._weights.files.dtypes import held_as
+from jaxexp._weights.files.header import Tensor
+from jaxexp._weights.files.reading import HoldsTensors
+
+from .pieces import unpacked
+
+
+def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
+    """Compares what a file has with what a program needs, by the header only.
+
+    Args:
+        file: the file.
+        tensor: the tensor in it.
+        aval: the abstract value of the program's argument; its shape is constant.
+
+    Raises:
+        WeightsError: names the tensor, and both types.
+    """
+    needed = held_as(str(aval.dtype), aval.shape)
+    if needed != (tensor.dtype, tensor.shape):
+        held = "" if needed is None or needed[1] == aval.shape else f", held as {needed[0]}{list(needed[1])}"
+        error = WeightsError(
+            tensor.name, f"{aval.dtype}{list(aval.shape)}{held}", f"{tensor.dtype}{list(tensor.shape)}"
+        )
+        error.file = file.name
+        raise error
+
+
+def view(file: HoldsTensors, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
+    """A tensor with the dtype and the shape of a program's argument; over the mapped file, where its elements are held
+    as they are.
+    """
+    held = np.frombuffer(file.bytes_of(tensor), np.uint8)
+    if tensor.dtype == "F4":
+        held = unpacked(held)
+    array: np.ndarray[Any, Any] = held.view(aval.dtype).reshape(aval.shape)
+    return array
+
+
+def placed(file: HoldsTensors, tensor: Tensor, aval: Any, sharding: Any | None) -> jax.Array:
+    """A tensor on devices.
+
+    On one CPU device, the array is the mapped file, if the tensor is aligned there. Otherwise only the parts are read
+    that devices of this process need.
+
+    Args:
+        file: the file.
+        tensor: the tensor in it, after `check`.
+        aval: the abstract value of the program's argument.
+        sharding: where it goes; None for the default device.
+    """
+    array = view(file, tensor, aval)
+    if sharding is None:
+        on_device: jax.Array = jax.device_put(array)
+        return on_device
+    return jax.make_array_from_callback(aval.shape, sharding, lambda index: array[index])
+
+
+@contextlib.contextmanager
+def wherever() -> Generator[None]:
+    """A context in which weights are placed. They stay, so they must be the same wherever they are first used.
+
+    Nothing is traced or mapped in it, no mesh is set, numbers have 64 bits if the program's have, and transfers are
+    allowed, because none is the caller's. Only the default device is the caller's.
+    """
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_jax.outside_of_traces())
+        undo.enter_context(jax.enable_x64(True))
+        undo.enter_context(jax.transfer_guard("allow"))
+        for context in _jax.other_surroundings:
+            undo.callback(context.set_local, context.swap_local(_jax.not_set))
+        yield

@@ -1,0 +1,79 @@
+"""Saving weights and the program beside them: at every moment, the program that is there finds its own weights.
+
+Two files cannot be replaced at once. So a file of tensors has a second name, which begins with a dot and says what its
+content is. A program looks there if the file with the plain name is missing or another one:
+
+    1. the new weights are written under their second name
+    2. the old weights get their second name, too
+    3. the new program takes the place of the old one
+    4. the new weights get their plain name, from which the old ones disappear
+    5. the second name of the old weights disappears
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxexp._errors import WeightsError
+from jaxexp._weights.files import content, places, reading, writing
+from jaxexp._weights.files.writing import Source
+
+from .stored import Table
+
+
+def save(
+    path: str | os.PathLike[str],
+    sources: Sequence[Source],
+    sizes: Mapping[str, int],
+    write_program: Callable[[Table], None],
+    *,
+    max_file_size: int | None = None,
+) -> None:
+    """Saves weights, and the program that needs them.
+
+    Args:
+        path: the file of the weights, ``NAME.safetensors``, in the folder of the program.
+        sources: the weights.
+        sizes: how many bytes each takes in the file, in the order of the program's arguments.
+        write_program: saves the program, given what its trailer says of the weights.
+        max_file_size: how many bytes of weights a file may have; None for one file.
+
+    Raises:
+        ExportError: as in `writing.write`.
+        OSError: a file cannot be written.
+    """
+    folder = os.path.dirname(os.fsdecode(path))
+    written = writing.write_apart(path, sources, max_file_size=max_file_size)
+    old: list[str] = []
+    try:
+        for file in written:
+            old += _with_second_name(folder, file.name)
+        write_program(Table.of_written(written, sizes))
+    except BaseException:
+        writing.discard(path, written)
+        raise
+    writing.publish(path, written)
+    for second in old:
+        with contextlib.suppress(FileNotFoundError):  # where nothing changed, it had the name of the new one
+            os.unlink(second)
+
+
+def _with_second_name(folder: str, name: str) -> list[str]:
+    """Gives a file its second name beside its own, and returns it; nothing if no program of jaxexp needs it."""
+    path = os.path.join(folder, name)
+    try:
+        found = reading.TensorFile(path, places.mapped(places.open_named(path))).content
+        second = os.path.join(folder, content.second_name(name, bytes.fromhex(found or "")))
+    except (WeightsError, OSError, ValueError):
+        return []
+    if found is None:
+        return []
+    try:
+        os.link(path, second)
+    except FileExistsError:  # of a process that died, or because the new content is the same
+        pass
+    except OSError:  # a file system without links
+        os.rename(path, second)
+    return [second]

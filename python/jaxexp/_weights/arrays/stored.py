@@ -1,0 +1,235 @@
+"""Weights in files beside an artifact, on this machine or behind a URL, as its trailer describes them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from jaxexp._errors import WeightsError
+from jaxexp._kernel.io import files
+from jaxexp._weights.files import content, places, reading
+from jaxexp._weights.files.header import Tensor
+from jaxexp._weights.files.reading import HoldsTensors, TensorFile, source_in
+from jaxexp._weights.files.writing import Source, WrittenFile
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of tensors, as a trailer describes it."""
+
+    name: str
+    size: int
+    content: bytes
+
+    def is_same(self, file: TensorFile) -> bool:
+        """Whether a file says that it has this content."""
+        return file.size == self.size and file.content == self.content.hex()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in one of the files."""
+
+    name: str
+    file: int
+    size: int
+    digest: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """What a trailer says about weights: files, and for each of the first arguments a tensor in one of them."""
+
+    files: tuple[StoredFile, ...]
+    tensors: tuple[StoredTensor, ...]
+    other_names: tuple[tuple[str, int], ...] = ()  # of tied weights: a further name, and which tensor it is
+
+    @classmethod
+    def of_trailer(
+        cls,
+        files: Iterable[tuple[str, int, bytes]],
+        tensors: Iterable[tuple[str, int, int, bytes]],
+        other_names: Iterable[tuple[str, int]],
+    ) -> Table:
+        """From what `_native.Artifact.weights` returns."""
+        return cls(
+            tuple(StoredFile(*file) for file in files),
+            tuple(StoredTensor(*tensor) for tensor in tensors),
+            tuple(other_names),
+        )
+
+    def for_trailer(
+        self,
+    ) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], list[tuple[str, int]]]:
+        """For `_native.Notes`."""
+        return (
+            [(file.name, file.size, file.content) for file in self.files],
+            [(tensor.name, tensor.file, tensor.size, tensor.digest) for tensor in self.tensors],
+            list(self.other_names),
+        )
+
+    def with_other_names(self, other_names: Mapping[str, str]) -> Table:
+        """The same with further names of tensors, given with their own names."""
+        place = {tensor.name: number for number, tensor in enumerate(self.tensors)}
+        return dataclasses.replace(self, other_names=tuple((n, place[own]) for n, own in other_names.items()))
+
+    def named_otherwise(self) -> dict[str, str]:
+        """The further names of tensors, with their own names."""
+        return {other: self.tensors[number].name for other, number in self.other_names}
+
+    @classmethod
+    def of_written(cls, written: Sequence[WrittenFile], sizes: Mapping[str, int]) -> Table:
+        """For files that were just written.
+
+        Args:
+            written: the files.
+            sizes: how many bytes each tensor has, in the order of the arguments.
+        """
+        place = {name: number for number, file in enumerate(written) for name in file.digests}
+        files = (StoredFile(file.name, file.size, content.content_of(file.digests)) for file in written)
+        tensors = (StoredTensor(name, place[name], n, written[place[name]].digests[name]) for name, n in sizes.items())
+        return cls(tuple(files), tuple(tensors))
+
+
+class WithDigests:
+    """Tensors that a table describes, wherever they are."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._tensors = {tensor.name: tensor for tensor in table.tensors}
+
+    def find(self, name: str) -> tuple[HoldsTensors, Tensor]:
+        """A tensor, and what it is in.
+
+        Raises:
+            WeightsError: it is not there, or not as the table says.
+        """
+        raise NotImplementedError
+
+    def digest_of(self, name: str) -> bytes:
+        return self._tensors[name].digest
+
+    def sources(self) -> list[Source]:
+        """The tensors as they are written elsewhere."""
+        return [source_in(*self.find(stored.name), stored.digest) for stored in self.table.tensors]
+
+    def check_digests(self) -> None:
+        """Compares every tensor with its digest.
+
+        Raises:
+            WeightsError: one is damaged.
+        """
+        for stored in self.table.tensors:
+            reading.check_digest(*self.find(stored.name), stored.digest)
+
+
+class Stored(WithDigests):
+    """The files of a table, which are opened when a tensor in them is asked for."""
+
+    def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
+        """Args:
+        path: the artifact, beside which the files are.
+        table: what its trailer says.
+        """
+        super().__init__(table)
+        self.path = os.path.abspath(os.fsdecode(path))  # files are opened later, perhaps from elsewhere
+        self._open: Callable[[int], TensorFile] = functools.cache(self._opened)
+
+    def __str__(self) -> str:
+        return f"beside {self.path!r}"
+
+    def find(self, name: str) -> tuple[TensorFile, Tensor]:
+        """A tensor, and the file that it is in.
+
+        Raises:
+            WeightsError: the file is missing, damaged, or another one than the artifact was saved with.
+        """
+        stored = self._tensors[name]
+        file = self._open(stored.file)
+        tensor = file.header.tensors.get(name)
+        if tensor is None or tensor.size != stored.size:
+            _refuse(file, name, f"a tensor of {stored.size:,} bytes", str(tensor) if tensor else "none of this name")
+        return file, tensor
+
+    def check_whole(self) -> None:
+        """Looks whether the table has all tensors of its files, so that these can be made again from it.
+
+        Raises:
+            WeightsError: a file has others, too.
+        """
+        for number, file in enumerate(self.table.files):
+            digests = {tensor.name: tensor.digest for tensor in self.table.tensors if tensor.file == number}
+            if (found := content.content_of(digests)) != file.content:
+                opened = self._open(number)
+                _refuse(opened, "", f"only the tensors of {os.path.basename(self.path)!r}, content {found.hex()}",
+                        f"content {file.content.hex()}")  # fmt: skip
+
+    def check_files(self) -> None:
+        """Looks whether all files are there, and have the tensors. No tensor is read.
+
+        Raises:
+            WeightsError: as in `find`.
+        """
+        for stored in self.table.tensors:
+            self.find(stored.name)
+
+    def _opened(self, number: int) -> TensorFile:
+        stored = self.table.files[number]
+        # Between two steps of saving, or after a process died there, the file has only its second name. It is tried
+        # again because it may have got it in the meantime.
+        second = content.second_name(stored.name, stored.content)
+        for name in self._tried(stored.name, second):
+            with contextlib.suppress(FileNotFoundError, WeightsError):
+                file = self._open_beside(name)
+                if stored.is_same(file):
+                    return file
+        file = self._open_beside(stored.name)
+        if not stored.is_same(file):
+            program = os.path.basename(self.path)
+            _refuse(
+                file,
+                "",
+                f"the file that {program!r} was saved with ({stored.size:,} bytes, content {stored.content.hex()})",
+                f"another one ({file.size:,} bytes, content {file.content}). To use other weights, pass them to "
+                "with_weights",
+            )
+        return file
+
+    def _tried(self, name: str, second: str) -> tuple[str, ...]:
+        """The names under which a file is looked for, in this order."""
+        return second, name, second
+
+    def _open_beside(self, name: str) -> TensorFile:
+        return reading.open_beside(self.path, name)
+
+
+class StoredBehind(Stored):
+    """The same files behind a URL, which are read by ranges."""
+
+    def __init__(self, url: str, table: Table, url_of: Callable[[str], str]) -> None:
+        """Args:
+        url: the artifact.
+        table: what its trailer says.
+        url_of: the URL of a file beside it, given its name.
+        """
+        super().__init__(url, table)
+        self.path = url
+        self._url_of = url_of
+
+    def _tried(self, name: str, second: str) -> tuple[str, ...]:
+        return name, second  # nobody saves there, and each try is a request
+
+    def _open_beside(self, name: str) -> TensorFile:
+        with files.named_in_errors(self.path):
+            places.check_name(name)
+        return reading.open_behind(self._url_of(name), os.path.basename(self.path))
+
+
+def _refuse(file: TensorFile, tensor: str, expected: str, found: str) -> NoReturn:
+    error = WeightsError(tensor, expected, found)
+    error.file = file.name
+    raise error

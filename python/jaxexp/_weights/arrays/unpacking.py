@@ -1,0 +1,69 @@
+"""Files of weights that are made again from tensors that are elsewhere, such as in an archive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from jaxexp._errors import WeightsError
+from jaxexp._weights.files import content, places, reading, writing
+
+from .stored import StoredFile, WithDigests
+
+
+class Unpacking:
+    """The files that programs need beside them, each once in a folder."""
+
+    def __init__(self) -> None:
+        self._planned: dict[str, StoredFile] = {}
+
+    def plan(self, folder: str, weights: WithDigests, refuse_existing: Callable[[str], None]) -> list[tuple[str, int]]:
+        """Where the files of a program will be; each path, with the number of the file in the program's table.
+
+        Programs that were saved elsewhere may have different files of one name. All but the first get their second
+        names, by which their programs find them.
+
+        Args:
+            folder: where the program will be.
+            weights: its weights.
+            refuse_existing: is called with the path of a file that would be replaced.
+
+        Raises:
+            WeightsError: the name of a file leads out of the folder.
+        """
+        found = []
+        for number, file in enumerate(weights.table.files):
+            places.check_name(file.name)
+            path = os.path.join(folder, file.name)
+            if self._planned.get(path, file) != file:
+                path = os.path.join(folder, content.second_name(file.name, file.content))
+            if path not in self._planned:
+                self._planned[path] = file
+                if not _is_there(path, file):
+                    refuse_existing(path)
+            found.append((path, number))
+        return found
+
+    def write(self, planned: list[tuple[str, int]], weights: WithDigests) -> int:
+        """Writes the files of a program that are not there yet, and returns how many bytes that were.
+
+        Raises:
+            WeightsError: a tensor is damaged.
+            OSError: a file cannot be written.
+        """
+        written = 0
+        sources = weights.sources()
+        for path, number in planned:
+            file = weights.table.files[number]
+            if not _is_there(path, file):
+                tensors = [s for s, t in zip(sources, weights.table.tensors, strict=True) if t.file == number]
+                writing.write_again(path, tensors, file.size, file.content)
+                written += file.size
+        return written
+
+
+def _is_there(path: str, file: StoredFile) -> bool:
+    try:
+        return file.is_same(reading.TensorFile(path, places.mapped(places.open_named(path))))
+    except (WeightsError, OSError):
+        return False

@@ -1,0 +1,284 @@
+"""`Weights`: the weights of a function by their names, as arrays on devices."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from jaxexp._errors import ExportError, WeightsError
+from jaxexp._weights.files import reading
+from jaxexp._weights.files.header import Tensor
+from jaxexp._weights.files.reading import HoldsTensors, TensorFile
+from jaxexp._weights.files.writing import Source
+
+from . import placing
+from .names import check_names, is_array, named_leaves, warn_of_others, warn_of_unused
+from .pieces import source
+from .stored import Stored, WithDigests
+from .tied import check_tied
+from .unchanged import Unchanged
+
+
+class _Files(Protocol):
+    """Where tensors are found: files beside an artifact, an archive, or files that the user named."""
+
+    def find(self, name: str) -> tuple[HoldsTensors, Tensor]: ...
+
+    def digest_of(self, name: str) -> bytes | None: ...
+
+
+class _Named:
+    """The tensors of files that the user named."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._tensors = reading.open_tensors(path)
+        self._path = os.fsdecode(path)
+
+    def __str__(self) -> str:
+        return repr(self._path)
+
+    def check(self, types: Mapping[str, Any], other_names: Mapping[str, str]) -> None:
+        """Compares the tensors with what a program needs."""
+        check_names(types, self._tensors, self._path)
+        for name, type_ in types.items():
+            placing.check(*self.find(name), type_)
+        tied = {name for pair in other_names.items() for name in pair if name in self._tensors}
+        bytes_of = {name: self._bytes_of(name) for name in tied}
+        check_tied(bytes_of, other_names, self._path)
+
+    def digest_of(self, name: str) -> None:
+        """Not known."""
+
+    def _bytes_of(self, name: str) -> Any:
+        file, tensor = self.find(name)
+        return np.frombuffer(file.bytes_of(tensor), np.uint8)
+
+    def find(self, name: str) -> tuple[TensorFile, Tensor]:
+        return self._tensors.file_of(name), self._tensors[name]
+
+
+class Weights(Mapping[str, Any]):
+    """The weights of a bound function by their names.
+
+    Weights in files are read when they are first asked for, and stay. On one CPU device, they are the mapped file.
+
+    It is a mapping and no pytree, so that nothing that only looks at a tree reads the files. ``dict(weights)`` is a
+    pytree of all arrays, for `jax.tree.map`, optimizers and functions under `jax.jit`; `with_weights` takes it back.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[str, Any],
+        found: Mapping[str, Any] | _Files,
+        shardings: Sequence[Any] = (),
+        other_names: Mapping[str, str] | None = None,
+        unchanged: Unchanged | None = None,
+    ) -> None:
+        """Args:
+        types: the abstract value of each weight, in the order of the arguments.
+        found: the arrays, or the files that they are in.
+        shardings: where each weight goes; None for the default device, as is an empty sequence for all of them.
+        other_names: of tied weights, each further name with the weight's own one.
+        unchanged: what the arrays were like, if they are not new here.
+        """
+        self._types = dict(types)
+        self.other_names = dict(other_names or {})
+        self._shardings = dict(zip(types, shardings or [None] * len(types), strict=True))
+        self._files = None if isinstance(found, Mapping) else found
+        self._arrays: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
+        self._on_devices: dict[str, Any] = {}
+        self._all: tuple[Any, ...] | None = None
+        self._unchanged = Unchanged(self._arrays) if unchanged is None else unchanged
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_leaves(cls, types: Mapping[str, Any], leaves: Mapping[str, Any], other_names: Mapping[str, str]) -> Weights:
+        """Weights that are leaves of a pytree: whatever a transformation of JAX puts in the place of the arrays."""
+        weights = cls(types, leaves, (), other_names, Unchanged({}))
+        weights._on_devices = dict(leaves)
+        return weights
+
+    def __getitem__(self, name: str) -> Any:
+        on_device = self._on_devices.get(name)
+        if on_device is None:
+            type_ = self._types[name]  # a KeyError is what a mapping raises
+            with self._lock:  # a second thread waits for the array, it does not read it again
+                on_device = self._on_devices.get(name)
+                if on_device is None:
+                    on_device = self._on_devices[name] = self._placed(name, type_)
+        return on_device
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def __eq__(self, other: object) -> bool:
+        return self.is_same(other) if isinstance(other, Weights) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._types))
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._files is None else f"in files: {self._files}"
+        return f"Weights({len(self)} arrays {where})"
+
+    if not TYPE_CHECKING:  # type checkers know what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = (
+                "" if name.startswith("_") else "; it is a mapping of arrays, and dict(weights) makes a pytree of it"
+            )
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{advice}", name=name, obj=self
+            )
+
+    @property
+    def types(self) -> Mapping[str, Any]:
+        """The abstract value of each weight."""
+        return self._types
+
+    @property
+    def stored(self) -> Stored | None:
+        """The files beside the artifact that these weights were loaded with; None for others."""
+        return self._files if isinstance(self._files, Stored) else None
+
+    def arrays(self) -> tuple[Any, ...]:
+        """All weights on their devices, in the order of the arguments."""
+        if self._all is None:
+            self._all = tuple(self[name] for name in self)
+        return self._all
+
+    def specs(self) -> tuple[Any, ...]:
+        """The weights that are on devices, and specs of the others."""
+        return tuple(self._on_devices[name] if name in self._on_devices else self._spec(name) for name in self)
+
+    def is_same(self, other: Weights) -> bool:
+        """Whether others are the same arrays, or were loaded with equal digests. Nothing is read."""
+        if self is other:
+            return True
+        if list(self) != list(other) or self._shardings != other._shardings:
+            return False
+        if isinstance(self._files, WithDigests) and isinstance(other._files, WithDigests):
+            return self._files.table.tensors == other._files.table.tensors
+        if self._files is not None or other._files is not None:
+            return self._files is other._files
+        return all(self._arrays[name] is other._arrays[name] for name in self)
+
+    def on(self, shardings: Sequence[Any]) -> Weights:
+        """The same weights on other devices; nothing is read yet.
+
+        Args:
+            shardings: one for each weight; None for the default device.
+        """
+        found = self._arrays if self._files is None else self._files
+        return Weights(self._types, found, shardings, self.other_names, self._unchanged)
+
+    def with_values(self, values: Any) -> Weights:
+        """Other weights of the same names, shapes and dtypes.
+
+        Args:
+            values: the path of a safetensors file or of its index, a mapping of arrays by their names, or a pytree in
+                which they are at the paths that are their names. What has another name is not used. A pytree stands for
+                the whole model, so there is a `UserWarning` for arrays in it that are not used. For a file, and for a
+                mapping without containers, there is none: large checkpoints are passed so. Numbers, functions and
+                other leaves that are no arrays are part of the program, and never used.
+
+        Raises:
+            WeightsError: a weight is missing, or has another shape or dtype. Or the values of tied weights, which are
+                one weight here, are different.
+        """
+        shardings = list(self._shardings.values())
+        if isinstance(values, Weights) and values._files is not None and values._types == self._types:
+            return Weights(self._types, values._files, shardings, self.other_names)
+        if isinstance(values, (str, os.PathLike)):
+            files = _Named(values)
+            files.check(self._types, self.other_names)
+            return Weights(self._types, files, shardings, self.other_names)
+        given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
+        arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
+        is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
+        check_names(self._types, arrays, is_mapping=is_mapping)
+        for name, type_ in self._types.items():
+            _check_type(name, type_, given[name])
+        check_tied(given, self.other_names)
+        if not is_mapping:
+            others = (name for name in arrays if name not in self._types and name not in self.other_names)
+            warn_of_unused([name for name in others if not isinstance(given[name], np.generic)])
+        return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
+
+    def into(self, model: Any) -> Any:
+        """`Exported.weights_into`."""
+        leaves = named_leaves(model)
+        places = {name: own for name in leaves if (own := self.other_names.get(name, name)) in self._types}
+        check_names(self._types, [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)])
+        for place, name in places.items():
+            _check_type(place, self._types[name], leaves[place])
+        warn_of_others([name for name, leaf in leaves.items() if name not in places and is_array(leaf)])
+        new = (self[places[name]] if name in places else leaf for name, leaf in leaves.items())
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(model), new)
+
+    def sources(self) -> list[Source]:
+        """The weights as they are written to files; those in files without a way over devices."""
+        return [source(name, self._array(name)) if self._files is None else self._in_file(name) for name in self]
+
+    def check_digests(self) -> None:
+        """Compares the files beside an artifact with the digests in its trailer.
+
+        Raises:
+            WeightsError: a tensor is damaged.
+            ExportError: the weights come from somewhere else, so there is nothing to compare with.
+        """
+        if not isinstance(self._files, WithDigests):
+            raise ExportError("these weights were not loaded with an artifact, so there are no digests to compare with")
+        self._files.check_digests()
+
+    def _spec(self, name: str) -> Any:
+        type_, sharding = self._types[name], self._shardings[name]
+        array = self._arrays.get(name)
+        if sharding is None and isinstance(array, jax.Array):
+            return array
+        return jax.ShapeDtypeStruct(type_.shape, type_.dtype, sharding=sharding)
+
+    def _array(self, name: str) -> Any:
+        self._unchanged.check(name, self._arrays[name])
+        return self._arrays[name]
+
+    def _in_file(self, name: str) -> Source:
+        assert self._files is not None
+        file, tensor = self._files.find(name)
+        placing.check(file, tensor, self._types[name])
+        return reading.source_in(file, tensor, self._files.digest_of(name))
+
+    def _placed(self, name: str, type_: Any) -> Any:
+        sharding = self._shardings[name]
+        if self._files is not None:
+            file, tensor = self._files.find(name)
+            placing.check(file, tensor, type_)
+            with placing.wherever():
+                return placing.placed(file, tensor, type_, sharding)
+        array = self._array(name)
+        if isinstance(array, Tracer):
+            return array if sharding is None else jax.device_put(array, sharding)
+        with placing.wherever():
+            if not isinstance(array, jax.Array):
+                array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
+            return array if sharding is None else jax.device_put(array, sharding)
+
+
+def _check_type(name: str, type_: Any, leaf: Any) -> None:
+    if not is_array(leaf):
+        raise WeightsError(name, _shown(type_), repr(leaf)[:200])
+    if tuple(leaf.shape) != tuple(type_.shape) or leaf.dtype != type_.dtype:
+        raise WeightsError(name, _shown(type_), _shown(leaf))
+
+
+def _shown(array: Any) -> str:
+    return f"{array.dtype}{list(array.shape)}"

@@ -1,0 +1,47 @@
+"""Functions with weights as members of an archive, which has each tensor once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.write.options import Writing
+from jaxexp._kernel.write.serialize import serialize
+from jaxexp._weights.arrays.stored import StoredFile, StoredTensor, Table
+from jaxexp._weights.arrays.weights import Weights
+from jaxexp._weights.files.content import content_of
+from jaxexp._weights.files.layout import plan
+from jaxexp._weights.files.writing import Source, head_of
+
+
+def serialized(
+    program: ExportedData,
+    weights: Weights,
+    store: Callable[[Sequence[Source]], dict[str, bytes]],
+    vjp_order: int,
+    strict: bool,
+) -> bytearray:
+    """The artifact of the program, whose trailer says which tensors are its weights.
+
+    Args:
+        program: the program.
+        weights: its weights.
+        store: puts tensors into the archive, and returns their digests by their names.
+        vjp_order: as in `Exported.serialize`.
+        strict: as in `Exported.serialize`.
+    """
+    sources = weights.sources()
+    digests = store(sources)
+    tensors = tuple(StoredTensor(source.name, 0, source.size, digests[source.name]) for source in sources)
+    table = Table((_file(sources, digests),), tensors).with_other_names(weights.other_names)
+    return serialize(program, Writing(vjp_order, strict=strict, weights=table.for_trailer()))
+
+
+def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:
+    """The file that the weights are in when they are taken out of the archive: the same for all functions that have
+    these weights.
+    """
+    content = content_of(digests)
+    name = f"weights-{content.hex()[:16]}.safetensors"
+    (planned,) = plan(name, ((source.name, source.dtype, source.shape) for source in sources), None)
+    return StoredFile(name, len(head_of(planned)) + planned.data_size, content)

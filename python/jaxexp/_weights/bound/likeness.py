@@ -1,0 +1,67 @@
+"""Why an array is not found among the leaves of a pytree: it is another view or a copy of one of them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp._weights.arrays.pieces import digest
+
+
+class Likeness:
+    """The leaves by their memory and by their bytes; what is looked for is read, and leaves of its size."""
+
+    def __init__(self, leaves: Mapping[str, Any]) -> None:
+        self._leaves = leaves
+
+    def said(self, array: Any) -> str | None:
+        """Which leaf an array nearly is, for a message; None if it is like none of them."""
+        owner = _owner(array)
+        if owner is not None and (name := self._by_owner.get(id(owner))) is not None:
+            return f"another view of {name!r}, {_type(self._leaves[name])}"
+        if size := size_of(array):
+            name = self._by_digest(size).get(digest(array))
+            if name is not None:
+                return f"a copy of {name!r}, {_type(self._leaves[name])}"
+        return None
+
+    @functools.cached_property
+    def _by_owner(self) -> dict[int, str]:
+        found = ((_owner(leaf), name) for name, leaf in self._leaves.items())
+        return {id(owner): name for owner, name in found if owner is not None}
+
+    @functools.cached_property
+    def _by_size(self) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for name, leaf in self._leaves.items():
+            if isinstance(leaf.dtype, np.dtype):
+                found.setdefault(size_of(leaf), []).append(name)
+        return found
+
+    @functools.cache  # noqa: B019  (an object lives as long as an export)
+    def _by_digest(self, size: int) -> dict[bytes, str]:
+        return {digest(self._leaves[name]): name for name in self._by_size.get(size, [])}
+
+
+def size_of(array: Any) -> int:
+    """How many bytes the elements of an array take in memory."""
+    return int(math.prod(array.shape) * np.dtype(array.dtype).itemsize)
+
+
+def _owner(array: Any) -> Any | None:
+    """Whose memory a NumPy array is a view of."""
+    if isinstance(array, jax.Array):
+        return None
+    owner: Any = np.asarray(array)
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return owner
+
+
+def _type(array: Any) -> str:
+    return f"{array.dtype}{list(array.shape)}"

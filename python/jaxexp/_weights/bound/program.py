@@ -1,0 +1,83 @@
+"""Programs whose first argument is a dict of weights, and these weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from jaxexp._errors import DeserializationError
+from jaxexp._kernel.call import first_argument
+from jaxexp._kernel.call.primitive import abstract_eval
+from jaxexp._kernel.call.specialize import specialize, specialized_avals
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.data import E, ExportedData
+from jaxexp._weights.arrays.stored import Stored, Table, WithDigests
+from jaxexp._weights.arrays.weights import Weights
+
+from .renamed import names_in_first
+
+
+def given(program: ExportedData, arrays: Mapping[str, Any], other_names: Mapping[str, str] | None = None) -> Weights:
+    """Arrays as the weights of a program.
+
+    Args:
+        program: the program.
+        arrays: arrays that fit it, by their names.
+        other_names: of tied weights, each further name with the weight's own one.
+    """
+    return Weights(_types(program), arrays, (), other_names)
+
+
+def of_leaves(program: ExportedData, leaves: Mapping[str, Any], other_names: dict[str, str]) -> Weights:
+    """The same of whatever JAX puts in the place of arrays: tracers, specs, axes."""
+    return Weights.of_leaves(_types(program), leaves, other_names)
+
+
+def stored(
+    program: ExportedData, tensors: str | os.PathLike[str] | Callable[[Table, Mapping[str, Any]], WithDigests]
+) -> Weights:
+    """The weights that the trailer of a program names. Nothing of them is read.
+
+    Args:
+        program: a function that was loaded from an artifact with weights.
+        tensors: the file of the program, if the weights are in files beside it. Or what says where they are, given what
+            the trailer says, and the abstract value of each weight by its name.
+
+    Raises:
+        DeserializationError: the trailer says of the weights what does not fit the signature.
+    """
+    found = data.weights_in_trailer(program)
+    assert found is not None
+    table = Table.of_trailer(*found)
+    names = [tensor.name for tensor in table.tensors]
+    if names != names_in_first(program.in_tree):
+        raise DeserializationError(
+            "trailer.weights.tensors", "the names in the dict that is the first argument", _shown(names)
+        )
+    types = _types(program)
+    place = tensors(table, types) if callable(tensors) else Stored(tensors, table)
+    return Weights(types, place, (), table.named_otherwise())
+
+
+def specialized(program: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
+    """A program for other shapes of the arguments that are no weights."""
+    rest = first_argument.without(program)
+    # Here, because the errors for all arguments would count the weights, too.
+    abstract_eval(*specialized_avals(rest, args_specs, kwargs_specs), exported=rest)
+    return specialize(program, (_types(program), *args_specs), kwargs_specs)
+
+
+def _types(program: ExportedData) -> dict[str, Any]:
+    """The abstract values of the weights of a program, by their names."""
+    args, _ = program.in_tree.children()
+    avals = program.in_avals[: first_argument.count(program.in_tree)]
+    types: dict[str, Any] = jax.tree_util.tree_unflatten(args.children()[0], avals)
+    return types
+
+
+def _shown(names: list[str]) -> str:
+    listed = ", ".join(map(repr, names[:8])) or "none"
+    return f"{listed}, and {len(names) - 8:,} more" if len(names) > 8 else listed

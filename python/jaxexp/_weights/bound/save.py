@@ -1,0 +1,57 @@
+"""Saves a program and its weights."""
+
+from __future__ import annotations
+
+import os
+
+from jaxexp._errors import ExportError
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.write import serialize
+from jaxexp._kernel.write.options import Writing
+from jaxexp._weights.arrays import saving
+from jaxexp._weights.arrays.stored import Stored, Table
+from jaxexp._weights.arrays.weights import Weights
+from jaxexp._weights.files.layout import file_name
+
+_SUFFIX = ".safetensors"
+
+
+def save(
+    program: ExportedData,
+    weights: Weights,
+    path: str | os.PathLike[str],
+    how: Writing,
+    name: str | None,
+    max_file_size: int | None,
+) -> None:
+    """`BoundExported.save`."""
+    folder, program_name = os.path.split(os.fsdecode(path))
+    if name is not None and (os.path.basename(name) != name or not name.endswith(_SUFFIX)):
+        raise ExportError(
+            f"saving {program.fun_name}: weights={name!r} has to be the name of a file in the folder of the program, "
+            f"such as {os.path.splitext(program_name)[0] + _SUFFIX!r}"
+        )
+    if max_file_size is not None and max_file_size <= 0:
+        raise ExportError(f"saving {program.fun_name}: max_weights_file_size={max_file_size} has to be positive")
+
+    def save_program(table: Table) -> None:
+        in_trailer = table.with_other_names(weights.other_names).for_trailer()
+        serialize.save(program, path, how._replace(weights=in_trailer))
+
+    weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX
+    stored = weights.stored
+    if stored is not None and max_file_size is None and _is_there(stored, folder, weights_name):
+        stored.check_files()
+        save_program(stored.table)
+        return
+    sources = weights.sources()
+    sizes = {source.name: source.size for source in sources}
+    saving.save(os.path.join(folder, weights_name), sources, sizes, save_program, max_file_size=max_file_size)
+
+
+def _is_there(stored: Stored, folder: str, name: str) -> bool:
+    """Whether the files that weights were loaded from are those that they would be written to."""
+    if os.path.realpath(os.path.dirname(stored.path)) != os.path.realpath(folder):
+        return False
+    count = len(stored.table.files)
+    return [file.name for file in stored.table.files] == [file_name(name, i, count) for i in range(1, count + 1)]

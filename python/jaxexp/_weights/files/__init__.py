@@ -1,0 +1,1 @@
+"""Files of tensors in the safetensors format: read, checked, mapped and written."""

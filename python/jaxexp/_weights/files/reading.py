@@ -1,0 +1,283 @@
+"""Tensors that are in files: one file, or several ones with an index. Files are mapped, and read when they are used;
+those behind URLs are read by ranges."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from jaxexp import _native
+from jaxexp._errors import WeightsError
+from jaxexp._kernel.io import files
+from jaxexp._kernel.io.sources import open_source
+
+from . import header, places
+from .content import CONTENT
+from .header import LENGTH_SIZE, Header, Tensor
+from .writing import Source, damaged
+
+# How much of a tensor is written at once, or fetched.
+PIECE = 1 << 24
+
+# An index has a line for each tensor, and at most this many bytes.
+MAX_INDEX_SIZE = 32 << 20
+
+
+class HoldsBytes(Protocol):
+    """The bytes of a file, wherever it is. `identity` is as in `TensorFile`."""
+
+    @property
+    def identity(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, start: int, end: int) -> memoryview: ...
+
+
+class TensorFile:
+    """One file: mapped, or behind a URL.
+
+    Attributes:
+        name: what messages call it.
+        identity: what no other file has, and no earlier or later state of this one; None where that is not known.
+        header: which tensors it has.
+    """
+
+    def __init__(self, name: str, found: HoldsBytes) -> None:
+        """Reads and checks the header.
+
+        Raises:
+            WeightsError: it is not a file of tensors.
+        """
+        self.name = name
+        self.identity: tuple[int, ...] | None = found.identity
+        self._bytes = found
+        with files.named_in_errors(name):
+            end = header.size_of_header(bytes(found.read(0, min(LENGTH_SIZE, self.size))), self.size)
+            self.header: Header = header.read(bytes(found.read(LENGTH_SIZE, end)), self.size)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return self._bytes.size
+
+    @property
+    def content(self) -> str | None:
+        """What the header says of the content of the file (`content_of`); None if another program wrote it."""
+        return self.header.metadata.get(CONTENT)
+
+    def bytes_of(self, tensor: Tensor) -> memoryview:
+        """The bytes of a tensor: a read-only view, where the file is mapped."""
+        start = self.header.size
+        return self._bytes.read(start + tensor.start, start + tensor.end)
+
+    def pieces_of(self, tensor: Tensor) -> Iterator[memoryview]:
+        """The same in pieces, of which a file behind a URL holds one at a time."""
+        start, end = self.header.size + tensor.start, self.header.size + tensor.end
+        for piece in range(start, end, PIECE):
+            yield self._bytes.read(piece, min(piece + PIECE, end))
+
+    def array(self, tensor: Tensor) -> Any:
+        """A tensor as a NumPy array over the mapped file.
+
+        Raises:
+            WeightsError: NumPy has no such dtype.
+        """
+        import numpy as np
+
+        from .dtypes import in_numpy
+
+        dtype = in_numpy(tensor.dtype)
+        if dtype is None:
+            error = WeightsError(tensor.name, "a dtype that NumPy has", tensor.dtype)
+            error.file = self.name
+            raise error
+        return np.frombuffer(self.bytes_of(tensor), dtype).reshape(tensor.shape)
+
+
+class HoldsTensors(Protocol):
+    """What tensors are in: a file, or a part of one."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def identity(self) -> tuple[int, ...] | None:
+        """As in `TensorFile`; None where that is not known."""
+        ...
+
+    def bytes_of(self, tensor: Tensor) -> memoryview: ...
+
+
+def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
+    """Compares the bytes of a tensor with their XXH3 digest.
+
+    Raises:
+        WeightsError: they are other bytes.
+    """
+    if (found := _digest(file, tensor)) != expected:
+        raise damaged(file.name, tensor.name, expected, found)
+
+
+def _digest(file: HoldsTensors, tensor: Tensor) -> bytes:
+    if not isinstance(file, TensorFile) or file.identity is not None:  # one that is mapped, or fetched as a whole
+        return _native.digest(file.bytes_of(tensor))
+    digester = _native.Digester()
+    for piece in file.pieces_of(tensor):
+        digester.update(piece)
+    return digester.digest()
+
+
+def source_in(file: HoldsTensors, tensor: Tensor, digest: bytes | None) -> Source:
+    """A tensor as it is written to another file; `digest` as in `Source`."""
+
+    def pieces() -> Iterator[memoryview]:
+        whole = file.bytes_of(tensor)
+        for start in range(0, len(whole), PIECE):
+            yield whole[start : start + PIECE]
+
+    origin = None if file.identity is None else (*file.identity, tensor.start, tensor.end)
+    return Source(tensor.name, tensor.dtype, tensor.shape, pieces, origin, digest)
+
+
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of one or several files, by their names."""
+
+    def __init__(self, tensor_files: list[TensorFile]) -> None:
+        """Raises:
+        WeightsError: two files have a tensor of the same name.
+        """
+        self.files = tensor_files
+        self._file_of: dict[str, TensorFile] = {}
+        for file in tensor_files:
+            for name in file.header.tensors:
+                if name in self._file_of:
+                    error = WeightsError(
+                        name, "a tensor of this name in one file", f"one in {self._file_of[name].name!r}"
+                    )
+                    error.file = file.name
+                    raise error
+                self._file_of[name] = file
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._file_of[name].header.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
+
+    def __len__(self) -> int:
+        return len(self._file_of)
+
+    def file_of(self, name: str) -> TensorFile:
+        """The file that a tensor is in."""
+        return self._file_of[name]
+
+    def array(self, name: str) -> Any:
+        """A tensor as a read-only NumPy array over its mapped file."""
+        return self._file_of[name].array(self[name])
+
+
+def open_tensors(path: str | os.PathLike[str]) -> Tensors:
+    """Opens a safetensors file, or several of them by their index (``.safetensors.index.json``).
+
+    Only headers are read. If another program shortens a file while it is mapped, this process may end with SIGBUS.
+
+    Raises:
+        WeightsError: a file cannot be read; the error names it.
+        OSError: it cannot be opened.
+    """
+    name = os.fsdecode(path)
+    with files.named_in_errors(name):
+        if not name.endswith(places.INDEX_SUFFIX):
+            return Tensors([TensorFile(name, places.mapped(places.open_named(name)))])
+        weight_map = _weight_map(name)
+        tensor_files = [_shard(name, shard) for shard in dict.fromkeys(weight_map.values())]
+        found = Tensors(tensor_files)
+        _check_map(found, weight_map)
+        return found
+
+
+def open_beside(path: str | os.PathLike[str], name: str) -> TensorFile:
+    """Opens a safetensors file whose name stands in another file, which it has to be beside.
+
+    Raises:
+        WeightsError: it is not there, or it cannot be read; the error names it.
+        OSError: it cannot be opened.
+    """
+    return _shard(os.fsdecode(path), name)
+
+
+def open_behind(url: str, beside: str) -> TensorFile:
+    """Opens a safetensors file behind a URL; no more than a piece of it is held at a time.
+
+    Args:
+        url: the file.
+        beside: what messages call the file in which its name stands.
+
+    Raises:
+        WeightsError: it is not there, or it cannot be read; the error names it.
+        OSError: its storage does not let it be read.
+    """
+    with files.named_in_errors(url):
+        try:
+            return TensorFile(url, _Behind(url))
+        except FileNotFoundError:
+            raise _missing(beside) from None
+
+
+class _Behind:
+    """The bytes of a file behind a URL."""
+
+    identity = None
+
+    def __init__(self, url: str) -> None:
+        self._source = open_source(url, {})
+        self.size = self._source.size
+        if not self.size:
+            raise WeightsError("", "a safetensors file", "an empty file")
+
+    def read(self, start: int, end: int) -> memoryview:
+        return memoryview(self._source.read(start, end - start))
+
+
+def _shard(path: str, name: str) -> TensorFile:
+    with files.named_in_errors(path):
+        places.check_name(name)
+    shown = os.path.join(os.path.dirname(path), name)
+    with files.named_in_errors(shown):
+        try:
+            return TensorFile(shown, places.mapped(places.open_beside(path, name)))
+        except FileNotFoundError:
+            raise _missing(os.path.basename(path)) from None
+
+
+def _missing(beside: str) -> WeightsError:
+    return WeightsError("", f"a file that {beside!r} names", "none of this name")
+
+
+def _weight_map(path: str) -> dict[str, str]:
+    """Which file each tensor is in, as the index says."""
+    mapping = places.mapped(places.open_named(path)).memory
+    if len(mapping) > MAX_INDEX_SIZE:
+        raise WeightsError("", f"an index of at most {MAX_INDEX_SIZE:,} bytes", f"one of {len(mapping):,} bytes")
+    entries = header.json_object(mapping[:], "an index", floats=True)
+    found = entries.get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise WeightsError("", "a weight_map that maps tensors to files", "none")
+    return found
+
+
+def _check_map(tensors: Tensors, weight_map: Mapping[str, str]) -> None:
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            raise WeightsError(name, f"this tensor in {shard!r}", "none of this name")
+        if os.path.basename(tensors.file_of(name).name) != shard:
+            raise WeightsError(name, f"this tensor in {shard!r}", f"it in {tensors.file_of(name).name!r}")
+    for name in tensors:
+        if name not in weight_map:
+            file = os.path.basename(tensors.file_of(name).name)
+            raise WeightsError(name, "every tensor of its files in the weight_map", f"it only in {file!r}")

@@ -1,0 +1,231 @@
+"""Writing files of tensors: piece by piece, so that no tensor has to be in memory as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from jaxexp import _native
+from jaxexp._errors import ExportError, WeightsError
+from jaxexp._kernel.io import files
+from jaxexp._version import __version__
+
+from . import header, places
+from .content import CONTENT, content_of, second_name
+from .dtypes import size_of
+from .layout import PlannedFile, plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_WRITER = f"jaxexp {__version__}"
+_UNKNOWN = "0" * 32  # the content is known when all tensors are written
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that is to be written.
+
+    Attributes:
+        name: its name in the file.
+        dtype: its dtype, as the format names it.
+        shape: its shape in the file.
+        pieces: makes its bytes, row by row, in pieces of any size.
+        origin: what the bytes are made from, if they cannot change: an array, or a key of part of a file. None
+            otherwise.
+        digest: the XXH3 digest of its bytes, if that is known from elsewhere and has to be right.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterable[Buffer]]
+    origin: Any = None
+    digest: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes in the file."""
+        size = size_of(self.dtype, self.shape)
+        assert size is not None  # `held_as` chose the dtype
+        return size
+
+    def checked(self, digest: bytes) -> bytes:
+        """The digest of the bytes that were made.
+
+        Raises:
+            WeightsError: another one is known: what they are made from is damaged.
+        """
+        if self.digest is not None and digest != self.digest:
+            raise damaged("", self.name, self.digest, digest)
+        return digest
+
+
+def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError:
+    """The error for a tensor that has not the digest that it has to have."""
+    error = WeightsError(name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")
+    error.file = file or None
+    return error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that was written.
+
+    Attributes:
+        name: its name, without its folder.
+        size: how many bytes it has.
+        data_size: how many of them are tensors.
+        digests: the XXH3 digest of each tensor's bytes, by the tensor's name.
+    """
+
+    name: str
+    size: int
+    data_size: int
+    digests: dict[str, bytes]
+
+    @property
+    def content(self) -> bytes:
+        return content_of(self.digests)
+
+    @property
+    def second_name(self) -> str:
+        return second_name(self.name, self.content)
+
+
+def write(
+    path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
+) -> list[WrittenFile]:
+    """Writes tensors to a safetensors file, or to several ones and an index beside them.
+
+    Each file is complete when it gets its name, and the index is the last one.
+
+    Args:
+        path: the file, ``NAME.safetensors``. If there are several, they are ``NAME-00001-of-00003.safetensors`` and so
+            on, and ``NAME.safetensors.index.json``.
+        sources: the tensors, in the order in which several files take them.
+        max_file_size: how many bytes of tensors a file may have; None for one file.
+
+    Raises:
+        ExportError: the path has another ending, names are not unique, or a source makes other bytes than it says.
+        OSError: a file cannot be written. What was there before is unchanged.
+    """
+    written = write_apart(path, sources, max_file_size=max_file_size)
+    publish(path, written)
+    return written
+
+
+def write_apart(
+    path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
+) -> list[WrittenFile]:
+    """The same, but the files have only their second names until `publish` gives them their own."""
+    folder, name = os.path.split(os.fsdecode(path))
+    if not name.endswith(places.SUFFIX):
+        raise ExportError(f"a file of tensors is called NAME{places.SUFFIX}, not {name!r}")
+    by_name = {source.name: source for source in sources}
+    if len(by_name) != len(sources):
+        raise ExportError("tensors that are written to one file need names that are different")
+    written: list[WrittenFile] = []
+    try:
+        for planned in plan(name, ((s.name, s.dtype, s.shape) for s in sources), max_file_size):
+            written.append(_write(folder, planned, by_name))
+    except BaseException:
+        discard(path, written)
+        raise
+    return written
+
+
+def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> None:
+    """Gives files that `write_apart` wrote their own names, and writes their index."""
+    folder, name = os.path.split(os.fsdecode(path))
+    for file in written:
+        second, final = os.path.join(folder, file.second_name), os.path.join(folder, file.name)
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(second, stat.S_IMODE(os.stat(final).st_mode))  # a file that was there keeps its permissions
+        os.replace(second, final)
+    if len(written) > 1:
+        with files.replacing(os.path.join(folder, name.removesuffix(places.SUFFIX) + places.INDEX_SUFFIX)) as index:
+            index.write(_index(written))
+
+
+def discard(path: str | os.PathLike[str], written: Iterable[WrittenFile]) -> None:
+    """Removes files that `write_apart` wrote, under their second names."""
+    for file in written:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(os.path.dirname(os.fsdecode(path)), file.second_name))
+
+
+def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
+    """The bytes in front of the tensors of a file."""
+    return header.compose(planned.tensors, {"writer": _WRITER, CONTENT: content})
+
+
+def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
+    """Writes a file that was there before: of the same size, and with the same content.
+
+    Args:
+        path: the file, which is replaced.
+        sources: the tensors, whose digests are known.
+        size: how many bytes the file had.
+        content: its content.
+
+    Raises:
+        WeightsError: these tensors do not make such a file, or one is damaged.
+        OSError: it cannot be written.
+    """
+    (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
+    by_name = {source.name: source for source in sources}
+    found = content_of({source.name: source.digest or b"" for source in sources})
+    # Another version may have had another name for itself, which nobody needs.
+    for metadata in ({"writer": _WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
+        head = header.compose(planned.tensors, metadata, size - planned.data_size)
+        if found == content and len(head) + planned.data_size == size:
+            break
+    else:
+        raise WeightsError(
+            "", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found.hex()}"
+        )
+    with files.replacing(path) as file:
+        file.write(head)
+        for tensor in planned.tensors:
+            _write_tensor(file, tensor.size, by_name[tensor.name])
+
+
+def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> WrittenFile:
+    head = head_of(planned)
+    digests = {}
+    # Its second name is known when its content is.
+    path = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
+    with files.replacing(path) as file:
+        file.write(head)
+        for tensor in planned.tensors:
+            digests[tensor.name] = _write_tensor(file, tensor.size, sources[tensor.name])
+        written = WrittenFile(planned.name, len(head) + planned.data_size, planned.data_size, digests)
+        file.seek(head.index(_UNKNOWN.encode()))  # the metadata come first
+        file.write(written.content.hex().encode())
+    os.replace(path, os.path.join(folder, written.second_name))
+    return written
+
+
+def _write_tensor(file: IO[bytes], size: int, source: Source) -> bytes:
+    """Writes the pieces of a tensor, and returns the digest of all of them."""
+    digester = _native.Digester()
+    written = 0
+    for piece in source.pieces():
+        digester.update(piece)
+        written += file.write(piece)
+    if written != size:
+        raise ExportError(f"writing the tensor {source.name!r}: expected {size:,} bytes, found {written:,}")
+    return source.checked(digester.digest())
+
+
+def _index(written: Iterable[WrittenFile]) -> bytes:
+    weight_map = {tensor: file.name for file in written for tensor in file.digests}
+    total = sum(file.data_size for file in written)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    return json.dumps(index, indent=2, ensure_ascii=False).encode()

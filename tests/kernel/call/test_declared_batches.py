@@ -1,0 +1,339 @@
+"""`jax.vmap` of loaded functions whose batch dimension was declared: one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import mlir
+from kit.batches import MAPPED, ONE, operations, reload, rows
+from kit.compare import assert_same_values
+from kit.corpus import arr, spec
+
+pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+
+# --- batch_dim: the declaration -------------------------------------------------------------------------------------
+
+
+def dims(text: str, **kwargs: Any) -> tuple[Any, ...]:
+    return jaxexp.symbolic_shape(text, **kwargs)
+
+
+@functools.cache
+def rows_bytes(batch_dim: str | None = "b", constraints: tuple[str, ...] = ()) -> bytes:
+    (b,) = dims("b", constraints=constraints)
+    specs = spec((b, 4)), spec((4, 2)), spec((b,), np.int32)
+    return bytes(jaxexp.export(jax.jit(rows), batch_dim=batch_dim)(*specs).serialize(vjp_order=2))
+
+
+def rows_loaded(**kwargs: Any) -> jaxexp.Exported:
+    return jaxexp.deserialize(rows_bytes(**kwargs))
+
+
+@functools.cache
+def pointwise_bytes() -> bytes:
+    """Every differentiable argument has the batch dimension: so have the VJPs."""
+    (b,) = dims("b")
+    exported = jaxexp.export(jax.jit(pointwise), batch_dim="b")(spec((b, 4)), spec((b, 4)), spec((4,), np.int32))
+    return bytes(exported.serialize(vjp_order=4))
+
+
+def pointwise(x: Any, y: Any, n: Any) -> Any:
+    return jnp.sin(x) * jnp.sum(y * n, axis=1, keepdims=True), jnp.cos(y).sum(1)
+
+
+def pointwise_loaded() -> jaxexp.Exported:
+    return jaxexp.deserialize(pointwise_bytes())
+
+
+def test_the_declaration_is_a_property() -> None:
+    (b,) = dims("b")
+    plain = jaxexp.export(jax.jit(jnp.sin))
+    assert plain(spec((b,))).batch_dim is None
+    assert plain(spec((3,))).batch_dim is None
+    assert reload(plain(spec((b,)))).batch_dim is None
+    assert jaxexp.export(jax.jit(jnp.sin), batch_dim="b")(spec((b,))).batch_dim == "b"
+    assert rows_loaded().batch_dim == "b"
+    assert rows_loaded(batch_dim=None).batch_dim is None
+    assert rows_loaded() != rows_loaded(batch_dim=None)
+    with pytest.raises(AttributeError):
+        rows_loaded().batch_dim = "c"
+
+
+def test_vjps_have_the_batch_if_all_that_is_differentiated_has() -> None:
+    assert [e.batch_dim for e in (rows_loaded(), rows_loaded().vjp(), rows_loaded().vjp().vjp())] == ["b", None, None]
+    link = pointwise_loaded()
+    for _ in range(4):
+        assert link.batch_dim == "b"
+        link = link.vjp()
+
+
+def test_the_declaration_survives() -> None:
+    """Each library's reading and writing, and crossing over between them."""
+    ours = rows_loaded()
+    theirs = jax_export.deserialize(bytearray(rows_bytes()))
+    again = jax_export.deserialize(theirs.serialize(vjp_order=1))
+    for exported in (
+        jaxexp.deserialize(ours.serialize(1)),
+        jaxexp.deserialize(theirs.serialize(1)),
+        jaxexp.deserialize(again.serialize(1)),
+        jaxexp.Exported.from_jax(again),
+        jaxexp.Exported.from_jax(ours.to_jax()),
+        jaxexp.deserialize(ours.to_jax().serialize(1)),
+    ):
+        assert exported.batch_dim == "b"
+        assert operations(jax.vmap(exported.call, (0, None, None)), *ROWS) == ONE
+    chain = jax_export.deserialize(bytearray(pointwise_bytes()))
+    assert jaxexp.deserialize(chain.serialize(2)).vjp().vjp().batch_dim == "b"
+
+
+def test_jax_export_takes_no_notice() -> None:
+    theirs = jax_export.deserialize(bytearray(rows_bytes()))
+    one = ROWS[0][0], ROWS[1], ROWS[2]
+    assert_same_values(theirs.call(*one), rows(*one))
+    assert_same_values(jax.jit(theirs.call)(*one), rows(*one))
+    grad = jax.grad(lambda w: theirs.call(one[0], w, one[2])["y"].sum())(one[1])
+    assert_same_values(grad, jax.grad(lambda w: rows(one[0], w, one[2])["y"].sum())(one[1]))
+
+
+def test_a_caller_does_not_inherit_it() -> None:
+    (b,) = dims("b")
+    call = rows_loaded().call
+    outer = jaxexp.export(jax.jit(lambda x, w, n: call(x, w, n)["y"].sum(0)))(
+        spec((b, 4)), spec((4, 2)), spec((b,), np.int32)
+    )
+    assert "batch_dim" not in outer.mlir_module()
+    assert outer.batch_dim is None
+    assert "batch_dim" not in jax.jit(call).lower(*(ROWS[0][0], *ROWS[1:])).as_text()
+
+
+def test_a_new_process_reads_it(tmp_path, subprocess_env) -> None:
+    (tmp_path / "f").write_bytes(pointwise_bytes())
+    code = f"import jaxexp; f = jaxexp.load({str(tmp_path / 'f')!r}); print(f.batch_dim, f.vjp().batch_dim)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=subprocess_env(), capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "b b\n", done.stderr
+
+
+WRONG: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...], str]] = {
+    "no such dimension": ("c", jnp.sin, (("b",),), r"batch_dim='c'.*no argument has.*: b$"),
+    "no dimension at all": ("b", jnp.sin, ((3,),), r"no argument has.*none"),
+    "not leading": ("b", jnp.sin, ((2, "b"),), r"x.*\(2, b\).*leading"),
+    "leading and elsewhere": ("b", jnp.sin, (("b", "b"),), r"x.*\(b, b\).*leading"),
+    "in an expression": ("b", jnp.sin, (("2*b",),), r"x.*\(2\*b\).*leading"),
+    "in another argument": ("b", lambda x, y: (x, y), (("b",), (3, "b + 1")), r"args\[1\].*\(3, b \+ 1\).*leading"),
+    "result without it": ("b", lambda x: {"s": x.sum(), "x": x}, (("b",),), r"result\['s'\].*\(\).*every result"),
+    "result in an expression": ("b", lambda x: [jnp.concatenate([x, x])], (("b",),), r"result\[0\].*\(2\*b\).*leading"),
+    "result with it elsewhere": ("b", lambda x: x.T, (("b", 2),), r"result.*\(2, b\).*leading"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_the_shapes_contradict(mistake: str) -> None:
+    batch_dim, fun, shapes, message = WRONG[mistake]
+    scope = jaxexp.SymbolicScope()
+    text = [", ".join(map(str, shape)) + "," for shape in shapes]
+    specs = [spec(jaxexp.symbolic_shape(t, scope=scope)) for t in text]
+
+    def named(x: Any, *y: Any) -> Any:
+        return fun(x, *y)
+
+    if len(specs) > 1:
+        named = lambda x, y: fun(x, y)  # noqa: E731
+    with pytest.raises(jaxexp.ExportError, match=message):
+        jaxexp.export(jax.jit(named), batch_dim=batch_dim)(*specs)
+    assert jaxexp.export(jax.jit(named))(*specs).batch_dim is None
+
+
+@pytest.mark.parametrize("wrong", [3, b"b", ["b"], True], ids=repr)
+def test_batch_dim_is_no_string(wrong: Any) -> None:
+    (b,) = dims("b")
+    with pytest.raises(jaxexp.ExportError, match=r"batch_dim.*str"):
+        jaxexp.export(jax.jit(jnp.sin), batch_dim=wrong)(spec((b,)))
+    with pytest.raises(jaxexp.ExportError, match=r"batch_dim.*str"):
+        jaxexp.export(jax.jit(jnp.sin), batch_dim=b)(spec((b,)))
+
+
+def with_attribute(exported: jaxexp.Exported, attribute: str, name: str = "jaxexp.batch_dim") -> jaxexp.Exported:
+    """The function with another attribute in its module, as any writer could put it there."""
+    with _jax.make_ir_context() as context:
+        module = mlir.parse(exported.mlir_module_serialized, context)
+        module.operation.attributes[name] = _jax.ir.Attribute.parse(attribute)
+        return dataclasses.replace(exported, mlir_module_serialized=mlir.serialize(module))
+
+
+@pytest.mark.parametrize("attribute", ['"c"', '""', '"w"', "7 : i32", "unit", '["b"]', '"b, c"'])
+def test_a_false_declaration_is_ignored(attribute: str) -> None:
+    """A mapped call is right whatever the attribute says."""
+    hostile = reload(with_attribute(rows_loaded(), attribute), 1)
+    assert hostile.batch_dim is None
+    mapped = jax.vmap(hostile.call, (0, None, None))
+    assert operations(mapped, *ROWS) == MAPPED
+    assert_same_values(mapped(*ROWS), jax.vmap(rows, (0, None, None))(*ROWS))
+
+
+def test_a_declaration_that_the_shapes_contradict_is_ignored() -> None:
+    (b,) = dims("b")
+    total = jaxexp.export(jax.jit(lambda x: x - x.sum(0)))(spec((2, b)))
+    hostile = reload(with_attribute(total, '"b"'))
+    assert hostile.batch_dim is None
+    assert_same_values(jax.vmap(hostile.call)(arr(5, 2, 3)), arr(5, 2, 3) - arr(5, 2, 3).sum(1, keepdims=True))
+
+
+# --- batch_dim: one call --------------------------------------------------------------------------------------------
+
+ROWS = arr(5, 3, 4), arr(4, 2), np.arange(3, dtype=np.int32)
+FOLDED = {
+    "one": ((0, None, None), ROWS),
+    "both": ((0, None, 0), (*ROWS[:2], np.arange(15, dtype=np.int32).reshape(5, 3))),
+    "integer": ((None, None, 1), (arr(3, 4), ROWS[1], np.arange(15, dtype=np.int32).reshape(3, 5))),
+    "negative": ((-1, None, None), (arr(3, 4, 5), *ROWS[1:])),
+    "middle": ((1, None, None), (arr(3, 5, 4), *ROWS[1:])),
+}
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.parametrize("name", FOLDED)
+def test_one_call(name: str, how: str) -> None:
+    in_axes, args = FOLDED[name]
+    call = rows_loaded().call
+    for out_axes in (0, 1, {"y": -1, "n": 0}):
+        mapped, live = (jax.vmap(f, in_axes, out_axes) for f in (call, rows))
+        assert operations(mapped, *args) == ONE
+        assert_same_values((jax.jit(mapped) if how == "jit" else mapped)(*args), live(*args))
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_one_call_of_small_batches(size: int) -> None:
+    """A dimension variable is at least 1, so an empty batch takes the other way."""
+    args = arr(size, 3, 4), *ROWS[1:]
+    mapped, live = (jax.vmap(f, (0, None, None)) for f in (rows_loaded().call, rows))
+    assert_same_values(mapped(*args), live(*args))
+    assert operations(mapped, *args) == (ONE if size else MAPPED)
+
+
+def test_nested_maps_fold_twice() -> None:
+    def nested(f: Any) -> Any:
+        return jax.vmap(jax.vmap(f, (0, None, None)), (1, None, 0), 2)
+
+    args = arr(5, 2, 3, 4), ROWS[1], np.arange(6, dtype=np.int32).reshape(2, 3)
+    assert operations(nested(rows_loaded().call), *args) == ONE
+    assert_same_values(nested(rows_loaded().call)(*args), nested(rows)(*args))
+
+
+def test_other_arguments_are_mapped() -> None:
+    args = ROWS[0][0], arr(5, 4, 2), ROWS[2]
+    mapped, live = (jax.vmap(f, (None, 0, None)) for f in (rows_loaded().call, rows))
+    assert operations(mapped, *args) == MAPPED
+    assert_same_values(mapped(*args), live(*args))
+    both = arr(5, 3, 4), arr(5, 4, 2), ROWS[2]
+    mapped, live = (jax.vmap(f, (0, 0, None)) for f in (rows_loaded().call, rows))
+    assert operations(mapped, *both) == MAPPED
+    assert_same_values(mapped(*both), live(*both))
+    # One map after the other: the mapped call is mapped once more.
+    mapped, live = (jax.vmap(jax.vmap(f, (None, 0, None)), (0, None, None)) for f in (rows_loaded().call, rows))
+    assert operations(mapped, *both) == MAPPED
+    assert_same_values(mapped(*both), live(*both))
+
+
+def test_constraints_that_are_none() -> None:
+    """Constraints are stored next to the declaration; nonsense there leaves the loop, too."""
+    constrained = with_attribute(rows_loaded(constraints=("b <= 8",)), '"b <"', "jaxexp.batch_constraints")
+    assert rows_loaded(constraints=("b <= 8",)).batch_dim == "b"
+    assert constrained.batch_dim is None
+
+
+@pytest.mark.parametrize("constraint", ["b <= 8", "mod(b, 4) == 3"])
+def test_constraints_on_the_batch(constraint: str) -> None:
+    loaded = rows_loaded(constraints=(constraint,))
+    mapped, live = (jax.vmap(f, (0, None, None)) for f in (loaded.call, rows))
+    for size, expected in ((5, ONE if "mod" in constraint else MAPPED), (2, MAPPED if "mod" in constraint else ONE)):
+        args = arr(size, 3, 4), *ROWS[1:]
+        assert operations(mapped, *args) == expected
+        assert_same_values(mapped(*args), live(*args))
+
+
+def test_constraints_on_several_dimension_variables() -> None:
+    b, k = dims("b, k", constraints=["b <= 2*k", "k >= 2"])
+    exported = jaxexp.export(jax.jit(lambda x, t: x * t.sum()), batch_dim="b")(spec((b,)), spec((k,)))
+    for one in (exported, reload(exported)):
+        mapped = jax.vmap(one.call, (0, None))
+        for length, expected in ((8, ONE), (7, MAPPED)):
+            args = arr(5, 3), arr(length)
+            assert operations(mapped, *args) == expected
+            assert_same_values(mapped(*args), args[0] * args[1].sum())
+    with pytest.raises(jaxexp.ExportError, match=r"b <= 2\*k"):
+        jax.vmap(exported.call, (0, None))(arr(5, 3), arr(1))
+
+
+POINTWISE = arr(5, 3, 4), arr(3, 4, seed=1), np.arange(4, dtype=np.int32)
+PER_ROW: dict[str, Callable[[Any], Any]] = {
+    "grad": lambda f: jax.grad(lambda x, y, n: sum(r.sum() for r in f(x, y, n)), (0, 1)),
+    "grad of one result": lambda f: jax.grad(lambda x, y, n: f(x, y, n)[0].sum()),
+    "value and vjp": lambda f: lambda x, y, n: jax.vjp(f, x, y, n)[1]((x, y[:, 0])),
+    "jvp": lambda f: lambda x, y, n: jax.jvp(lambda x: f(x, y, n), (x,), (x + 1,)),
+    "hvp": lambda f: lambda x, y, n: jax.jvp(jax.grad(lambda x: f(x, y, n)[0].sum()), (x,), (x + 1,)),
+    "grad of grad": lambda f: jax.grad(lambda x, y, n: jnp.sum(jax.grad(lambda x: f(x, y, n)[0].sum())(x) ** 2)),
+}
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.parametrize("name", PER_ROW)
+def test_derivatives_are_one_call_each(name: str, how: str) -> None:
+    mapped, live = (jax.vmap(PER_ROW[name](f), (0, None, None)) for f in (pointwise_loaded().call, pointwise))
+    assert "scan" not in operations(mapped, *POINTWISE)
+    assert_same_values((jax.jit(mapped) if how == "jit" else mapped)(*POINTWISE), live(*POINTWISE), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["jacfwd", "jacrev", "hessian", "grad of vmap"])
+def test_jacobians(name: str) -> None:
+    def run(f: Any) -> Any:
+        g = lambda x: f(x, POINTWISE[1], POINTWISE[2])[0]  # noqa: E731
+        if name == "grad of vmap":
+            return jax.grad(lambda x: jnp.sum(jax.vmap(g)(x) ** 2)), POINTWISE[0]
+        return getattr(jax, name)(g), POINTWISE[0][0]
+
+    (found, x), (expected, _) = run(pointwise_loaded().call), run(pointwise)
+    assert "scan" not in operations(found, x)
+    assert_same_values(found(x), expected(x), rtol=1e-4)
+
+
+def test_gradient_of_shared_parameters_is_mapped() -> None:
+    """Such a gradient sums over the batch, so elements of the map must not share a call."""
+    g = lambda f: jax.vmap(jax.grad(lambda x, w, n: f(x, w, n)["y"].sum(), (0, 1)), (0, None, None))  # noqa: E731
+    assert operations(g(rows_loaded().call), *ROWS) == [*ONE, *MAPPED]
+    assert_same_values(g(rows_loaded().call)(*ROWS), g(rows)(*ROWS))
+
+
+def test_fresh_export_and_several_dimension_variables() -> None:
+    b, k = dims("b, k", constraints=["k >= 2"])
+    fun = jax.jit(lambda key, x, table: (jax.vmap(jax.random.uniform)(key) + x.sum(1), table[None, :k] * x))
+    keys = jax.ShapeDtypeStruct((b,), jax.random.key(0).dtype)
+    exported = jaxexp.export(fun, batch_dim="b", platforms=("cpu", "tpu"))(keys, spec((b, k)), spec((k,)))
+    args = jax.random.split(jax.random.key(1), (5, 3)), arr(5, 3, 2), arr(2)
+    live = jax.vmap(lambda key, x, t: (jax.vmap(jax.random.uniform)(key) + x.sum(1), t[None] * x), (0, 0, None))
+    for one in (exported, reload(exported)):
+        mapped = jax.vmap(one.call, (0, 0, None))
+        assert operations(mapped, *args) == ONE
+        assert_same_values(mapped(*args), live(*args))
+
+
+def test_one_call_of_symbolic_size() -> None:
+    """Exported again, with the mapped axis and the batch both symbolic."""
+    m, b = dims("m, b")
+    mapped = jax.vmap(rows_loaded().call, (0, None, None))
+    outer = reload(jaxexp.export(jax.jit(mapped))(spec((m, b, 4)), spec((4, 2)), spec((b,), np.int32)))
+    assert_same_values(outer.call(*ROWS), jax.vmap(rows, (0, None, None))(*ROWS))

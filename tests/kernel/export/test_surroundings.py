@@ -1,0 +1,124 @@
+"""What surrounds the code that asks for a VJP is nothing to the VJP: it belongs to the export."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+from jax.experimental.xla_metadata import set_xla_metadata
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.export.surroundings import Surroundings
+
+DEVICES = np.array(jax.devices()[:4])
+AUTO = jax.sharding.Mesh(DEVICES, ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+EXPLICIT = jax.sharding.Mesh(DEVICES, ("a",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+
+@contextlib.contextmanager
+def old_mesh_context() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer releases of JAX
+        with AUTO:
+            yield
+
+
+SURROUNDINGS = {
+    "nothing": contextlib.nullcontext,
+    "set_mesh": lambda: jax.set_mesh(AUTO),
+    "set_mesh, Explicit": lambda: jax.set_mesh(EXPLICIT),
+    "with mesh": old_mesh_context,
+    "x64": lambda: jax.enable_x64(True),
+    "precision": lambda: jax.default_matmul_precision("highest"),
+    "metadata of operations": lambda: set_xla_metadata(a="b"),
+    "old calling convention": lambda: _jax.calling_convention_flag(9),
+}
+
+
+def exported_in(name: str) -> jaxexp.Exported:
+    with SURROUNDINGS[name]():
+        x = np.ones((4, 4), np.float64 if name == "x64" else np.float32)
+        return jaxexp.export(jax.jit(lambda x: jnp.sin(x @ x).sum()))(x)
+
+
+def program(exported: Any) -> Any:
+    """What a function is, without the places in the source that its module mentions."""
+    module = re.sub(r"#loc.*|loc\(.*\)", "", exported.mlir_module())
+    return exported.nr_devices, exported.calling_convention_version, exported.in_avals, exported.out_avals, module
+
+
+@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+@pytest.mark.parametrize(
+    ("outside", "inside"),
+    [
+        *(("nothing", name) for name in SURROUNDINGS),
+        *((name, "nothing") for name in SURROUNDINGS),
+        ("set_mesh", "with mesh"),
+        ("with mesh", "set_mesh"),
+    ],
+)
+def test_a_vjp_belongs_to_the_export(outside: str, inside: str) -> None:
+    expected = exported_in(outside).vjp()
+    exported = exported_in(outside)
+    with SURROUNDINGS[inside]():
+        found = exported.vjp()
+        second = exported.vjp().vjp()
+    assert program(found) == program(expected)
+    assert program(second) == program(expected.vjp())
+    assert found.nr_devices == exported.nr_devices
+    assert found.calling_convention_version == exported.calling_convention_version
+
+
+def test_a_vjp_that_is_serialized_inside_a_mesh() -> None:
+    """On one device, where the function is. jax.export gives it the devices of `with mesh:`."""
+    x = np.ones((4, 4), np.float32)
+    for inside in (lambda: jax.set_mesh(AUTO), old_mesh_context):
+        exported = exported_in("nothing")
+        with inside():
+            blob = exported.serialize(vjp_order=1)
+        for loaded in (jaxexp.deserialize(blob), jax_export.deserialize(blob)):
+            assert loaded.vjp().nr_devices == loaded.nr_devices == 1
+            found = jax.grad(loaded.call)(x)
+            np.testing.assert_allclose(found, jax.grad(lambda x: jnp.sin(x @ x).sum())(x), rtol=1e-5)
+
+
+def test_sixteen_digits_stay() -> None:
+    """The VJP of a function of float64 computes in float64, whoever asks for it."""
+    with jax.enable_x64(True):
+        exported = jaxexp.export(jax.jit(lambda x: x**3))(np.float64(2))
+    vjp = exported.vjp()
+    assert [str(aval.dtype) for aval in (*vjp.in_avals, *vjp.out_avals)] == ["float64"] * 3
+    assert "f32" not in vjp.mlir_module()
+
+
+def test_surroundings_come_back() -> None:
+    with jax.set_mesh(AUTO), jax.default_matmul_precision("highest"):
+        then = Surroundings.now()
+    before = Surroundings.now()
+    assert before != then
+    for error in (None, KeyError):
+        with contextlib.suppress(KeyError), then.restored():
+            assert Surroundings.now() == then
+            if error:
+                raise error
+        assert Surroundings.now() == before
+    with old_mesh_context():
+        then = Surroundings.now()
+    with then.restored():
+        assert Surroundings.now() == then
+    assert Surroundings.now() == before
+
+
+def test_each_state_takes_its_own_value() -> None:
+    """`restored` gives states values that it read from them."""
+    for state, value in Surroundings.now().configured:
+        with state(value):
+            assert state.value == value

@@ -1,0 +1,281 @@
+"""What a function knows besides its fields goes along to everything that is made of it: every fact on every way."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp._kernel.function.data import facts_of, weak_arguments, weak_results
+from jaxexp._kernel.function.facts import Facts
+from kit.compare import assert_same_values
+
+METADATA = {"is": "mine"}
+OLDEST = "jax-0.10.2"
+
+
+def define_pair(names: tuple[str, str]) -> type:
+    """The class `library_of_facts.Pair` with its children in this order, as a release of that library has it."""
+
+    class Pair:
+        def __init__(self, a: Any, b: Any) -> None:
+            self.a, self.b = a, b
+
+    Pair.__module__, Pair.__qualname__ = "library_of_facts", "Pair"
+    key = jax.tree_util.GetAttrKey
+    jax.tree_util.register_pytree_with_keys(
+        Pair,
+        lambda pair: ([(key(name), getattr(pair, name)) for name in names], None),
+        lambda _, children: Pair(**dict(zip(names, children, strict=True))),
+    )
+    sys.modules["library_of_facts"].Pair = Pair  # type: ignore[attr-defined]
+    return Pair
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> type:
+    monkeypatch.setitem(sys.modules, "library_of_facts", types.ModuleType("library_of_facts"))
+    return define_pair(("a", "b"))
+
+
+WEIGHTS = {"w": np.full(2, 3, np.float32)}
+X = np.full(2, 10, np.float32)
+
+
+def exported_with(pair: Any, **options: Any) -> jaxexp.Exported:
+    """A function whose second argument and result are weakly typed, and whose results are a pair."""
+    function = jax.jit(
+        lambda weights, given, factor: (pair(given.a + weights["w"], given.b - weights["w"]), factor * 2)
+    )
+    spec = jax.ShapeDtypeStruct((2,), np.float32)
+    return jaxexp.export(function, **options)({"w": spec}, pair(spec, spec), 2.0)
+
+
+def loaded_with(pair: Any, vjp_order: int = 2) -> jaxexp.Exported:
+    blob = exported_with(pair).serialize(vjp_order=vjp_order, metadata=METADATA)
+    return jaxexp.deserialize(blob)
+
+
+def of_archive(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
+    with jaxexp.Archive.create(folder / "one.jaxar") as writer:
+        writer.add("f", function, vjp_order=1)
+    with jaxexp.Archive.open(folder / "one.jaxar") as archive:
+        return archive["f"].load()
+
+
+def saved(function: jaxexp.Exported, folder: Path, **options: Any) -> Path:
+    function.save(folder / "one.jaxexp", vjp_order=1, **options)
+    return folder / "one.jaxexp"
+
+
+def specs_of(function: jaxexp.Exported) -> Any:
+    return jax.tree_util.tree_unflatten(function.in_tree, function.in_avals)
+
+
+def specialized(function: jaxexp.Exported, _: Path) -> jaxexp.Exported:
+    """Its shapes are constant, so it is itself: see `test_specialize`."""
+    args, kwargs = specs_of(function)
+    return function.specialize(*args, **kwargs)
+
+
+def migrated(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
+    return jaxexp.deserialize(jaxexp.migrate(saved(function, folder)))
+
+
+# Ways from a function to a function. Those that are public by their annotations are compared with the public API below.
+WAYS: dict[str, Callable[[jaxexp.Exported, Path], jaxexp.Exported]] = {
+    "replace": lambda f, _: dataclasses.replace(f, fun_name=f.fun_name),
+    "replace a field": lambda f, _: dataclasses.replace(f, nr_devices=1),
+    "copy": lambda f, _: copy.copy(f),
+    "deepcopy": lambda f, _: copy.deepcopy(f),
+    "pickle": lambda f, _: pickle.loads(pickle.dumps(f if f._facts.compatibility is None else without_vjp(f))),
+    "deserialize": lambda f, _: jaxexp.deserialize(f.serialize(vjp_order=1)),
+    "deserialize for an older reader": lambda f, _: jaxexp.deserialize(f.serialize(compatibility=OLDEST)),
+    "load": lambda f, folder: jaxexp.load(saved(f, folder)),
+    "load_many": lambda f, folder: jaxexp.load_many([saved(f, folder)])[0],
+    "migrate": migrated,
+    "Handle.load": of_archive,
+    "Exported.from_jax": lambda f, _: jaxexp.Exported.from_jax(to_jax(f)),
+    "Exported.unbound": lambda f, _: f.unbound,
+    "Exported.bind": lambda f, _: f.bind(WEIGHTS),
+    "Exported.specialize": specialized,
+    "BoundExported.unbound": lambda f, _: f.bind(WEIGHTS).unbound,
+    "BoundExported.with_weights": lambda f, _: f.bind(WEIGHTS).with_weights(WEIGHTS),
+    "BoundExported.with_mesh": lambda f, _: f.bind(WEIGHTS).with_mesh(None),
+    "BoundExported.specialize": lambda f, _: f.bind(WEIGHTS).specialize(*specs_of(f)[0][1:]),
+    "BoundExported as a pytree": lambda f, _: jax.tree_util.tree_map(lambda leaf: leaf, f.bind(WEIGHTS)),
+    "BoundExported.save": lambda f, folder: jaxexp.load(saved(f.bind(WEIGHTS), folder)),
+    "BoundExported pickled": lambda f, _: pickle.loads(pickle.dumps(without_vjp(f).bind(WEIGHTS))),
+}
+
+
+def test_no_public_way_is_missing() -> None:
+    """Everything public whose result is a function of one that there was is in the table, or here with the reason."""
+    elsewhere = {
+        "export": "begins with Python code",
+        "Exported.vjp": "makes another function, whose facts are tested below",
+        "BoundExported.vjp": "the same",
+        "Exported.with_weights": "refuses a function without weights",
+        "Exported.with_mesh": "the same",
+        "BoundExported.bind": "refuses a function with weights",
+        "BoundExported.of": "is what bind and load call",
+        "BoundExported.from_first_argument": "is bind",
+        "BoundExported.from_jax": "is inherited",
+        "Archive.load_all": "is Handle.load of many",
+        "Handle.load_and_keep": "the same",
+        "Archive.load_many": "the same for many",
+    }
+    found = set()
+    for name in jaxexp.__all__:
+        thing = getattr(jaxexp, name)
+        if inspect.isfunction(thing):
+            found.update({name} if returns_function(thing) else ())
+        elif inspect.isclass(thing):
+            members = {
+                member: value.__func__
+                if isinstance(value, classmethod)
+                else value.fget
+                if isinstance(value, property)
+                else value
+                for member, value in vars(thing).items()
+                if not member.startswith("_")
+            }
+            found.update(f"{name}.{member}" for member, value in members.items() if returns_function(value))
+    missing = found - WAYS.keys() - elsewhere.keys()
+    assert not missing, f"ways from function to function whose facts nobody compares: {sorted(missing)}"
+
+
+def returns_function(thing: Any) -> bool:
+    annotation = str(getattr(thing, "__annotations__", {}).get("return", ""))
+    return "Exported" in annotation
+
+
+def comparable(function: jaxexp.Exported) -> dict[str, Any]:
+    """Every fact in a form that compares across functions; trees by what is written of them."""
+    unbound = function.unbound
+    facts = facts_of(unbound)._asdict()
+    facts["metadata"] = dict(facts["metadata"]) if facts["metadata"] else None
+    for name in ("in_tree", "out_tree"):
+        facts[name] = None if facts[name] is None else repr(facts[name].written)
+    facts["weak_arguments"], facts["weak_results"] = weak_arguments(unbound), weak_results(unbound)
+    return facts
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_facts_of_a_loaded_function(way: str, pair: Any, tmp_path: Path) -> None:
+    function = loaded_with(pair)
+    before = comparable(function)
+    assert before["metadata"] == METADATA
+    assert (before["weak_arguments"], before["weak_results"]) == ((3,), (2,))
+    assert "a" in before["in_tree"]
+    assert "b" in before["out_tree"]
+    after = comparable(WAYS[way](function, tmp_path))
+    assert after == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_facts_of_an_exported_function(way: str, pair: Any, tmp_path: Path) -> None:
+    function = exported_with(pair, compatibility=OLDEST)
+    before = comparable(function)
+    assert before["compatibility"] == OLDEST
+    after = comparable(WAYS[way](function, tmp_path))
+    if any(word in way for word in ("load", "deserialize", "migrate", "save")):
+        after["compatibility"] = OLDEST  # bytes do not say for whom they were written
+        before["in_tree"], before["out_tree"] = after["in_tree"], after["out_tree"]  # only an artifact describes trees
+    if "pickle" in way:
+        before["in_tree"], before["out_tree"] = after["in_tree"], after["out_tree"]
+    assert after == before
+
+
+@pytest.mark.parametrize("way", ["replace", "copy", "pickle", "Exported.from_jax", "Exported.specialize"])
+def test_facts_of_a_vjp(way: str, pair: Any, tmp_path: Path) -> None:
+    for primal in (loaded_with(pair), exported_with(pair)):
+        vjp = primal.vjp()
+        if primal.vjp()._get_vjp is not None and way == "pickle":
+            vjp = without_vjp(vjp)
+        before = comparable(vjp)
+        assert before["name_and_order"] == (primal.fun_name, 1)
+        assert comparable(WAYS[way](vjp, tmp_path))["name_and_order"] == before["name_and_order"]
+
+
+def test_every_fact_is_compared() -> None:
+    """A new fact gets a value in one of the functions above."""
+    said = {"metadata", "weak_arguments", "weak_results", "in_tree", "out_tree", "compatibility", "name_and_order"}
+    assert said == set(Facts._fields)
+
+
+def test_specialize(pair: Any) -> None:
+    (n,) = jaxexp.symbolic_shape("n")
+    function = jax.jit(lambda given, factor: (pair(given.a + 1, given.b - 1), factor * 2))
+    spec = jax.ShapeDtypeStruct((n,), np.float32)
+    blob = jaxexp.export(function)(pair(spec, spec), 2.0).serialize(vjp_order=1, metadata=METADATA)
+    loaded = jaxexp.deserialize(blob)
+    two = jax.ShapeDtypeStruct((2,), np.float32)
+    args, _ = jax.tree_util.tree_unflatten(loaded.in_tree, (two, two, loaded.in_avals[2]))
+    specialized = loaded.specialize(*args)
+    assert specialized is not loaded
+    assert comparable(specialized) == comparable(loaded)
+    assert specialized.vjp()._facts.name_and_order == (loaded.fun_name, 1)
+
+
+# --- what facts are for ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def swapped(pair: Any) -> Iterator[tuple[jaxexp.Exported, Any]]:
+    """A function that was loaded where the children of its class have another order, and what it is called with."""
+    blob = loaded_with(pair).serialize(vjp_order=2)
+    other = define_pair(("b", "a"))
+    yield jaxexp.deserialize(blob), (WEIGHTS, other(X, X), 2.0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_swaps_results(way: str, swapped: tuple[jaxexp.Exported, Any], tmp_path: Path) -> None:
+    """`call` refuses it, whatever was done to the function before."""
+    function, args = swapped
+    with pytest.raises(jaxexp.ExportError, match=r"library_of_facts\.Pair"):
+        made = WAYS[way](function, tmp_path)
+        made.call(*args[1:] if isinstance(made, jaxexp.BoundExported) else args)
+
+
+REFUSING = ("Exported.specialize", "Exported.from_jax")  # as calls do
+
+
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if not way.startswith("Bound") and "bind" not in way and way not in REFUSING]
+)
+def test_no_way_writes_other_names(way: str, swapped: tuple[jaxexp.Exported, Any], tmp_path: Path) -> None:
+    """An artifact that is written here is right where the class is as it was."""
+    function, _ = swapped
+    blob = WAYS[way](function, tmp_path).serialize()
+    names = [value.path for value in jaxexp.inspect(blob).results]
+    assert names == [value.path for value in jaxexp.inspect(function.serialize()).results]
+    before = define_pair(("a", "b"))
+    found, factor = jaxexp.deserialize(blob).call(WEIGHTS, before(X, 2 * X), 2.0)
+    assert_same_values((found.a, found.b, factor), (X + 3, 2 * X - 3, np.float32(4)))
+
+
+def test_jax_export_gets_no_swapped_function(swapped: tuple[jaxexp.Exported, Any]) -> None:
+    """Its objects have no place for what the artifact says of the class."""
+    function, _ = swapped
+    with pytest.raises(jaxexp.ExportError, match=r"library_of_facts\.Pair"):
+        function.to_jax()
+
+
+def to_jax(function: jaxexp.Exported) -> Any:
+    return function.to_jax()
+
+
+def without_vjp(function: jaxexp.Exported) -> jaxexp.Exported:
+    return dataclasses.replace(function, _get_vjp=None)

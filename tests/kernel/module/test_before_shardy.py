@@ -1,0 +1,261 @@
+"""Functions for several devices that releases before Shardy wrote: they run, sharded as they were, on Shardy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxexp
+from kit.compare import assert_same_values
+from kit.compiled import compiling
+from kit.corpus import mesh
+from kit.derivatives import pull_back
+from kit.places import GOLDEN
+
+FOLDER = GOLDEN / "before_shardy"
+ARTIFACTS = {
+    f"{folder.name}/{name}": entry
+    for folder in sorted(FOLDER.glob("jax-*"))
+    for name, entry in json.loads((folder / "cases.json").read_text()).items()
+}
+# What Shardy cannot say in one mesh, or as a manual computation; the compiler falls back to the old partitioner.
+NOT_EXPRESSIBLE = ("six_devices", "shard_map_partly")
+TRANSLATED = [name for name in ARTIFACTS if not name.endswith(NOT_EXPRESSIBLE)]
+# Results whose sharding the artifact leaves open, with operands that disagree: Shardy takes what they have in common,
+# which is fewer parts than the old partitioner made.
+DIVIDED_OTHERWISE = {("sub_axes", 0)}
+# The old partitioner's warnings: that it is used at all, and that it will go.
+FALL_BACK = re.compile("GSPMD attrs|GSPMD sharding propagation is going to be deprecated")
+
+
+@pytest.fixture(autouse=True)
+def _the_compiler_speaks() -> Iterator[None]:
+    with compiling():
+        yield
+
+
+def load(name: str) -> jaxexp.Exported:
+    return jaxexp.deserialize((FOLDER / f"{name}.bin").read_bytes())
+
+
+def stored(name: str) -> dict[str, Any]:
+    with np.load(FOLDER / f"{name}.npz") as file:
+        return dict(file)
+
+
+def arguments(name: str) -> list[Any]:
+    """The stored arguments, where the artifact wants them."""
+    values, exported = stored(name), load(name)
+    if name.endswith("/sub_axes"):
+        # JAX has to express the first result's sharding, which is open, on the caller's mesh: it takes fine axes.
+        fine = mesh((2, 2, 2), ("a", "b", "c"))
+        specs = P(("a", "b"), "c"), P(None, ("a", "b", "c"))
+        return [jax.device_put(values[f"in_{i}"], NamedSharding(fine, spec)) for i, spec in enumerate(specs)]
+    placed = []
+    for i, (aval, sharding) in enumerate(zip(exported.in_avals, exported._in_named_shardings, strict=True)):
+        devices = np.array(jax.devices()[: exported.nr_devices])
+        spec = P() if sharding is None else sharding.spec
+        m = sharding.mesh if sharding is not None and not sharding.mesh.empty else None
+        shape, names = (m.axis_sizes, m.axis_names) if m is not None else (devices.shape, ("i",))
+        assert values[f"in_{i}"].dtype == aval.dtype
+        placed.append(jax.device_put(values[f"in_{i}"], NamedSharding(Mesh(devices.reshape(shape), names), spec)))
+    return placed
+
+
+def parts(x: Any) -> list[Any]:
+    """For each device in order, the starts and ends of the part of an array that it holds."""
+    held = x.sharding.devices_indices_map(x.shape)
+    return [
+        [list(s.indices(n)[:2]) for s, n in zip(held[device], x.shape, strict=True)]
+        for device in jax.devices()[: len(held)]
+    ]
+
+
+def size(part: list[list[int]]) -> int:
+    return int(np.prod([end - start for start, end in part]))
+
+
+@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_runs_sharded_on_shardy(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    exported, expected = load(name), ARTIFACTS[name]
+    args = arguments(name)
+    assert [parts(x) for x in args] == expected["in"]
+    capfd.readouterr()
+    lowered = jax.jit(exported.call).lower(*args)
+    results = jax.tree.leaves(lowered.compile()(*args))
+    assert not FALL_BACK.search(capfd.readouterr().err)
+    text = lowered.as_text()
+    assert "sdy." in text
+    assert not re.search(r"mhlo\.sharding|@Sharding|SPMD\w+Shape", text)
+    assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
+    for i, (result, wanted) in enumerate(zip(results, expected["out"], strict=True)):
+        if (name.partition("/")[2], i) in DIVIDED_OTHERWISE:
+            assert size(parts(result)[0]) < result.size
+        else:
+            assert parts(result) == wanted
+
+
+@pytest.mark.parametrize("name", [name for name in ARTIFACTS if name not in TRANSLATED])
+def test_falls_back_where_shardy_has_no_words(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    exported = load(name)
+    args = arguments(name)
+    results = jax.tree.leaves(jax.jit(exported.call)(*args))
+    assert FALL_BACK.search(capfd.readouterr().err)
+    assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
+    assert [parts(x) for x in results] == ARTIFACTS[name]["out"]
+
+
+def test_shard_map_becomes_a_manual_computation() -> None:
+    name = "jax-0.4.23/shard_map_inside"
+    text = jax.jit(load(name).call).lower(*arguments(name)).as_text()
+    assert text.count("sdy.manual_computation") == 3
+    assert "xla.sdy" not in text
+
+
+@pytest.mark.parametrize("name", ["jax-0.4.23/arguments", "jax-0.5.3/constraint"])
+def test_derivatives(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def arguments_(a: Any, b: Any) -> Any:
+        return a * 2 + b, (a @ b.T).sum()
+
+    def constraint(a: Any) -> Any:
+        return jnp.sin(a) @ a.T
+
+    exported, args = load(name), tuple(arguments(name))
+    live = arguments_ if name.endswith("arguments") else constraint
+    found = pull_back(exported.call, args, {})
+    assert not FALL_BACK.search(capfd.readouterr().err)
+    assert_same_values(found, pull_back(live, tuple(map(np.asarray, args)), {}), rtol=1e-4)
+
+
+def test_next_to_shardings_of_the_caller(capfd: pytest.CaptureFixture[str]) -> None:
+    """Several old functions, of several meshes, in one function that has a mesh of its own."""
+    names = ["jax-0.4.23/constraint", "jax-0.4.23/nested_jit", "jax-0.4.38/unconstrained", "jax-0.5.3/constraint"]
+    s = NamedSharding(mesh((2, 4), ("p", "q")), P("q", "p"))
+    x = stored(names[0])["in_0"]
+
+    @jax.jit
+    def function(x: Any) -> Any:
+        return [jax.lax.with_sharding_constraint(load(name).call(x), s) for name in names]
+
+    results = function(jax.device_put(x, s))
+    assert not FALL_BACK.search(capfd.readouterr().err)
+    for name, result in zip(names, results, strict=True):
+        assert_same_values(result, stored(name)["out_0"], rtol=1e-4)
+        assert result.sharding.is_equivalent_to(s, 2)
+
+
+def test_specialized_and_exported_again(capfd: pytest.CaptureFixture[str]) -> None:
+    """Both write Shardy's form, for stock jax.export too."""
+    symbolic, inside = "jax-0.4.23/symbolic", "jax-0.4.23/shard_map_inside"
+    args = arguments(symbolic)
+    specialized = load(symbolic).specialize(*args)
+    again = jaxexp.export(jax.jit(load(inside).call))(*arguments(inside))
+    for exported, name in ((specialized, symbolic), (again, inside)):
+        theirs = jax_export.deserialize(exported.serialize())
+        results = jax.tree.leaves(jax.jit(theirs.call)(*arguments(name)))
+        assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
+        assert [parts(x) for x in results] == ARTIFACTS[name]["out"]
+    assert not FALL_BACK.search(capfd.readouterr().err)
+
+
+def test_old_shardings_stay_where_shardy_is_off() -> None:
+    from jax._src.config import use_shardy_partitioner
+
+    from jaxexp import _jax
+    from jaxexp._kernel.module import runnable
+
+    exported = load("jax-0.4.23/constraint")
+    for shardy in (False, True):
+        with use_shardy_partitioner(shardy), _jax.make_ir_context() as context:
+            text = str(runnable.parse(exported, context))
+        assert ("@Sharding" in text, "mhlo.sharding" in text, "sdy." in text) == (not shardy, not shardy, shardy)
+
+
+def test_one_device_has_no_shardings(capfd: pytest.CaptureFixture[str]) -> None:
+    """JAX 0.4.23 wrote "{replicated}" to every argument."""
+    folder = GOLDEN / "jax-0.4.23"
+    exported = jaxexp.deserialize((folder / "sin.bin").read_bytes())
+    assert b"mhlo.sharding" in exported.mlir_module_serialized
+    with np.load(folder / "sin.npz") as file:
+        values = dict(file)
+    lowered = jax.jit(exported.call).lower(values["in_0"])
+    assert_same_values([lowered.compile()(values["in_0"])], [values["out_0"]])
+    assert not FALL_BACK.search(capfd.readouterr().err)
+    assert "mhlo.sharding" not in lowered.as_text()
+
+
+# How tilings cut the sequence of devices
+
+
+@pytest.mark.parametrize(
+    ("text", "devices", "tiling"),
+    [
+        ("{replicated}", 8, ()),
+        ("{devices=[8,1]<=[8]}", 8, (((1, 8),), ())),
+        ("{devices=[4,2]<=[8]}", 8, (((2, 8),), ((1, 2),))),
+        ("{devices=[2,4]<=[4,2]T(1,0)}", 8, (((1, 2),), ((2, 8),))),
+        ("{devices=[1,8]<=[4,2]T(1,0)}", 8, ((), ((1, 2), (2, 8)))),
+        ("{devices=[2,1,4]<=[8] last_tile_dim_replicate}", 8, (((4, 8),), ())),
+        ("{devices=[4,1,2]<=[2,2,2]T(2,0,1) last_tile_dim_replicate}", 8, (((1, 2), (4, 8)), ())),
+        ("{devices=[6]<=[2,3]}", 6, (((3, 6), (1, 3)),)),
+        ("{devices=[3,2]<=[2,3]T(1,0)}", 6, (((1, 3),), ((3, 6),))),
+        ("{devices=[2,2]0,1,2,3}", 4, (((2, 4),), ((1, 2),))),
+    ],
+)
+def test_tilings(text: str, devices: int, tiling: Any) -> None:
+    from jaxexp._kernel.module import from_gspmd
+
+    assert from_gspmd._tiling(text, devices) == tiling
+    # Which tile each device holds, counted by XLA itself and from the cuts.
+    held = _tiles_of_xla(text, devices)
+    for axis, cuts in enumerate(tiling):
+        index = np.zeros(devices, int)
+        for low, high in cuts:
+            index = index * (high // low) + np.arange(devices) // low % (high // low)
+        np.testing.assert_array_equal(held[:, axis], index)
+
+
+def _tiles_of_xla(text: str, devices: int) -> Any:
+    """The index of the tile of each device, along each axis."""
+    from jax._src.lib import xla_client
+
+    pattern = re.compile(r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))( last_\w+)?\}")
+    match = pattern.fullmatch(text)
+    if match is None:
+        return np.zeros((devices, 0), int)
+    tiles, shape, order, listed = ([int(i) for i in g.split(",")] if g else [] for g in match.groups()[:4])
+    hlo = (
+        xla_client.HloSharding.iota_tile(tiles, shape, order or list(range(len(shape))), [])
+        if not listed
+        else xla_client.HloSharding.iota_tile(tiles, [devices], [0], [])
+    )
+    assignment = np.array(hlo.tile_assignment_devices()).reshape(tiles)
+    return np.array([np.argwhere(assignment == device)[0] for device in range(devices)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{maximal device=0}",
+        "{devices=[2,2]0,2,1,3}",
+        "{devices=[2,1,2]<=[4] last_tile_dims={manual}}",
+        "{devices=[2,2]<=[8]}",
+        "{devices=[2,3]<=[3,2]}",
+    ],
+)
+def test_no_tilings(text: str) -> None:
+    from jaxexp._kernel.module import from_gspmd
+
+    with pytest.raises(from_gspmd.NotExpressibleError):
+        from_gspmd._tiling(text, 6 if "3" in text.partition("]")[0] else 4)

@@ -1,0 +1,213 @@
+"""Modules that are damaged or made to do harm: refused before jaxlib's parser, which some of them would crash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxexp
+from jaxexp import _jax, _native
+from jaxexp._kernel.module import mlir
+from kit.corpus import CASES, arr, export_with
+from kit.modules import modules
+from kit.places import WORKERS
+
+
+def test_genuine_modules_pass() -> None:
+    found = modules()
+    assert len(found) > 300
+    for name, module in found.items():
+        try:
+            _native.check_bytecode(module)
+        except jaxexp.DeserializationError as error:
+            pytest.fail(f"{name}: {error}")
+
+
+@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+@pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if not case.x64))
+def test_modules_of_the_installed_jax_pass(name: str) -> None:
+    _native.check_bytecode(export_with(jaxexp, CASES[name].build()).mlir_module_serialized)
+
+
+def test_operations_of_all_kinds_pass() -> None:
+    """What the corpus has too little of: loops, reductions, convolutions, sorting, random numbers, transforms."""
+
+    def function(x, key):
+        x = jax.lax.conv(x[None, None], jnp.ones((1, 1, 3, 3)), (1, 1), "SAME")[0, 0]
+        x = jnp.sort(x, axis=0) + jax.random.normal(key, x.shape)
+        x = x + jnp.fft.irfft(jnp.fft.rfft(x))
+        x = jax.lax.scan(lambda c, row: (c + row, c * row), x[0], x)[1]
+        x = jax.lax.fori_loop(0, 3, lambda _, x: jnp.sin(x) @ x, x)
+        x = jax.lax.cond(x[0, 0] > 0, jnp.cumsum, jnp.cumprod, x.ravel()).reshape(x.shape)
+        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 2), (1, 1), "SAME")
+        x = x.at[jnp.array([0, 2])].add(1.0)[jnp.array([3, 1, 2, 0])]
+        values, indices = jax.lax.top_k(x, 2)
+        return jnp.linalg.qr(x), values, jnp.argmax(x), indices, jnp.round(x).astype(jnp.int8), jax.lax.erf(x)
+
+    exported = jaxexp.export(jax.jit(function))(arr(4, 4), jax.random.key(0))
+    for module in (exported.mlir_module_serialized, exported.vjp().mlir_module_serialized):
+        _native.check_bytecode(module)
+
+
+@pytest.fixture(scope="module")
+def module() -> bytes:
+    return jaxexp.export(jax.jit(lambda x: jnp.tanh(x @ x) + jnp.arange(9.0).reshape(3, 3)))(
+        arr(3, 3)
+    ).mlir_module_serialized
+
+
+def test_every_shortened_module(module) -> None:
+    for end in range(len(module)):
+        with pytest.raises(jaxexp.DeserializationError) as error:
+            _native.check_bytecode(module[:end])
+        assert error.value.path == "mlir_module_serialized"
+
+
+def test_not_bytecode() -> None:
+    for bad in (b"", b"ML", b"module {}", bytes(100), b"ML\xefR" + b"\xff" * 50):
+        with pytest.raises(jaxexp.DeserializationError, match="MLIR bytecode"):
+            _native.check_bytecode(bad)
+
+
+# Builds bytecode of its own: numbers below 128 in one byte.
+def number(n: int) -> bytes:
+    return bytes([2 * n + 1]) if n < 1 << 7 else b"\0" + n.to_bytes(8, "little")
+
+
+def section(kind: int, *parts: bytes) -> bytes:
+    data = b"".join(parts)
+    return bytes([kind]) + number(len(data)) + data
+
+
+def strings(*texts: bytes) -> bytes:
+    sizes = [number(len(text) + 1) for text in reversed(texts)]
+    return section(0, number(len(texts)), *sizes, *(text + b"\0" for text in texts))
+
+
+def entry(kind: int, *fields: int | bytes) -> bytes:
+    return number(kind) + b"".join(f if isinstance(f, bytes) else number(f) for f in fields)
+
+
+UNKNOWN_LOCATION = entry(15)
+
+
+def bytecode(
+    vhlo: list[bytes] = (), types: list[bytes] = (), code: bytes = number(0), more_attributes: int = 0
+) -> bytes:
+    """A module with an unknown location, and these attributes and types of VHLO."""
+    attributes = [UNKNOWN_LOCATION, *vhlo]
+    groups = [(0, attributes[:1]), *([(1, vhlo)] if vhlo else [])]
+    offsets = [number(len(attributes) + more_attributes), number(len(types))]
+    for dialect, entries in [*groups, *([(1, types)] if types else [])]:
+        offsets += [number(dialect), number(len(entries)), *(number(2 * len(e) + 1) for e in entries)]
+    return b"".join(
+        [
+            b"ML\xefR" + number(6) + b"test\0",
+            strings(b"builtin", b"vhlo", b"module"),
+            section(1, number(2), number(0), number(2), number(1), number(0), number(1), number(2 * 2 + 1)),
+            section(2, *attributes, *types),
+            section(3, *offsets),
+            section(4, code),
+        ]
+    )
+
+
+FLOAT32, FUNCTION, TENSOR, TUPLE = 4, 8, 20, 23  # kinds of types
+ARRAY, FLOAT, TENSOR_DATA = 1, 8, 15  # and of attributes
+
+
+def tensor(*shape: int, element: int = 0) -> bytes:
+    return entry(TENSOR, len(shape), *(2 * size for size in shape), element)
+
+
+def nested(depth: int) -> list[bytes]:
+    """Attributes 1 to `depth`: arrays, each of which holds the one before."""
+    return [entry(ARRAY, 1, i) for i in range(depth)]
+
+
+def regions(depth: int) -> bytes:
+    """Operations in each other's only region; the outermost is at the top of the module."""
+    operation = number(0) + bytes([0]) + number(0)
+    code = number(2) + operation
+    for _ in range(depth):
+        code = number(2) + number(0) + bytes([16]) + number(0) + number(2) + number(1) + number(0) + code
+    return code
+
+
+HARMLESS = {
+    "nothing": bytecode(),
+    "a constant": bytecode([entry(TENSOR_DATA, 1, 12, bytes(12))], [entry(FLOAT32), tensor(3)]),
+    "a constant of equal elements": bytecode([entry(TENSOR_DATA, 1, 4, bytes(4))], [entry(FLOAT32), tensor(3)]),
+    "some nesting": bytecode(nested(100)),
+    "some regions": bytecode(code=regions(100)),
+}
+HARMFUL = {
+    "more attributes than there are": bytecode(more_attributes=1 << 60),
+    "an array that holds itself": bytecode([entry(ARRAY, 1, 1)]),
+    "arrays that hold each other": bytecode([entry(ARRAY, 1, 2), entry(ARRAY, 1, 1)]),
+    "a tuple type that holds itself": bytecode(types=[entry(TUPLE, 1, 0)]),
+    "an array of what is not there": bytecode([entry(ARRAY, 1, 7)]),
+    "an array of too many": bytecode([entry(ARRAY, 1 << 60)]),
+    "deep nesting": bytecode(nested(100_000)),
+    "exponential nesting": bytecode([entry(ARRAY, 2, i, i) for i in range(60)]),
+    "a constant that is too short": bytecode([entry(TENSOR_DATA, 1, 8, bytes(8))], [entry(FLOAT32), tensor(3)]),
+    "a constant that is too long": bytecode([entry(TENSOR_DATA, 1, 16, bytes(16))], [entry(FLOAT32), tensor(3)]),
+    "a constant of a type that is none": bytecode([entry(TENSOR_DATA, 0, 4, bytes(4))], [entry(FUNCTION, 0, 0)]),
+    "a number of a function's type": bytecode([entry(FLOAT, 0, 0)], [entry(FUNCTION, 0, 0)]),
+    "a tensor of functions": bytecode(types=[entry(FUNCTION, 0, 0), tensor(3)]),
+    "a tensor without end": bytecode(types=[entry(FLOAT32), tensor(1 << 40, 1 << 40)]),
+    "a negative dimension": bytecode(types=[entry(FLOAT32), entry(TENSOR, 1, 3, 0)]),
+    "an operation that is not there": bytecode(code=number(2) + number(9)),
+    "a location that is not there": bytecode(code=number(2) + number(0) + bytes([0]) + number(9)),
+    "results without end": bytecode(code=number(2) + number(0) + bytes([2]) + number(0) + number(1 << 60)),
+    "an operand that is not there": bytecode(
+        code=number(2) + number(0) + bytes([4]) + number(0) + number(1) + number(0)
+    ),
+    "values that nothing defines": bytecode(
+        code=number(2) + number(0) + bytes([16]) + number(0) + number(2) + number(1) + number(3) + number(0) + bytes(3)
+    ),
+    "deep regions": bytecode(code=regions(100_000)),
+    "a text with deep brackets": b"".join(
+        [
+            b"ML\xefR" + number(6) + b"test\0",
+            strings(b"builtin"),
+            section(1, number(1), number(0), number(0)),
+            section(2, b"[" * 100_000 + b"\0"),
+            section(3, number(1), number(0), number(0), number(1), number(2 * 100_001)),
+            section(4, number(0)),
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_harmless(what: str) -> None:
+    _native.check_bytecode(HARMLESS[what])
+
+
+@pytest.mark.parametrize("what", HARMFUL)
+def test_harmful(what: str) -> None:
+    with pytest.raises(jaxexp.DeserializationError, match="MLIR bytecode"):
+        _native.check_bytecode(HARMFUL[what])
+    with _jax.make_ir_context() as context, pytest.raises(jaxexp.DeserializationError):
+        mlir.parse(HARMFUL[what], context)
+
+
+def test_damage_never_crashes(subprocess_env) -> None:
+    """Flipped bits and overwritten bytes: each module is parsed, or refused with the one error that there is."""
+    done = subprocess.run(
+        [sys.executable, WORKERS / "damage.py"],
+        env=subprocess_env(),
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",  # jaxlib quotes what it finds
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    refused, parsed = map(int, done.stdout.split())
+    assert refused > 300
+    assert parsed > 100

@@ -1,0 +1,293 @@
+"""Policies know a list of operations, and refuse all others: each dialect of the installed jaxlib is on one side."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.artifact import operations
+from jaxexp._kernel.module import custom_calls
+from jaxexp._policy import policy_check
+from kit.corpus import arr
+from kit.other_modules import with_module
+from kit.places import GOLDEN
+
+UNDERSTOOD = {"builtin", "chlo", "func", "sdy", "stablehlo"}
+# vhlo is what portable artifacts are written in; parsing them leaves none of it.
+REFUSED = set(
+    "affine arith cf complex gpu llvm math memref mhlo mpmd nvgpu nvvm scf shape tensor ub vector vhlo".split()
+)
+
+# Refused, too; it is there once something in the process has loaded the passes for quantized types.
+ONLY_SOMETIMES = {"quant"}
+
+
+def available_dialects() -> set[str]:
+    """What jaxlib's parser says it knows, when it is given an operation of none of these."""
+    with _jax.make_ir_context(), pytest.raises(Exception, match="Available dialects") as error:
+        _jax.ir.Module.parse("nosuchdialect.op")
+    listed = re.search(r"Available dialects: (.*?) ?(\(\* |;)", str(error.value))[1]
+    return set(re.findall(r"[\w.]+", listed))
+
+
+def test_every_dialect_is_understood_or_refused() -> None:
+    assert available_dialects() - ONLY_SOMETIMES == UNDERSTOOD | REFUSED, "a dialect that nobody has looked at"
+    assert not {name for name in operations.OPERATIONS if name.partition(".")[0] in ONLY_SOMETIMES}
+    assert {name.partition(".")[0] for name in operations.OPERATIONS} == UNDERSTOOD
+
+
+def test_every_operation_was_looked_at() -> None:
+    """Of the dialects that are understood, what jaxlib has and the tables lack is what is left out on purpose."""
+    folder = Path(_jax.ir.__file__).parent / "dialects"
+    known: set[str] = set()
+    for dialect in UNDERSTOOD:
+        known |= set(re.findall(r'OPERATION_NAME = "([\w.]+)"', (folder / f"_{dialect}_ops_gen.py").read_text()))
+    left_out = {
+        "func.call_indirect",  # calls what a value says
+        "func.constant",
+        "stablehlo.async_start",  # its results have types that cannot be looked into
+        "stablehlo.async_done",
+    }
+    assert known - operations.OPERATIONS == left_out
+
+
+def test_portable_artifacts_are_understood() -> None:
+    """By the names in their bytes, too: golden artifacts of all releases."""
+    looked_at = 0
+    for path in sorted(GOLDEN.rglob("*.bin")):
+        try:
+            found = jaxexp.inspect(path)
+        except jaxexp.DeserializationError:
+            continue  # one that was damaged on purpose, or an image
+        assert found.unknown_operations == (), path
+        looked_at += found.operation_counts[0] is not None
+    assert looked_at > 100
+
+
+def bytecode(text: str) -> bytes:
+    """Plain MLIR bytecode, which jaxlib reads as it reads portable artifacts."""
+    with _jax.make_ir_context():
+        file = io.BytesIO()
+        _jax.ir.Module.parse(text).operation.write_bytecode(file)
+    return file.getvalue()
+
+
+def module(body: str, attributes: str = "", more: str = "", result: str = "%arg0") -> str:
+    return f"""module @f attributes {{{attributes}}} {{
+      func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {{
+        {body}
+        return {result} : tensor<2xf32>
+      }}
+      {more}
+    }}"""
+
+
+def artifact(text: str) -> bytes:
+    exported = jaxexp.deserialize(with_module(module("")))
+    return bytes(dataclasses.replace(exported, mlir_module_serialized=bytecode(text)).serialize())
+
+
+TOKEN = '%t = "mhlo.create_token"() : () -> !mhlo.token\n'
+CALL = (
+    '%r = "mhlo.custom_call"(%arg0) {call_target_name = "mine", api_version = 4 : i32, has_side_effect = true, '
+    "backend_config = {}} : (tensor<2xf32>) -> tensor<2xf32>"
+)
+HOSTILE = {
+    "mhlo.custom_call": module(CALL, result="%r"),
+    "mhlo.custom_call in a function that nobody calls": module(
+        "", more=f"func.func private @g(%arg0: tensor<2xf32>) -> tensor<2xf32> {{ {CALL}\n return %r : tensor<2xf32> }}"
+    ),
+    "mhlo.custom_call in a branch": module(
+        "%i = stablehlo.constant dense<0> : tensor<i32>\n"
+        f'%c = "stablehlo.case"(%i) ({{ {CALL}\n stablehlo.return %r : tensor<2xf32> }}) '
+        ": (tensor<i32>) -> tensor<2xf32>",
+        result="%c",
+    ),
+    "mhlo.infeed": module(
+        TOKEN + '%u:2 = "mhlo.infeed"(%t) {infeed_config = ""} : (!mhlo.token) -> (tensor<2xf32>, !mhlo.token)'
+    ),
+    "mhlo.outfeed": module(
+        TOKEN + '%u = "mhlo.outfeed"(%arg0, %t) {outfeed_config = ""} : (tensor<2xf32>, !mhlo.token) -> !mhlo.token'
+    ),
+    "mhlo.send": module(
+        TOKEN + '%u = "mhlo.send"(%arg0, %t) {channel_handle = #mhlo.channel_handle<handle = 1, type = 2>, '
+        "is_host_transfer = true} : (tensor<2xf32>, !mhlo.token) -> !mhlo.token"
+    ),
+    "arith": module("%x = arith.constant 1 : i32"),
+    "llvm": module("", more="llvm.func @puts(!llvm.ptr) -> i32"),
+    "func.call_indirect": module(
+        "%g = func.constant @main : (tensor<2xf32>) -> tensor<2xf32>\n"
+        "%r = func.call_indirect %g(%arg0) : (tensor<2xf32>) -> tensor<2xf32>",
+        result="%r",
+    ),
+    "a module inside": module("", more='module @inner { func.func @main() { return } }'),
+    "backend_config": module('%r = "stablehlo.add"(%arg0, %arg0) {backend_config = "code"} : '
+                             "(tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>", result="%r"),
+    "an attribute of another dialect": module("", attributes='mhlo.spmd_output_sharding = "{replicated}"'),
+}  # fmt: skip
+
+
+LOADS: dict[str, Callable[..., object]] = {
+    "deserialize": lambda blob, path, policy: jaxexp.deserialize(blob, policy=policy),
+    "load": lambda blob, path, policy: jaxexp.load(path, policy=policy),
+    "load_many of files": lambda blob, path, policy: jaxexp.load_many([path], policy=policy),
+    "load_many of buffers": lambda blob, path, policy: jaxexp.load_many([blob], policy=policy),
+}
+
+
+@pytest.mark.sampled(one_in=5, reason="many cases go the same way")
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_not_understood_is_refused(name: str, load: str, tmp_path) -> None:
+    blob, path = artifact(HOSTILE[name]), tmp_path / "f"
+    path.write_bytes(blob)
+    everything = {"custom_calls": None, "effects": None, "callbacks": None}
+    for fields in ({}, everything):
+        with pytest.raises(jaxexp.PolicyError) as error:
+            LOADS[load](blob, path, jaxexp.Policy(**fields))
+        assert error.value.field == "operations"
+        assert "Policy(operations=(" in str(error.value)
+    LOADS[load](blob, path, jaxexp.Policy(operations=None))
+    LOADS[load](blob, path, jaxexp.Policy(operations=("*",)))
+    if load == "deserialize":
+        LOADS[load](blob, path, None)
+
+
+def test_in_archives(tmp_path) -> None:
+    with jaxexp.Archive.create(tmp_path / "a.zip") as writer:
+        writer.add("m", artifact(HOSTILE["mhlo.custom_call"]))
+    archive = jaxexp.Archive.open(tmp_path / "a.zip")
+    for load in (archive["m"].load, lambda policy: archive.load_all(policy=policy)):
+        with pytest.raises(jaxexp.PolicyError, match=r"mhlo\.custom_call"):
+            load(policy=jaxexp.Policy())
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_in_vjps(order: int) -> None:
+    """At any depth: the VJPs of an artifact run as it does."""
+    exported = jaxexp.export(jax.jit(jnp.sin))(arr(2))
+    chain = [exported]
+    for _ in range(order):
+        chain.append(chain[-1].vjp())
+    arguments = ", ".join(f"%arg{i}: tensor<2xf32>" for i in range(len(chain[-1].in_avals)))
+    results = len(chain[-1].out_avals)
+    types, values = (", ".join([one] * results) for one in ("tensor<2xf32>", "%r"))
+    inner = f"""module @f {{ func.func public @main({arguments}) -> ({types}) {{
+      {CALL}
+      return {values} : {types}
+    }} }}"""
+    link = dataclasses.replace(chain[-1], mlir_module_serialized=bytecode(inner))
+    for outer in reversed(chain[:-1]):
+        link = dataclasses.replace(outer, _get_vjp=lambda _, link=link: link)
+    blob = link.serialize(vjp_order=order)
+    with pytest.raises(jaxexp.PolicyError, match=r"mhlo\.custom_call") as error:
+        jaxexp.deserialize(blob, policy=jaxexp.Policy())
+    assert error.value.where == f"the VJP of order {order} of sin"
+
+
+def test_inspect_names_them() -> None:
+    found = jaxexp.inspect(artifact(HOSTILE["mhlo.custom_call"]))
+    assert found.unknown_operations == ("mhlo.custom_call",)
+    assert found.custom_calls == (None,)
+    assert "mhlo.custom_call" in str(found)
+
+
+def test_export_refuses_them() -> None:
+    with _jax.make_ir_context():
+        parsed = _jax.ir.Module.parse(HOSTILE["mhlo.custom_call"])
+        with pytest.raises(jaxexp.ExportError, match=r"mhlo\.custom_call"):
+            custom_calls.check_stable(parsed, ())
+        custom_calls.check_stable(parsed, ("mhlo.custom_call",))
+        custom_calls.check_stable(parsed, ("ALL",))
+
+
+# --- what a module says of itself -------------------------------------------------------------------------------------
+
+ADD = "%r = stablehlo.add %arg0, %arg0 : tensor<2xf32>"
+CONTRADICTIONS = {
+    "partitions as text": module(ADD, 'mhlo.num_partitions = "x"', result="%r"),
+    "negative partitions": module(ADD, "mhlo.num_partitions = -8 : i32, mhlo.num_replicas = -8 : i32", result="%r"),
+    "no partitions": module(ADD, "mhlo.num_partitions = 0 : i32", result="%r"),
+    "a function without a body": module(ADD, more="func.func private @g(tensor<2xf32>)", result="%r"),
+    "a custom call of a function that is not there": module(
+        '%r = "stablehlo.custom_call"(%arg0) {call_target_name = "Sharding", called_computations = [@nowhere]} '
+        ": (tensor<2xf32>) -> tensor<2xf32>",
+        result="%r",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_modules_that_contradict_themselves(name: str) -> None:
+    blob = artifact(CONTRADICTIONS[name])
+    with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+        jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=("mine",), max_devices=1))
+
+
+def test_arrays_in_tuples_count() -> None:
+    text = module(
+        '%t = "stablehlo.custom_call"(%arg0) {call_target_name = "Sharding"} '
+        ": (tensor<2xf32>) -> tuple<tensor<4xf32>, tuple<tensor<1000xf32>>>\n" + ADD,
+        result="%r",
+    )
+    blob = artifact(text)
+    with pytest.raises(jaxexp.PolicyError, match="4,000 bytes"):
+        jaxexp.deserialize(blob, policy=jaxexp.Policy(max_array_bytes=3999))
+    jaxexp.deserialize(blob, policy=jaxexp.Policy(max_array_bytes=4000))
+
+
+def test_devices_in_shardings_count() -> None:
+    """Inlined meshes name devices as well as declared meshes do."""
+    blob = artifact(module('%r = sdy.sharding_constraint %arg0 <mesh<["x"=8]>, [{"x"}]> : tensor<2xf32>', result="%r"))
+    with pytest.raises(jaxexp.PolicyError) as error:
+        jaxexp.deserialize(blob, policy=jaxexp.Policy(max_devices=7))
+    assert error.value.field == "max_devices"
+    jaxexp.deserialize(blob, policy=jaxexp.Policy(max_devices=8))
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("{replicated}", 0),
+        ("{maximal device=5}", 6),
+        ("{devices=[4,2]<=[8]}", 8),
+        ("{devices=[2,1]<=[2]T(1,0) last_tile_dim_replicate}", 2),
+        ("{devices=[2]0,9}", 10),
+        ("{{devices=[4]<=[4]}, {maximal device=7}}", 8),
+    ],
+)
+def test_devices_in_text(text: str, devices: int) -> None:
+    """Shardings as XLA prints them, which modules of old releases have."""
+    assert policy_check.devices_of_text(text) == devices
+
+
+def test_what_is_stated_is_checked_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = jaxexp.export(jax.jit(lambda x, y: (x, y, x)))(arr(2), arr(2))
+    blob = bytes(exported.serialize(vjp_order=1))
+    from jaxexp import _native
+
+    def fail(self: object) -> None:
+        raise AssertionError("decoded")
+
+    limits = {"max_devices": 0, "max_arguments": 1, "max_results": 2, "max_vjp_order": 0, "max_module_bytes": 10}
+    monkeypatch.setattr(_native.Artifact, "decode", fail)
+    for field, limit in limits.items():
+        with pytest.raises(jaxexp.PolicyError) as error:
+            jaxexp.deserialize(blob, policy=jaxexp.Policy(**{field: limit}))
+        assert error.value.field == field
+    with pytest.raises(jaxexp.PolicyError, match="platforms"):
+        jaxexp.deserialize(blob, policy=jaxexp.Policy(platforms=("tpu",)))
+    monkeypatch.undo()
+    for item in jaxexp.load_many([blob], policy=jaxexp.Policy(max_devices=0), on_error="return"):
+        assert isinstance(item, jaxexp.PolicyError)
+    np.testing.assert_array_equal(jaxexp.deserialize(blob).call(np.ones(2, "f"), np.ones(2, "f"))[0], np.ones(2))

@@ -1,0 +1,121 @@
+"""Whole functions of every age: raised, they give the bits of a call; mapped, the values of a call for each element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.call.primitive import abstract_eval
+from jaxexp._kernel.module import runnable
+from jaxexp._readback.function import raised
+from kit.corpus import CASES, export_with
+from kit.goldens import ARTIFACTS, RELEASES, arguments, blob_of, release
+from kit.linear_algebra import ARTIFACTS as LAPACK
+from kit.linear_algebra import close, load, precision, stored
+from kit.raising import assert_same_bits, no_loops
+
+pytestmark = pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+
+ONE_DEVICE = [pair for pair in ARTIFACTS if pair[1] != "sharded"]
+
+
+def as_numbers(results: Any) -> list[Any]:
+    """Keys as the integers that they are made of."""
+    is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return [jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(results)]
+
+
+def assert_raised_is_called(exported: Any, leaves: Any, results: Any) -> None:
+    in_avals = [jax.typeof(leaf) for leaf in leaves]
+    out_avals, _ = abstract_eval(*in_avals, exported=exported)
+    function = raised(exported, in_avals, out_avals, "cpu")
+    assert_same_bits(as_numbers(jax.jit(lambda *xs: function(*xs))(*leaves)), as_numbers(results))
+
+
+def batch(leaf: Any) -> Any:
+    return jax.numpy.stack([leaf, leaf, leaf])
+
+
+def runs_here(exported: Any, version: str) -> bool:
+    """Whether the installed compiler knows the module; newer ones may not be known."""
+    try:
+        with _jax.make_ir_context() as context:
+            runnable.parse(exported, context)
+    except jaxexp.DeserializationError:
+        assert release(RELEASES[version]) > jax.__version_info__
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("version", "name"), ONE_DEVICE)
+def test_golden_artifacts(version: str, name: str) -> None:
+    exported = jaxexp.deserialize(blob_of(version, name))
+    if not runs_here(exported, version):
+        return
+    args, kwargs = arguments(exported, version, name)
+    results = exported.call(*args, **kwargs)
+    assert_raised_is_called(exported, jax.tree.leaves((args, kwargs)), results)
+    if not exported.in_avals:
+        return
+    with no_loops():
+        mapped = jax.vmap(lambda a: exported.call(*a[0], **a[1]))(jax.tree.map(batch, (args, kwargs)))
+    for found, expected in zip(as_numbers(mapped), as_numbers(results), strict=True):
+        for row in np.asarray(found):
+            np.testing.assert_allclose(row.astype(complex), np.asarray(expected).astype(complex), rtol=1e-5)
+
+
+# What is in these cannot be read back.
+REFUSED = {
+    "memory_kinds": "not in the memory of the device",
+    "reduced_argument": "reduced",
+    "shard_map_psum": "jax.shard_map",
+    "unreduced_result": "not reduced",
+}
+# These cannot be called here.
+ELSEWHERE = {"other_platform", "custom_call_allowed"}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ELSEWHERE])
+def test_corpus(name: str) -> None:
+    case = CASES[name]
+    with case.context():
+        program = case.build()
+        exported = jaxexp.deserialize(bytes(export_with(jaxexp, program).serialize(vjp_order=min(case.vjp_order, 1))))
+        results = exported.call(*program.args, **program.kwargs)
+        if exported.ordered_effects or name in REFUSED:
+            with pytest.raises(jaxexp.UnsupportedError, match=REFUSED.get(name, "ordered effect")):
+                exported.raised()(*program.args, **program.kwargs)
+            return
+        found = jax.jit(exported.raised())(*program.args, **program.kwargs)
+        assert_same_bits(as_numbers(found), as_numbers(results))
+
+
+@pytest.mark.parametrize("name", LAPACK)
+def test_linear_algebra_of_old_releases(name: str) -> None:
+    with precision(name):
+        exported = load(name)
+        argument, _ = stored(name)
+        results = exported.call(argument)
+        with no_loops():
+            mapped = jax.vmap(exported.call)(jax.tree.map(batch, argument))
+        for found, expected in zip(jax.tree.leaves(mapped), jax.tree.leaves(results), strict=True):
+            for row in np.asarray(found):
+                close(row, expected)
+
+
+@pytest.mark.parametrize(("version", "name"), [pair for pair in ARTIFACTS if pair[1] == "sharded"])
+def test_golden_artifacts_of_several_devices(version: str, name: str) -> None:
+    exported = jaxexp.deserialize(blob_of(version, name))
+    args, kwargs = arguments(exported, version, name)
+    results = jax.tree.leaves(exported.call(*args, **kwargs))
+    assert_same_bits(jax.tree.leaves(jax.jit(exported.raised())(*args, **kwargs)), results)
+    with no_loops():
+        mapped = jax.vmap(lambda a: exported.call(*a[0], **a[1]))(jax.tree.map(batch, (args, kwargs)))
+    for found, expected in zip(jax.tree.leaves(mapped), results, strict=True):
+        for row in np.asarray(found):
+            np.testing.assert_allclose(row, expected, rtol=1e-5)

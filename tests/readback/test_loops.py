@@ -1,0 +1,137 @@
+"""When a batch is a loop and when it is not, and how often a module is read for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp._readback import function
+from kit.batches import reload
+from kit.corpus import arr, spec
+from kit.raising import no_loops, said_of_loops
+
+X, W = arr(4), arr(4, 4, seed=1)
+BATCH = np.stack([X, 2 * X, -X])
+
+
+def loaded(fun: Any, *args: Any, **options: Any) -> jaxexp.Exported:
+    return reload(jaxexp.export(jax.jit(fun), **options)(*args), 1)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The modules that are read, by their shapes."""
+    found: list[Any] = []
+    original = function._raise
+
+    def counting(exported: Any, in_avals: Any, *rest: Any) -> Any:
+        found.append(tuple(aval.shape for aval in in_avals))
+        return original(exported, in_avals, *rest)
+
+    monkeypatch.setattr(function, "_raise", counting)
+    return found
+
+
+def test_read_once(reads: list[Any]) -> None:
+    exported = loaded(lambda x, w: jnp.tanh(x @ w) + 41, X, W)
+    again = jaxexp.deserialize(bytes(exported.serialize(vjp_order=1)))
+    for called in (exported, exported, again):
+        jax.vmap(called.call, (0, None))(BATCH, W)
+        jax.jit(jax.vmap(lambda x, called=called: called.call(x, W)))(BATCH)
+        jax.vmap(called.call, (0, None))(BATCH[:2], W)  # a batch of another size has elements of the same shape
+    assert reads == [((4,), (4, 4))]
+
+
+def test_read_once_for_each_size(reads: list[Any]) -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = loaded(lambda x: jnp.cumsum(x) * 43, spec((b,)))
+    with no_loops():
+        for size in (3, 4, 3, 4):
+            found = jax.vmap(exported.call)(jnp.ones((2, size)))
+            np.testing.assert_array_equal(found, [np.arange(1, size + 1) * 43.0] * 2)
+    assert reads == [((3,),), ((4,),)]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_gradients_of_each_element(nested: bool, reads: list[Any]) -> None:
+    """The VJP is read, and not the function."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(jax.lax.stop_gradient(x @ w) * (x @ w))) * (2 + nested)
+
+    exported = loaded(loss, W, X)
+    batch, in_axes = (BATCH, (None, 0)) if not nested else (np.stack([BATCH, BATCH + 1]), (None, 0))
+
+    def mapped(fun: Any) -> Any:
+        each = jax.vmap(jax.grad(fun), in_axes)
+        return jax.jit(jax.vmap(each, in_axes) if nested else each)
+
+    with no_loops():
+        np.testing.assert_allclose(mapped(exported.call)(W, batch), mapped(loss)(W, batch), rtol=1e-5, atol=1e-6)
+    assert len(reads) == 1
+    assert len(reads[0]) == 3
+
+
+def test_unused_results_are_not_computed() -> None:
+    """The VJP also computes the cotangent of x, which is as much work as that of w."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+    exported = loaded(loss, arr(64, 64), arr(64, seed=1))
+
+    def work(fun: Any, wrt: Any) -> float:
+        mapped = jax.jit(jax.vmap(jax.grad(fun, wrt), (None, 0)))
+        return float(mapped.lower(arr(64, 64), arr(8, 64)).compile().cost_analysis()["flops"])
+
+    assert work(exported.call, 0) == pytest.approx(work(loss, 0), rel=0.01)
+    assert work(exported.call, 0) < 0.9 * work(exported.call, (0, 1))
+
+
+def test_pushforwards_of_each_element() -> None:
+    exported = loaded(lambda x, w: jnp.sin(x @ w), X, W)
+    exported = jaxexp.deserialize(bytes(exported.serialize(vjp_order=1)))
+
+    def pushed(fun: Any) -> Any:
+        return jax.jit(jax.vmap(lambda x: jax.jvp(lambda x: fun(x, W), (x,), (2 * x,))[1]))
+
+    with pytest.raises(jaxexp.ExportError, match="vjp_order=2"):
+        pushed(exported.call)(BATCH)
+    of_order_two = reload(jaxexp.export(jax.jit(lambda x, w: jnp.sin(x @ w)))(X, W), 2)
+    with no_loops():
+        np.testing.assert_allclose(
+            pushed(of_order_two.call)(BATCH), pushed(lambda x, w: jnp.sin(x @ w))(BATCH), rtol=1e-5, atol=1e-6
+        )
+
+
+def shard_mapped(x: Any) -> Any:
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    p = jax.sharding.PartitionSpec
+    return jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=p("i"), out_specs=p())(x)
+
+
+def test_the_log_names_the_operation_once() -> None:
+    exported = loaded(shard_mapped, X)
+    with said_of_loops() as said:
+        for _ in range(2):
+            for batch in (BATCH, BATCH[:2]):
+                np.testing.assert_allclose(jax.vmap(exported.call)(batch), batch, rtol=1e-6)
+    assert len(said) == 1
+    assert "stablehlo.all_reduce (devices exchange data in it)" in said[0]
+    assert "test_loops.py" in said[0]
+
+
+def test_results_of_64_bits_where_jax_makes_32() -> None:
+    with jax.enable_x64(True):
+        wide = [loaded(lambda x: x.astype(float) + 1e-9, X), loaded(lambda x: shard_mapped(x.astype(float) + 1e-9), X)]
+    with said_of_loops() as said:
+        for exported in wide:
+            found = jax.vmap(exported.call)(BATCH)
+            assert found.dtype == np.float64
+            np.testing.assert_array_equal(found, BATCH.astype(float) + 1e-9)
+    assert len(said) == 1

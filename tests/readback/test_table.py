@@ -1,0 +1,110 @@
+"""Every operation that the installed jaxlib knows is in the table, or refused for a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import jax
+import jaxlib.mlir.dialects._chlo_ops_gen as chlo
+import jaxlib.mlir.dialects._sdy_ops_gen as sdy
+import jaxlib.mlir.dialects._stablehlo_ops_gen as stablehlo
+import pytest
+
+from jaxexp import _jax
+from jaxexp._readback import reader
+from jaxexp._readback.operation import _REQUIRED, Operation
+from jaxexp._readback.refused import RefusedError
+from jaxexp._readback.table import OPERATIONS, REFUSED
+from kit.snippets import SNIPPETS
+
+# These end blocks, and are read with them.
+TERMINATORS = {"stablehlo.return", "sdy.return"}
+# Some releases of jaxlib do not know this attribute.
+TOP_K = ("chlo.top_k", "is_stable")
+# At the top of a module, and read with it.
+TOP = {"sdy.mesh"}
+
+
+def known(dialect: Any) -> set[str]:
+    return {value.OPERATION_NAME for value in vars(dialect).values() if hasattr(value, "OPERATION_NAME")}
+
+
+@pytest.mark.parametrize("dialect", [stablehlo, chlo, sdy], ids=["stablehlo", "chlo", "sdy"])
+def test_every_operation_is_read_or_refused(dialect: Any) -> None:
+    assert len(known(dialect)) > 15
+    assert known(dialect) - OPERATIONS.keys() - TERMINATORS - TOP == set()
+
+
+def test_reasons() -> None:
+    assert all(REFUSED.values())
+    assert len(REFUSED) == len(set(REFUSED))
+
+
+def test_every_operation_that_is_read_has_a_snippet() -> None:
+    """So that its values, and its mutants, are looked at."""
+    text = "\n".join(snippet.text for snippet in SNIPPETS.values())
+    elsewhere = {"stablehlo.custom_call", "stablehlo.cholesky", "chlo.mulhi", "sdy.sharding_constraint"}
+    read = OPERATIONS.keys() - REFUSED.keys() - elsewhere
+    assert {name for name in read if not re.search(rf"(?<![\w.]){re.escape(name)}\b", text)} == set()
+
+
+class Recorder(Operation):
+    """An operation that notes for each attribute that may be left out what was read."""
+
+    __slots__ = ()
+    left_out: ClassVar[set[tuple[str, str]]] = set()
+    said_otherwise: ClassVar[set[tuple[str, str]]] = set()
+
+    def _read(self, name: str, default: Any, read: Callable[[Any], Any]) -> Any:
+        is_there = self.has(name)
+        value = super()._read(name, default, read)
+        if default is not _REQUIRED:
+            if not is_there:
+                self.left_out.add((self.name, name))
+            elif value != default:
+                self.said_otherwise.add((self.name, name))
+        return value
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an attribute means where it is left out is tried by a snippet, and so is something else."""
+    monkeypatch.setattr(reader, "Operation", Recorder)
+    for snippet in SNIPPETS.values():
+        with jax.enable_x64(True), _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
+            reader.Reader(_jax.ir.Module.parse(snippet.text, context), OPERATIONS).main()
+    assert len(Recorder.left_out) > 15
+    assert Recorder.left_out ^ Recorder.said_otherwise == {TOP_K}
+
+
+def operations_of(module: Any) -> Iterator[Any]:
+    pending = [module.operation]
+    while pending:
+        operation = pending.pop()
+        yield operation
+        pending += [inner.operation for region in operation.regions for block in region for inner in block]
+
+
+def test_an_attribute_that_nobody_knows_is_refused() -> None:
+    """On any operation, functions and ends of blocks included."""
+    tried: set[str] = set()
+    for snippet in SNIPPETS.values():
+        with jax.enable_x64(True), _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
+            module = _jax.ir.Module.parse(snippet.text, context)
+            for operation in operations_of(module):
+                if operation.name in tried:
+                    continue
+                operation.attributes["tests.unknown"] = _jax.ir.UnitAttr.get(context)
+                try:
+                    reader.Reader(module, OPERATIONS).main()
+                except RefusedError as refused:
+                    assert "tests.unknown" in str(refused)
+                    tried.add(operation.name)
+                del operation.attributes["tests.unknown"]
+            # What is left was not read: branches that are never taken, and decompositions that have a name.
+            names = {operation.name for operation in operations_of(module)}
+            left = names - tried
+            assert not left or "case" in str(module) or "composite" in str(module), left
+    assert tried >= {"builtin.module", "func.func", "func.return", "stablehlo.return", "stablehlo.add"}
+    assert len(tried) > 90

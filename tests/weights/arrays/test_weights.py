@@ -1,0 +1,208 @@
+"""The weights of a function: in memory or in files, on one device or on many, looked at and swapped."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxexp._errors import ExportError, WeightsError
+from jaxexp._weights.arrays import placing
+from jaxexp._weights.arrays.stored import Stored, Table
+from jaxexp._weights.arrays.weights import Weights
+from jaxexp._weights.files import writing
+
+MESH = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
+ARRAYS = {
+    "layers/0/w": np.arange(256, dtype=np.float32).reshape(16, 16),
+    "layers/0/b": jnp.arange(16, dtype=jnp.bfloat16),
+    "head": np.arange(32, dtype=np.int32),
+}
+TYPES = {name: jax.typeof(array) for name, array in ARRAYS.items()}
+
+
+def save(path: Path, arrays: dict[str, Any] = ARRAYS, **options: Any) -> Table:
+    """Writes files beside a program of this name, and returns what its trailer would say."""
+    weights = Weights({name: jax.typeof(array) for name, array in arrays.items()}, arrays)
+    written = writing.write(path.with_suffix(".safetensors"), weights.sources(), **options)
+    return Table.of_written(written, {name: array.nbytes for name, array in arrays.items()})
+
+
+def loaded(path: Path, table: Table, **options: Any) -> Weights:
+    return Weights(TYPES, Stored(path, Table.of_trailer(*table.for_trailer())), **options)
+
+
+def same(weights: Weights, arrays: dict[str, Any] = ARRAYS) -> None:
+    assert list(weights) == list(arrays)
+    for name, array in arrays.items():
+        assert isinstance(weights[name], jax.Array)
+        assert weights[name].dtype == array.dtype
+        np.testing.assert_array_equal(weights[name], array)
+
+
+@pytest.mark.parametrize("max_file_size", [None, 64])
+def test_from_files(tmp_path: Path, max_file_size: int | None) -> None:
+    table = save(tmp_path / "model", max_file_size=max_file_size)
+    assert len(table.files) == (1 if max_file_size is None else 3)
+    weights = loaded(tmp_path / "model", table)
+    same(weights)
+    weights.check_digests()
+    assert weights["head"] is weights["head"]
+    assert repr(weights) == f"Weights(3 arrays in files: beside {str(tmp_path / 'model')!r})"
+    with pytest.raises(KeyError):
+        weights["other"]
+
+
+def test_from_memory() -> None:
+    weights = Weights(TYPES, ARRAYS)
+    same(weights)
+    assert weights["layers/0/b"] is ARRAYS["layers/0/b"]
+    with pytest.raises(ExportError, match="no digests to compare with"):
+        weights.check_digests()
+
+
+def test_nothing_is_opened_before_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = save(tmp_path / "model", max_file_size=64)
+    opened = []
+    monkeypatch.setattr(os, "open", lambda path, *a, whole=os.open, **k: opened.append(path) or whole(path, *a, **k))
+    weights = loaded(tmp_path / "model", table)
+    assert not opened
+    weights["head"]
+    *second, name = [os.path.basename(path) for path in opened]
+    assert name == table.files[2].name
+    assert all(tried.startswith(".model-00003") for tried in second)
+
+
+def test_threads_read_a_weight_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = loaded(tmp_path / "model", save(tmp_path / "model"))
+    calls = []
+    barrier = threading.Barrier(4)
+    monkeypatch.setattr(placing, "placed", lambda *a, whole=placing.placed: calls.append(a) or whole(*a))
+    threads = [threading.Thread(target=lambda: (barrier.wait(), weights["head"])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+
+
+def test_on_many_devices(tmp_path: Path) -> None:
+    shardings = [NamedSharding(MESH, P("d")), None, NamedSharding(MESH, P())]
+    for weights in (loaded(tmp_path / "model", save(tmp_path / "model")), Weights(TYPES, ARRAYS)):
+        moved = weights.on(shardings)
+        same(moved)
+        assert [moved[name].sharding for name in ("layers/0/w", "head")] == [shardings[0], shardings[2]]
+        assert moved.with_values(ARRAYS)["layers/0/w"].sharding == shardings[0]
+
+
+def test_other_values(tmp_path: Path) -> None:
+    """From a file of any tool, a mapping or a pytree."""
+    weights = loaded(tmp_path / "model", save(tmp_path / "model"))
+    twice = {name: np.asarray(array) * 2 for name, array in ARRAYS.items()}
+    safetensors.numpy.save_file({**twice, "more": np.zeros(3)}, tmp_path / "tuned.safetensors")
+    tree = {
+        "layers": [{"w": twice["layers/0/w"], "b": twice["layers/0/b"]}],
+        "head": twice["head"],
+        "step": np.int32(1),
+    }
+    for values in (tmp_path / "tuned.safetensors", twice, tree):
+        same(weights.with_values(values), twice)
+    same(weights)
+
+
+def test_other_values_that_do_not_fit(tmp_path: Path) -> None:
+    weights = Weights(TYPES, ARRAYS)
+    for change, message in [
+        ({"head": np.zeros(31, np.int32)}, r"tensor 'head': expected int32\[32\], found int32\[31\]"),
+        ({"head": np.zeros(32, np.int16)}, r"tensor 'head': expected int32\[32\], found int16\[32\]"),
+    ]:
+        with pytest.raises(WeightsError, match=message):
+            weights.with_values({**ARRAYS, **change})
+        arrays = {name: np.asarray(array) for name, array in {**ARRAYS, **change}.items()}
+        safetensors.numpy.save_file(arrays, tmp_path / "x.safetensors")
+        with pytest.raises(WeightsError, match=r"x\.safetensors': tensor 'head': expected int32\[32\], found I"):
+            weights.with_values(tmp_path / "x.safetensors")
+    with pytest.raises(WeightsError, match="tensor 'layers/0/w': expected an array of this name, found none among 1"):
+        weights.with_values({"head": ARRAYS["head"]})
+    safetensors.numpy.save_file({"head": ARRAYS["head"]}, tmp_path / "x.safetensors")
+    with pytest.raises(
+        WeightsError, match=r"x\.safetensors': tensor 'layers/0/w': .* none among 1\. Also missing: 'layers/0/b'"
+    ):
+        weights.with_values(tmp_path / "x.safetensors")
+
+
+def test_files_that_are_not_those_of_the_program(tmp_path: Path) -> None:
+    """Missing, shortened, replaced by others of the same shapes, damaged: one error that names the file."""
+    path, file = tmp_path / "model", tmp_path / "model.safetensors"
+    table = save(path)
+    content = file.read_bytes()
+    others = {**ARRAYS, "head": np.zeros(32, np.int32)}
+
+    def refused(message: str) -> None:
+        with pytest.raises(WeightsError, match=message) as error:
+            loaded(path, table).arrays()
+        assert error.value.file == str(file)
+
+    file.unlink()
+    refused("expected a file that 'model' names, found none of this name")
+    file.write_bytes(content[:-1])
+    refused("bytes, as its header says, found")
+    save(path, others)
+    refused(r"expected the file that 'model' was saved with \(.*\), found another one \(.* pass them to with_weights")
+    safetensors.numpy.save_file({name: np.asarray(array) for name, array in ARRAYS.items()}, file)
+    refused(r"found another one \(.* content None\)")
+    damaged = bytearray(content)
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    weights = loaded(path, table)
+    weights.arrays()  # digests are compared only on demand: that reads everything
+    with pytest.raises(WeightsError, match=r"tensor '.*': expected bytes with the digest"):
+        weights.check_digests()
+
+
+def test_hostile_tables(tmp_path: Path) -> None:
+    """What a trailer says is as hostile as what a header says."""
+    (tmp_path / "here").mkdir()
+    table = save(tmp_path / "model")
+    save(tmp_path / "here" / "model")
+    files, tensors, _ = table.for_trailer()
+    for name in ("../model.safetensors", str(tmp_path / "model.safetensors"), "model"):
+        hostile = Table.of_trailer([(name, *files[0][1:])], tensors, [])
+        with pytest.raises(WeightsError, match=r"expected the name of a \.safetensors file in the same folder"):
+            loaded(tmp_path / "here" / "model", hostile).arrays()
+    wrong = Table.of_trailer(files, [(name, file, size + 1, digest) for name, file, size, digest in tensors], [])
+    with pytest.raises(
+        WeightsError, match=r"tensor 'layers/0/w': expected a tensor of 1,025 bytes, found F32\[16,16\]"
+    ):
+        loaded(tmp_path / "model", wrong).arrays()
+    missing = Table.of_trailer(files, [("else", *tensor[1:]) for tensor in tensors], [])
+    with pytest.raises(WeightsError, match=r"tensor 'else': expected a tensor of .* found none of this name"):
+        Stored(tmp_path / "model", missing).check_digests()
+
+
+def test_a_mapping_and_no_pytree(tmp_path: Path) -> None:
+    """Trees with weights in them are looked at without reading files; an error says what makes a pytree of them."""
+    weights = loaded(tmp_path / "model", save(tmp_path / "model"))
+    assert jax.tree.leaves({"a": weights}) == [weights]
+    assert not weights._on_devices, "nothing was read"
+    with pytest.raises(
+        AttributeError, match=r"'Weights' object has no attribute 'astype'.*dict\(weights\) makes a pytree"
+    ):
+        jax.tree.map(lambda array: array.astype("float32"), weights)
+    with pytest.raises(AttributeError, match=r"no attribute '_of_somebody'$"):
+        weights._of_somebody  # noqa: B018
+    doubled = jax.tree.map(lambda array: array * 2, dict(weights))
+    np.testing.assert_array_equal(weights.with_values(doubled)["head"], ARRAYS["head"] * 2)
+    assert not hasattr(weights, "shape")
+    copied = copy.copy(weights)
+    assert list(copied) == list(weights)

@@ -1,0 +1,313 @@
+"""Functions and their weights in files: saved together, found again, and refused when they do not belong together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.flax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxexp
+from jaxexp import _native
+from jaxexp._errors import DeserializationError, ExportError, WeightsError
+from jaxexp._kernel.codec import binding
+from kit.weighted import X, apply, bound, close, closed, params, squared
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    bound()[0].save(tmp_path / "model.jaxexp", vjp_order=1)
+    return tmp_path / "model.jaxexp"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def works(model: Any, given: Any = None) -> None:
+    given = params() if given is None else given
+    close(model.call(X), apply(given, X))
+    close(jax.grad(squared(model.call))(X), jax.grad(squared(closed(given)))(X))
+
+
+def test_a_round_trip(saved: Path) -> None:
+    assert names(saved.parent) == ["model.jaxexp", "model.safetensors"]
+    loaded = jaxexp.load(saved)
+    assert isinstance(loaded, jaxexp.BoundExported)
+    works(loaded)
+    assert loaded == jaxexp.load(saved)
+    assert loaded.unbound == jaxexp.deserialize(saved.read_bytes())
+    assert loaded.metadata == {}
+
+
+def test_other_tools_read_both(saved: Path) -> None:
+    program = jax.export.deserialize(bytearray(saved.read_bytes()))
+    weights = safetensors.flax.load_file(saved.with_suffix(".safetensors"))
+    close(program.call(weights, X), apply(params(), X))
+    close(jax.grad(lambda x: squared(program.call)(weights, x))(X), jax.grad(squared(closed(params())))(X))
+
+
+def test_nothing_is_read_before_it_is_needed(saved: Path) -> None:
+    saved.with_suffix(".safetensors").rename(saved.parent / "elsewhere")
+    loaded = jaxexp.load(saved)
+    assert list(loaded.weights) == list(bound()[0].weights)
+    (saved.parent / "elsewhere").rename(saved.with_suffix(".safetensors"))
+    works(loaded)
+
+
+def test_from_another_folder(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(saved.parent)
+    loaded = jaxexp.load(saved.name)
+    jaxexp.load(saved.name).save("again.jaxexp", vjp_order=1)
+    assert names(saved.parent) == ["again.jaxexp", "again.safetensors", "model.jaxexp", "model.safetensors"]
+    monkeypatch.chdir("/")
+    works(loaded)
+    works(jaxexp.load(saved.with_name("again.jaxexp")))
+
+
+def test_on_a_cpu_weights_are_the_mapped_file(saved: Path) -> None:
+    w = jaxexp.load(saved).weights["layers/0/w"]
+    address = w.unsafe_buffer_pointer()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    (line,) = [m for m in maps if int(m.split("-")[0], 16) <= address < int(m.split("-")[1].split()[0], 16)]
+    assert line.endswith("model.safetensors")
+
+
+def test_saved_again_where_they_are(saved: Path) -> None:
+    """Weights that have not changed are not written again; those of another program are, and in another folder."""
+    before = saved.with_suffix(".safetensors").stat().st_ino
+    loaded = jaxexp.load(saved)
+    loaded.save(saved, vjp_order=1, metadata={"note": 1})
+    assert saved.with_suffix(".safetensors").stat().st_ino == before
+    assert jaxexp.load(saved).metadata == {"note": 1}
+    works(jaxexp.load(saved))
+    loaded.save(saved.with_name("other.jaxexp"), vjp_order=1)
+    loaded.save(saved.with_name("third.jaxexp"), vjp_order=1, weights="model.safetensors")
+    assert saved.with_suffix(".safetensors").stat().st_ino == before
+    assert names(saved.parent) == [
+        "model.jaxexp", "model.safetensors", "other.jaxexp", "other.safetensors", "third.jaxexp",
+    ]  # fmt: skip
+    for name in ("other", "third"):
+        works(jaxexp.load(saved.with_name(f"{name}.jaxexp")))
+    (saved.parent / "there").mkdir()
+    loaded.save(saved.parent / "there" / "x.jaxexp", vjp_order=1, weights="arrays.safetensors")
+    assert names(saved.parent / "there") == ["arrays.safetensors", "x.jaxexp"]
+    works(jaxexp.load(saved.parent / "there" / "x.jaxexp"))
+
+
+def test_tuned_weights(saved: Path) -> None:
+    tuned = params(seed=5)
+    model = jaxexp.load(saved).with_weights(tuned)
+    model.save(saved.with_name("tuned.jaxexp"), vjp_order=1)
+    works(jaxexp.load(saved.with_name("tuned.jaxexp")), tuned)
+    works(jaxexp.load(saved))
+    works(jaxexp.load(saved).with_weights(saved.with_name("tuned.safetensors")), tuned)
+    model.save(saved, vjp_order=1)  # in the place of what it was loaded from
+    works(jaxexp.load(saved), tuned)
+    assert names(saved.parent) == ["model.jaxexp", "model.safetensors", "tuned.jaxexp", "tuned.safetensors"]
+
+
+def test_several_files(tmp_path: Path) -> None:
+    exported, given = bound()
+    exported.save(tmp_path / "x.jaxexp", vjp_order=1, max_weights_file_size=5000)
+    found = names(tmp_path)
+    assert found[:2] == ["x-00001-of-00004.safetensors", "x-00002-of-00004.safetensors"]
+    assert found[-1] == "x.safetensors.index.json"
+    works(jaxexp.load(tmp_path / "x.jaxexp"), given)
+    works(exported.unbound.bind(tmp_path / "x.safetensors.index.json"), given)
+    (tmp_path / found[0]).unlink()
+    with pytest.raises(WeightsError, match=r"x-00001-of-00004.safetensors.*expected a file that 'x.jaxexp' names"):
+        jaxexp.load(tmp_path / "x.jaxexp").call(X)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "../x.safetensors"}, "has to be the name of a file in the folder"),
+        ({"weights": "x.bin"}, "has to be the name of a file in the folder"),
+        ({"trailer": False}, "the trailer says where its weights are"),
+        ({"max_weights_file_size": 0}, "has to be positive"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        bound()[0].save(tmp_path / "x.jaxexp", **options)
+    assert names(tmp_path) == []
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def shortened(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def without_header(path: Path) -> None:
+    os.truncate(path, 7)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def replaced(path: Path) -> None:
+    bound()[0].with_weights(params(seed=1)).save(path.with_name("y.jaxexp"))
+    path.with_name("y.safetensors").replace(path)
+
+
+def by_another_tool(path: Path) -> None:
+    safetensors.flax.save_file({"head": jnp.ones((32, 8))}, path)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_link_outside(path: Path) -> None:
+    outside = path.parent.parent / "outside.safetensors"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (missing, "expected a file that 'model.jaxexp' names, found none of this name"),
+        (shortened, r"expected [\d,]+ bytes, as its header says, found"),
+        (without_header, "expected a safetensors file, which begins with the length of its header, found 7 bytes"),
+        (empty, "expected a safetensors file, found an empty file"),
+        (replaced, r"expected the file that 'model.jaxexp' was saved with \([\d,]+ bytes, content [0-9a-f]{32}\)"),
+        (by_another_tool, "found another one .* To use other weights, pass them to with_weights"),
+        (a_folder, "expected a regular file, found something else|Is a directory"),
+        (a_pipe, "expected a regular file, found something else"),
+        (a_link_outside, "expected 'model.safetensors' in the folder .*, found a link to"),
+    ],
+)
+def test_one_clear_error(saved: Path, damage: Any, message: str) -> None:
+    folder = saved.parent / "inside"
+    folder.mkdir()
+    for path in (saved, saved.with_suffix(".safetensors")):
+        path.rename(folder / path.name)
+    weights = folder / "model.safetensors"
+    damage(weights)
+    loaded = jaxexp.load(folder / "model.jaxexp")
+    for use in (lambda: loaded.call(X), lambda: loaded.weights["head"], lambda: jax.jit(loaded.call)(X)):
+        with pytest.raises(WeightsError, match=message) as error:
+            use()
+        assert str(weights) in str(error.value)
+    with pytest.raises(WeightsError, match=message):
+        jaxexp.load(folder / "model.jaxexp", verify=True)
+
+
+def test_damage_is_found_where_it_is_looked_for(saved: Path) -> None:
+    weights = saved.with_suffix(".safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-100] ^= 1
+    weights.write_bytes(content)
+    jaxexp.load(saved).call(X)  # not at each load
+    with pytest.raises(WeightsError, match=r"tensor 'layers/2/w': expected bytes with the digest"):
+        jaxexp.load(saved, verify=True)
+    with pytest.raises(WeightsError, match="expected bytes with the digest"):
+        jaxexp.load(saved).weights.check_digests()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x.safetensors", "/etc/x.safetensors", "a/x.safetensors", "a\\x.safetensors", "C:x.safetensors", "..", "", "x"],
+)
+def test_names_that_lead_elsewhere(saved: Path, name: str) -> None:
+    """Whoever wrote the program chose the names in its trailer."""
+    artifact = jaxexp.deserialize(saved.read_bytes())
+    files, tensors, _ = artifact.__dict__["_artifact"].weights()
+    binding.bind()
+    notes = _native.Notes("hostile", {}, ([(name, size, content) for _, size, content in files], tensors, []))
+    saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
+    with pytest.raises(WeightsError, match=r"expected the name of a \.safetensors file in the same folder"):
+        jaxexp.load(saved).call(X)
+
+
+@pytest.mark.parametrize("change", [lambda t: t[::-1], lambda t: t[:-1], lambda t: [("x", *t[0][1:]), *t[1:]]])
+def test_tables_that_do_not_fit(saved: Path, change: Any) -> None:
+    artifact = jaxexp.deserialize(saved.read_bytes())
+    files, tensors, _ = artifact.__dict__["_artifact"].weights()
+    binding.bind()
+    notes = _native.Notes("hostile", {}, (files, change(tensors), []))
+    saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
+    with pytest.raises(DeserializationError, match=r"trailer.weights.tensors: expected the names in the dict") as error:
+        jaxexp.load(saved)
+    assert error.value.file == str(saved)
+
+
+def test_dtypes(tmp_path: Path) -> None:
+    given = {
+        str(dtype): jnp.arange(6).astype(dtype).reshape(2, 3)
+        for dtype in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.int4, jnp.complex64, jnp.bool_, jnp.uint8)
+    }
+    given = {f"w{i}": array for i, array in enumerate(given.values())}
+    exported = jaxexp.export(jax.jit(lambda p: jax.tree.map(lambda w: w[0], p)))(given).bind(given)
+    exported.save(tmp_path / "x.jaxexp")
+    loaded = jaxexp.load(tmp_path / "x.jaxexp").call()
+    for name, array in given.items():
+        assert loaded[name].dtype == array.dtype
+        np.testing.assert_array_equal(loaded[name], array[0])
+
+
+def test_sharded_weights(tmp_path: Path) -> None:
+    mesh = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
+    given = {"w": jax.device_put(np.arange(32 * 32, dtype=np.float32).reshape(32, 32), NamedSharding(mesh, P("d")))}
+    exported = jaxexp.export(jax.jit(lambda x: x @ given["w"]), weights=given)(X)
+    exported.save(tmp_path / "x.jaxexp")
+    loaded = jaxexp.load(tmp_path / "x.jaxexp").with_mesh(mesh)
+    assert loaded.weights["w"].sharding == given["w"].sharding
+    close(loaded.call(X), X @ np.asarray(given["w"]))
+
+
+def test_many(saved: Path) -> None:
+    """In a folder together; buffers are in none."""
+    broken = saved.with_name("broken.jaxexp")
+    broken.write_bytes(saved.read_bytes().replace(b"model.safetensors", b"other.safetensors")[:-1])
+    paths = [saved, saved, broken]
+    loaded = jaxexp.load_many([*paths, saved.read_bytes()], on_error="return")
+    assert [type(f).__name__ for f in loaded[:2]] == ["BoundExported"] * 2
+    assert isinstance(loaded[2], DeserializationError)
+    assert type(loaded[3]) is jaxexp.Exported
+    for model in loaded[:2]:
+        works(model)
+    works(jaxexp.load_many([saved], policy=jaxexp.Policy())[0])
+    with pytest.raises(DeserializationError) as error:
+        jaxexp.load_many([saved, broken, saved, saved])
+    assert error.value.file == str(broken)
+
+
+def test_a_policy_limits_weights(saved: Path) -> None:
+    enough = jaxexp.Policy(max_weights=7, max_weight_bytes=20_000)
+    works(jaxexp.load(saved, policy=enough))
+    with pytest.raises(jaxexp.PolicyError, match=r"has 7 weights. At most 6 are allowed.*Policy\(max_weights=7\)"):
+        jaxexp.load(saved, policy=jaxexp.Policy(max_weights=6))
+    with pytest.raises(jaxexp.PolicyError, match=r"has 13,696 bytes of weights. At most 1,000"):
+        jaxexp.load_many([saved], policy=jaxexp.Policy(max_weight_bytes=1000))
+
+
+def test_sizes_are_what_the_signature_says(saved: Path) -> None:
+    """A table that says less than the file has, so that a policy allows it."""
+    artifact = jaxexp.deserialize(saved.read_bytes())
+    files, tensors, _ = artifact.__dict__["_artifact"].weights()
+    binding.bind()
+    notes = _native.Notes("hostile", {}, (files, [(name, file, 0, digest) for name, file, _, digest in tensors], []))
+    saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
+    with pytest.raises(WeightsError, match="expected a tensor of 0 bytes, found F32"):
+        jaxexp.load(saved, policy=jaxexp.Policy(max_weight_bytes=0)).call(X)

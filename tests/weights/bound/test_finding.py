@@ -1,0 +1,130 @@
+"""Which arrays are found in a function, and what a user is told about the others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp._errors import ExportError, WeightsError
+from kit.weighted import SIZE, X, apply, bound, close, closed, params
+
+
+def weights_of(function: Any, weights: Any) -> list[str]:
+    return list(jaxexp.export(jax.jit(function), weights=weights)(X).weights)
+
+
+def test_leaves_that_are_no_arrays_are_left_out(tmp_path: Path) -> None:
+    """Models have functions and numbers as leaves, too."""
+    given: dict[str, Any] = {**params(), "activation": jnp.tanh, "rate": 0.5, "name": "model"}
+    exported = jaxexp.export(jax.jit(closed(given)), weights=given)(X)
+    assert len(exported.weights) == 7
+    close(exported.with_weights({**given, **params(seed=1)}).call(X), apply(params(seed=1), X))
+    with pytest.raises(WeightsError, match=r"tensor 'head': expected float32\[32, 8\], found 'none'"):
+        exported.with_weights({**given, "head": "none"})
+
+
+def test_names_that_are_missing_are_all_said() -> None:
+    given = params()
+    given["heads"] = given.pop("head")
+    given["layers"][2] = {"weight": given["layers"][2]["w"]}
+    with pytest.raises(WeightsError) as error:
+        bound()[0].with_weights(given)
+    assert str(error.value) == (
+        "cannot read the weights: tensor 'head': expected an array of this name, found none among 6, of which "
+        "'heads' is not used. Also missing: 'layers/2/b', 'layers/2/w'"
+    )
+
+
+def test_many_and_long_names_take_no_time_to_compare() -> None:
+    given = {**{f"x{i}": X for i in range(20_000)}, "y" * 100_000: X}
+    with pytest.raises(WeightsError, match=r"found none among 20,001\. Also missing"):
+        bound()[0].with_weights(given)
+
+
+def test_why_an_array_is_not_found() -> None:
+    w = np.random.default_rng(0).standard_normal(SIZE * SIZE).astype(np.float32)
+    view, given = w.reshape(SIZE, SIZE), {"w": w}
+    for used, why in (
+        (view, r"another view of 'w', float32\[1024\]"),
+        (view.copy(), r"a copy of 'w', float32\[1024\]"),
+        (jnp.asarray(view), r"a copy of 'w', float32\[1024\]"),
+        (jnp.eye(SIZE), r"these arrays: one \(float32\[32, 32\], 4,096 bytes\)$"),
+    ):
+        with pytest.raises(ExportError, match=f"closes over no array that could be a weight: .*{why}"):
+            weights_of(lambda x, used=used: x @ used, given)
+    large = np.ones((1 << 10, 1 << 9), np.float32)
+    given = {"used": jnp.eye(SIZE), "large": large}
+    with pytest.warns(
+        UserWarning, match=re.escape("2,097,152 bytes: it is another view of 'large', float32[1024, 512]")
+    ):
+        assert weights_of(lambda x: x @ given["used"] + jnp.sum(large.reshape(-1)), given) == ["used"]
+
+
+def test_no_large_array_is_no_error() -> None:
+    for function in (jnp.sin, closed({"layers": [], "head": jnp.ones((SIZE, 8))})):
+        exported = jaxexp.export(jax.jit(function), weights=True)(X)
+        assert type(exported) is jaxexp.Exported
+        close(exported.call(X), function(X))
+
+
+@pytest.mark.parametrize("weights", ["named", True])
+def test_dtypes_that_artifacts_lack_stay_inside(weights: Any, tmp_path: Path) -> None:
+    given = {"small": jnp.ones((1024, 1024), jnp.int2), "w": jnp.ones((SIZE, SIZE))}
+
+    def function(x: Any) -> Any:
+        return x @ given["w"] + given["small"][0, 0].astype(jnp.float32)
+
+    said = r"(small \()?int2\[1024, 1024\], 1,048,576 bytes"
+    with pytest.warns(UserWarning, match=f"these arrays stay in its module: {said}.* or artifacts have no such dtype"):
+        exported = jaxexp.export(jax.jit(function), weights=given if weights == "named" else weights)(X)
+    assert len(exported.weights) == 1
+    exported.save(tmp_path / "m.jaxexp")
+    close(jaxexp.load(tmp_path / "m.jaxexp").call(X), function(X))
+
+
+def changing() -> dict[str, np.ndarray]:
+    return {"w": np.eye(SIZE, dtype=np.float32)}
+
+
+@pytest.mark.parametrize("how", ["export", "bind", "with_weights"])
+def test_numpy_arrays_that_change_are_noticed(how: str, tmp_path: Path) -> None:
+    """They are not copied before they are used. A function never computes with other weights than it was given."""
+    given = changing()
+    if how == "export":
+        model = jaxexp.export(jax.jit(lambda x: x @ given["w"]), weights=given)(X)
+    else:
+        program = jaxexp.export(jax.jit(lambda given, x: x @ given["w"]))(given, X)
+        model = program.bind(given) if how == "bind" else program.bind(changing()).with_weights(given)
+    early = model.with_mesh(jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",)))
+    early.weights["w"]
+    given["w"][0, 0] = 2
+    said = "the weight 'w' is a NumPy array that has changed since the function got it"
+    for use in (lambda: model.call(X), lambda: model.save(tmp_path / "m.jaxexp"), lambda: model.weights["w"]):
+        with pytest.raises(ExportError, match=said):
+            use()
+    assert not list(tmp_path.iterdir())
+    close(early.call(X), X)
+    given["w"][0, 0] = 1
+    close(model.call(X), X)
+
+
+def test_arrays_that_nobody_can_change_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jaxexp._weights.arrays import unchanged
+
+    read: list[Any] = []
+    monkeypatch.setattr(unchanged, "digest", lambda array: read.append(array) or b"")
+    fixed = np.frombuffer(np.eye(SIZE, dtype=np.float32).tobytes(), np.float32).reshape(SIZE, SIZE)
+    weights_of(lambda x: x @ fixed, {"w": fixed})
+    assert not read
+    owner = np.eye(SIZE, dtype=np.float32)
+    view = owner[:]
+    view.flags.writeable = False
+    weights_of(lambda x: x @ view, {"w": view})
+    assert len(read) == 1
