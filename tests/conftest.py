@@ -152,7 +152,7 @@ def brief(items: list[pytest.Item], rooms: set[str]) -> set[pytest.Item]:
             continue
         if "subprocess_env" in getattr(item, "fixturenames", ()):
             continue
-        inside = item.path.relative_to(TESTS).parts[0] in rooms
+        inside = item.path.parent.relative_to(TESTS).as_posix() in rooms
         chosen.setdefault((item.path, item.originalname if inside else ""), item)
     return set(chosen.values())
 

@@ -83,7 +83,7 @@ def __dir__() -> list[str]:
 
 def _meet_jax() -> None:
     """Refuses a JAX that cannot be supported, and lets jax.export read jaxexp's own nodes."""
-    importlib.import_module("._codec.nodes", __name__)
+    importlib.import_module("._kernel.codec.nodes", __name__)
 
 
 if "jax" in sys.modules:

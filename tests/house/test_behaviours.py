@@ -65,8 +65,8 @@ def test_every_raise_has_a_row(file: str) -> None:
 
 def test_rows_name_tests_that_exist() -> None:
     known = {
-        f"{path.parent.name}/{path.name}::{node.name}"
-        for path in TESTS.glob("*/test_*.py")
+        f"{path.relative_to(TESTS).as_posix()}::{node.name}"
+        for path in TESTS.rglob("test_*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }

@@ -10,8 +10,8 @@ import pytest
 from kit.places import TESTS
 from tools import check
 
-FILES = sorted(TESTS.glob("*/test_*.py"))
-ROOMS = {path.parent.name for path in FILES}
+FILES = sorted(TESTS.rglob("test_*.py"))
+ROOMS = {path.parent.relative_to(TESTS).as_posix() for path in FILES}
 
 
 def imported(path: Path) -> set[str]:
@@ -56,13 +56,13 @@ def test_marks_say_why(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize(
     ("path", "room"),
     [
-        ("tests/kernel/read/test_policy.py", "read"),
+        ("tests/kernel/read/test_damaged.py", "kernel/read"),
         ("tests/kit/corpus.py", None),
         ("tests/conftest.py", None),
-        ("python/jaxexp/_kernel/codec/nodes.py", "codec"),
+        ("python/jaxexp/_kernel/codec/nodes.py", "kernel/codec"),
         ("python/jaxexp/_cli/commands/verify.py", "cli"),
         ("python/jaxexp/_jax.py", None),
-        ("cpp/wire/bytecode/cursor.cpp", "module"),
+        ("cpp/wire/bytecode/cursor.cpp", "kernel/module"),
         ("docs/guide/cli.md", "house"),
         ("Makefile", None),
     ],
@@ -73,6 +73,9 @@ def test_make_check_knows_whose_tests_a_change_concerns(path: str, room: str | N
 
 
 def test_make_check_looks_at_everything_a_little_when_much_has_changed() -> None:
-    assert check.chosen(["tests/kernel/read/x.py", "python/jaxexp/_codec/y.py", "README.md"]) == {"read", "codec"}
+    assert check.chosen(["tests/kernel/read/x.py", "python/jaxexp/_kernel/codec/y.py", "README.md"]) == {
+        "kernel/read",
+        "kernel/codec",
+    }
     assert check.chosen(["tests/kernel/read/x.py", "tests/kernel/io/y.py", "tests/kernel/call/z.py"]) == set()
     assert set(check.ELSEWHERE.values()) <= check.rooms() == ROOMS

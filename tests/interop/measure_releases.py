@@ -1,4 +1,4 @@
-"""Measures the table of python/jaxexp/_kernel/releases/table.py: installs every release of JAX since 0.4.22 and asks it.
+"""Measures the table in python/jaxexp/_kernel/releases/table.py: installs every JAX since 0.4.22 and asks it.
 
     python tests/interop/measure_releases.py --python 3.11=python3.11 --python 3.13=python3.13 [RELEASE ...]
 

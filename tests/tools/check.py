@@ -2,8 +2,8 @@
 
 python tests/tools/check.py [ROOM...] [-- PYTEST_ARGUMENT...]
 
-Of each test of the rooms, its first case; of each other file, one test. The rooms are folders of tests/. Unless they
-are named, they are the rooms of what has changed since the last commit, if these are few.
+Of each test of the rooms, its first case; of each other file, one test. The rooms are folders of tests/, such as
+kernel/read. Unless they are named, they are the rooms of what has changed since the last commit, if these are few.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ FEW = 2
 ELSEWHERE = {
     "cpp/runtime": "runtime",
     "cpp/wire/api": "wire",
-    "cpp/wire/archive": "archive",
-    "cpp/wire/artifact": "artifact",
+    "cpp/wire/archive": "fleet/archive",
+    "cpp/wire/artifact": "kernel/artifact",
     "cpp/wire/base": "wire",
-    "cpp/wire/bytecode": "module",
-    "cpp/wire/exported": "codec",
-    "cpp/bindings": "codec",
+    "cpp/wire/bytecode": "kernel/module",
+    "cpp/wire/exported": "kernel/codec",
+    "cpp/bindings": "kernel/codec",
     "cpp/example": "wire",
-    "schema/archive.fbs": "archive",
-    "schema/exported.fbs": "codec",
-    "schema/trailer.fbs": "artifact",
+    "schema/archive.fbs": "fleet/archive",
+    "schema/exported.fbs": "kernel/codec",
+    "schema/trailer.fbs": "kernel/artifact",
     "docs": "house",
     "bench": "bench",
 }
 
 
 def rooms() -> set[str]:
-    return {path.parent.name for path in TESTS.glob("*/test_*.py")}
+    return {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")}
 
 
 def room_of(path: str) -> str | None:
     """Whose tests to run when this file has changed; None where no room is nearer than others."""
-    parts = Path(path).parts
-    if parts[:1] == ("tests",) and len(parts) > 2:
-        return parts[1] if parts[1] in rooms() else None
-    if parts[:2] == ("python", "jaxexp") and len(parts) > 3:
-        return parts[2].removeprefix("_") if parts[2].removeprefix("_") in rooms() else None
+    folder = Path(path).parent.as_posix()
+    for code in ("tests/", "python/jaxexp/_"):
+        if folder.startswith(code):
+            room = folder.removeprefix(code)
+            return next((known for known in (room, room.split("/")[0]) if known in rooms()), None)
     return next((room for place, room in ELSEWHERE.items() if Path(path).is_relative_to(place)), None)
 
 

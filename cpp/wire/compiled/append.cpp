@@ -1,4 +1,4 @@
-// The file is locked as Python locks it (jaxexp/_io/lock.py).
+// The file is locked as Python locks it (jaxexp/_kernel/io/lock.py).
 #include "wire/compiled/append.h"
 
 #include <array>

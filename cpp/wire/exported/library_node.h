@@ -1,4 +1,4 @@
-// Pytree nodes of classes that nobody registered: jaxexp/_artifact/node.py reads what their auxiliary data says.
+// Pytree nodes of classes that nobody registered: jaxexp/_kernel/artifact/node.py reads what their auxiliary data says.
 #pragma once
 
 #include <string_view>
