@@ -1,16 +1,11 @@
 // jaxexp._native: a table of contents.
 #include <nanobind/nanobind.h>
 
-#include "bindings/archive/define.h"
-#include "bindings/artifact/define.h"
+#include "bindings/base/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/file.h"
 #include "bindings/base/jax_refs.h"
 #include "bindings/base/room.h"
-#include "bindings/bytecode/define.h"
-#include "bindings/call/define.h"
-#include "bindings/compiled/define.h"
-#include "bindings/many/define.h"
 
 NB_MODULE(_native, m) {
   using namespace jaxexp::bindings;
@@ -34,4 +29,5 @@ NB_MODULE(_native, m) {
   define_archive(m);
   define_call(m);
   define_compiled(m);
+  define_tensors(m);
 }

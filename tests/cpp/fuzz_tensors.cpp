@@ -23,7 +23,8 @@ void check(const wire::Header& header, std::size_t size) {
     tests::require(tensor.shape.size() <= wire::max_tensor_rank, "ranks are limited");
   }
   tests::require(header.size + end == size, "tensors fill the file");
-  tests::require(!header.content || tests::is_utf8(*header.content), "metadata is UTF-8");
+  for (const auto& [key, value] : header.metadata)
+    tests::require(tests::is_utf8(key) && tests::is_utf8(value), "metadata is UTF-8");
 }
 
 void check_name(const std::string& name) {
@@ -53,7 +54,7 @@ void attempt(const Read& read) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::vector<std::uint8_t> file(data, data + size);
   file.shrink_to_fit();
-  attempt([&] { check(wire::read_header(file), file.size()); });
+  attempt([&] { check(wire::read_header(file, file.size()), file.size()); });
   attempt([&] {
     for (const auto& [tensor, name] : wire::read_weight_map(file)) {
       tests::require(tests::is_utf8(tensor) && tests::is_utf8(name), "names are UTF-8");
@@ -64,6 +65,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::uint8_t> whole(8 + size);
   for (std::size_t i = 0; i < 8; ++i) whole[i] = static_cast<std::uint8_t>(static_cast<std::uint64_t>(size) >> 8 * i);
   std::copy(file.begin(), file.end(), whole.begin() + 8);
-  attempt([&] { check(wire::read_header(whole), whole.size()); });
+  attempt([&] { check(wire::read_header(whole, whole.size()), whole.size()); });
   return 0;
 }

@@ -14,8 +14,9 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
-LICENSED = {"LICENSE", *(f"cpp/third_party/{n}" for n in ("xxhash/LICENSE", "licenses/nanobind", "licenses/robin_map"))}
-BUNDLED = {"nanobind", "robin-map", "flatbuffers", "xxHash"}
+LICENSES = ("nlohmann/LICENSE", "xxhash/LICENSE", "licenses/nanobind", "licenses/robin_map")
+LICENSED = {"LICENSE", *(f"cpp/third_party/{n}" for n in LICENSES)}
+BUNDLED = {"nanobind", "robin-map", "flatbuffers", "nlohmann-json", "xxHash"}
 OF_THE_CHECKOUT = ("tests/", "bench/", "demo/", "docs/", "build/", ".")
 
 

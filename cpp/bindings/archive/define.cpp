@@ -1,5 +1,5 @@
 // A table of contents.
-#include "bindings/archive/define.h"
+#include "bindings/base/define.h"
 
 #include "bindings/archive/end.h"
 #include "bindings/archive/index_view.h"

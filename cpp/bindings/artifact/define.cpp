@@ -1,5 +1,5 @@
 // The class of artifacts that are read, and the functions that write them.
-#include "bindings/artifact/define.h"
+#include "bindings/base/define.h"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>

@@ -34,6 +34,8 @@ void translate(const std::exception_ptr& exception, void*) {
   try {
     try {
       std::rethrow_exception(exception);
+    } catch (const wire::TensorsError& e) {
+      set_error(make_error("WeightsError", text(e.path), text(e.expected), text(e.found)));
     } catch (const wire::Error& e) {
       const char* const name = e.path.ends_with("mlir_module_serialized") ? "ModuleError" : "DeserializationError";
       set_error(make_error(name, text(e.path), text(e.expected), text(e.found)));

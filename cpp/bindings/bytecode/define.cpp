@@ -1,5 +1,5 @@
 // The check of a module, what is in it, and its head.
-#include "bindings/bytecode/define.h"
+#include "bindings/base/define.h"
 
 #include "bindings/bytecode/module.h"
 

@@ -1,5 +1,5 @@
 // The check of arguments.
-#include "bindings/call/define.h"
+#include "bindings/base/define.h"
 
 #include "bindings/call/arguments.h"
 

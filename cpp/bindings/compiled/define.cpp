@@ -1,5 +1,5 @@
 // Records are tuples: Python asks for a few of them, once.
-#include "bindings/compiled/define.h"
+#include "bindings/base/define.h"
 
 #include <string_view>
 

@@ -1,5 +1,5 @@
 // Reads and verifications in threads.
-#include "bindings/many/define.h"
+#include "bindings/base/define.h"
 
 #include <nanobind/stl/optional.h>
 

@@ -41,7 +41,7 @@ std::vector<std::uint8_t> row_major(const Item& item);
 /// What stands before the numbers of an array in a .npy file. dtypes that NumPy does not have are written as bytes.
 std::string npy_head(std::string_view dtype, std::size_t item_bytes, const std::vector<std::int64_t>& shape);
 
-/// A .npz file of these .npy files, by their names without ".npy". Throws NpyError where it would have 4 GiB.
+/// A .npz file of these .npy files, by their names without ".npy".
 std::string npz(const std::vector<std::pair<std::string, std::string>>& files);
 
 }  // namespace jaxexp::npy

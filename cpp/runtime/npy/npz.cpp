@@ -1,9 +1,6 @@
 // ZIP files: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
-#include <algorithm>
-#include <array>
-#include <limits>
-
 #include "runtime/npy/npy.h"
+#include "wire/archive/zip_file.h"
 
 namespace jaxexp::npy {
 namespace {
@@ -69,24 +66,6 @@ struct Member {
   std::size_t next;
 };
 
-std::uint32_t crc32(std::string_view bytes) {
-  static const auto table = [] {
-    std::array<std::uint32_t, 256> made{};
-    for (std::uint32_t i = 0; i < made.size(); ++i) {
-      made[i] = i;
-      for (int bit = 0; bit < 8; ++bit) made[i] = made[i] >> 1 ^ (made[i] & 1 ? 0xEDB88320u : 0u);
-    }
-    return made;
-  }();
-  std::uint32_t crc = 0xFFFFFFFF;
-  for (const char c : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<std::uint8_t>(c)) & 0xFF];
-  return ~crc;
-}
-
-void append(std::string& out, std::uint64_t value, std::size_t bytes) {
-  for (; bytes > 0; --bytes, value >>= 8) out += static_cast<char>(value);
-}
-
 }  // namespace
 
 std::vector<std::pair<std::string, Item>> read_npz(std::span<const std::uint8_t> file) {
@@ -108,40 +87,14 @@ std::vector<std::pair<std::string, Item>> read_npz(std::span<const std::uint8_t>
 }
 
 std::string npz(const std::vector<std::pair<std::string, std::string>>& files) {
-  std::string out, directory;
+  std::string out;
+  std::vector<wire::ZipMember> members;
   for (const auto& [name, file] : files) {
-    const std::size_t position = out.size();
-    if (position + file.size() > std::numeric_limits<std::int32_t>::max() * std::uint64_t{2} || files.size() > 0xFFFE)
-      throw NpyError("the results do not fit into a .npz file, which is written with less than 4 GiB");
-    std::string common;             // to the local header and the directory
-    append(common, 20, 2);          // the version of the format
-    append(common, 1 << 11, 2);     // names are UTF-8
-    append(common, 0, 2);           // not compressed
-    append(common, 0x21 << 16, 4);  // 1980-01-01, so that equal results are equal files
-    append(common, crc32(file), 4);
-    append(common, file.size(), 4);
-    append(common, file.size(), 4);
-    append(common, name.size() + 4, 2);
-    append(common, 0, 2);
-    append(out, local_signature, 4);
-    out += common + name + ".npy" + file;
-    append(directory, central_signature, 4);
-    append(directory, 20, 2);
-    directory += common;
-    append(directory, 0, 10);
-    append(directory, position, 4);
-    directory += name + ".npy";
+    const std::uint32_t crc = wire::crc32({reinterpret_cast<const std::uint8_t*>(file.data()), file.size()});
+    members.push_back({name + ".npy", file.size(), crc, out.size()});
+    out += wire::zip_local_header(members.back().name, file.size(), crc, out.size()) + file;
   }
-  const std::size_t start = out.size();
-  out += directory;
-  append(out, end_signature, 4);
-  append(out, 0, 4);
-  append(out, files.size(), 2);
-  append(out, files.size(), 2);
-  append(out, directory.size(), 4);
-  append(out, start, 4);
-  append(out, 0, 2);
-  return out;
+  return out + wire::zip_end(members, out.size(), {});
 }
 
 }  // namespace jaxexp::npy

@@ -10,11 +10,13 @@
 
 #include "jaxexp/weights_error.h"
 #include "wire/base/error.h"
+#include "wire/base/hexadecimal.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp::runtime {
 namespace {
 
+using wire::hexadecimal;
 using wire::MappedFile;
 
 constexpr std::string_view index_suffix = ".safetensors.index.json";
@@ -29,18 +31,11 @@ auto reading(const std::string& file, const Read& read) {
   }
 }
 
-std::string hexadecimal(const Weights::Digest& digest) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  for (const std::uint8_t byte : digest) (text += digits[byte >> 4]) += digits[byte & 15];
-  return text;
-}
-
 /// A file with its header.
 class TensorFile {
  public:
   TensorFile(std::string name, const MappedFile& file)
-      : name_(std::move(name)), file_(file), header_(wire::read_header(file_.bytes())) {
+      : name_(std::move(name)), file_(file), header_(wire::read_header(file_.bytes(), file_.bytes().size())) {
     for (const wire::Tensor& tensor : header_.tensors) by_name_.emplace(tensor.name, &tensor);
   }
   TensorFile(const TensorFile&) = delete;
@@ -87,7 +82,7 @@ File open_beside(const std::filesystem::path& path, std::string_view name) {
 }
 
 bool is_saved_with(const TensorFile& file, const Weights::File& stored) {
-  return file.size() == stored.size && file.header().content == hexadecimal(stored.content);
+  return file.size() == stored.size && file.header().content() == hexadecimal(stored.content);
 }
 
 /// The file that an artifact was saved with. Between two steps of saving, or after a process died there, it has only
@@ -109,7 +104,7 @@ File open_stored(const std::filesystem::path& artifact, const Weights::File& sto
                        "the file that '" + artifact.filename().string() + "' was saved with (" +
                            std::to_string(stored.size) + " bytes, content " + content + ")",
                        "another one (" + std::to_string(file->size()) + " bytes, content " +
-                           wire::escaped(wire::shortened(file->header().content.value_or("none"))) +
+                           wire::escaped(wire::shortened(file->header().content().value_or("none"))) +
                            "). Other weights can be named when the function is loaded");
   return file;
 }

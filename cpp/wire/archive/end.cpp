@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 
+#include "wire/base/hexadecimal.h"
+
 namespace jaxexp::wire {
 namespace {
-
-constexpr std::string_view digits = "0123456789abcdef";
 
 /// A comment without its numbers, which a '#' stands for, a digit each.
 constexpr std::string_view form =
@@ -28,7 +28,7 @@ std::string ArchiveEnd::comment() const {
   std::string text;
   std::string hex;
   const auto add = [&](std::uint64_t number, int count) {
-    for (int shift = 4 * (count - 1); shift >= 0; shift -= 4) hex += digits[number >> shift & 15];
+    for (int shift = 4 * (count - 1); shift >= 0; shift -= 4) hex += hexadecimal_digits[number >> shift & 15];
   };
   add(index_position, 16);
   add(index_size, 8);
@@ -51,7 +51,7 @@ std::optional<ArchiveEnd> ArchiveEnd::read(std::span<const std::uint8_t> last) {
       if (c != form[i]) return std::nullopt;
       continue;
     }
-    const std::size_t value = digits.find(c);
+    const std::size_t value = hexadecimal_digits.find(c);
     if (value == std::string_view::npos) return std::nullopt;
     values += static_cast<char>(value);
   }

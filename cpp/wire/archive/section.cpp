@@ -17,16 +17,6 @@ constexpr std::size_t crc32_at = 14;  // in the ZIP header
 constexpr std::size_t mark_at = 0, position_at = 8, end_at = 16, last_digest_at = 24, reserved_at = 40, digest_at = 48,
                       facts_size = 64;
 
-/// The checksum of ZIP files (ISO 3309, reflected), a bit at a time: there are 64 bytes.
-std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
-  std::uint32_t crc = 0xFFFFFFFF;
-  for (const std::uint8_t byte : bytes) {
-    crc ^= byte;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320 : 0);
-  }
-  return ~crc;
-}
-
 /// The ZIP header in front of the facts: its checksum depends on them, and its size on the position.
 std::string zip_header(std::uint64_t position, std::uint32_t crc32) {
   return zip_local_header(section_name, facts_size, crc32, position);

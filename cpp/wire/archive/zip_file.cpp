@@ -2,6 +2,7 @@
 #include "wire/archive/zip_file.h"
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 
 #include "wire/archive/limits.h"
@@ -36,6 +37,20 @@ constexpr std::uint16_t aligned = 0xD935;                      // the extra fiel
 constexpr std::uint16_t zip64 = 1;
 
 }  // namespace
+
+std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
+  static const auto table = [] {
+    std::array<std::uint32_t, 256> made{};
+    for (std::uint32_t i = 0; i < made.size(); ++i) {
+      made[i] = i;
+      for (int bit = 0; bit < 8; ++bit) made[i] = made[i] >> 1 ^ (made[i] & 1 ? 0xEDB88320u : 0u);
+    }
+    return made;
+  }();
+  std::uint32_t crc = 0xFFFFFFFF;
+  for (const std::uint8_t byte : bytes) crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF];
+  return ~crc;
+}
 
 std::string zip_local_header(std::string_view name, std::uint64_t size, std::uint32_t crc32, std::uint64_t position) {
   const bool large = size >= most32;

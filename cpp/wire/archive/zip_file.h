@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,9 @@ namespace jaxexp::wire {
 /// Where an archive keeps its index, artifacts without their modules, files of weights, and the heads of its sections.
 inline constexpr std::string_view index_name = ".jaxexp/index", apart_folder = ".jaxexp/apart/",
                                   weights_folder = ".jaxexp/weights/", section_name = ".jaxexp/section";
+
+/// The checksum of ZIP files (ISO 3309, reflected).
+std::uint32_t crc32(std::span<const std::uint8_t> bytes);
 
 /// What stands in front of a member's bytes when it begins at `position`; they begin at a multiple of
 /// `member_alignment`. Dates and attributes are the same for all members, so equal members make equal files.

@@ -8,6 +8,7 @@
 
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/error.h"
+#include "wire/base/hexadecimal.h"
 #include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
 #include "wire/exported/chain.h"
@@ -32,13 +33,7 @@ const Path trailer_path{nullptr, "trailer"};
 }
 
 std::string changed(const Digest& found, const Digest& expected) {
-  const auto hex = [](const Digest& digest) {
-    std::string text;
-    for (const std::uint8_t byte : digest)
-      for (const int digit : {byte >> 4, byte & 15}) text += "0123456789abcdef"[digit];
-    return text;
-  };
-  return "others, of digest " + hex(found) + " instead of " + hex(expected) +
+  return "others, of digest " + hexadecimal(found) + " instead of " + hexadecimal(expected) +
          ": the file was damaged; get another copy of it";
 }
 

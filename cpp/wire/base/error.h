@@ -67,4 +67,9 @@ struct Error : std::exception {
   std::string found;
 };
 
+/// In a file of tensors: the path is the name of a tensor, or empty.
+struct TensorsError : Error {
+  using Error::Error;
+};
+
 }  // namespace jaxexp::wire

@@ -1,54 +1,31 @@
-// JSON as it is in files of tensors, read from the front to the back: values are asked for, and what else is there is
-// an error.
+// JSON as it is in files of tensors, from the front to the back: values are told and not kept.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
-
-#include "wire/base/error.h"
+#include <vector>
 
 namespace jaxexp::wire {
 
-/// Every method throws Error where something else comes next.
-class Json {
- public:
-  /// `text` is checked to be UTF-8, and `what` is what messages call it.
-  Json(std::string_view text, std::string_view what);
+struct JsonValue {
+  /// What is in an object or an array comes behind it, and its end behind that.
+  enum class Kind { object, array, end, text, natural, other } kind;
+  std::string text = {};  // of `text`, and of numbers and words as they are there
+  std::int64_t natural = 0;
 
-  /// Calls `member` with each name, behind which a value has to be read. Names are different.
-  void object(const std::function<void(const std::string& name)>& member);
-  /// Calls `element` in front of each element, which has to be read.
-  void array(const std::function<void()>& element);
-  std::string string();
-  /// A number below 2**63, without a fraction.
-  std::uint64_t natural();
-  /// Reads any value.
-  void skip() { skip(0); }
-  /// Nothing may come any more.
-  void end();
-
-  /// As the beginning of what comes next is shown in messages.
-  std::string next() const;
-
- private:
-  static constexpr int deepest = 64;
-
-  void skip(int depth);
-  void skip_number();
-  void append_escaped(std::string& text);
-  std::uint32_t code_unit();
-  void skip_space();
-  bool take(char c);
-  void need(char c);
-  bool skip_digits();
-  [[noreturn]] void refuse(const std::string& expected) const;
-
-  std::string_view text_;
-  std::string_view what_;
-  std::size_t at_ = 0;
+  /// As messages show it.
+  std::string str() const;
 };
+
+/// The names of the members that lead to a value; an element of an array has none there.
+using JsonPath = std::vector<std::string>;
+
+/// Reads an object; what is in it goes to `take`. Throws TensorsError where it is none, or has a name twice, more than
+/// 64 levels or, unless `takes_all_numbers`, a number that is not natural; then what `take` threw first, which is not
+/// called again. `what` is what messages call the JSON, and `texts` what its texts are, which have to be Unicode.
+void read_json_object(std::string_view json, std::string_view what, std::string_view texts, bool takes_all_numbers,
+                      const std::function<void(const JsonPath& path, JsonValue value)>& take);
 
 }  // namespace jaxexp::wire

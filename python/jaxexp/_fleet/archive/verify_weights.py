@@ -106,7 +106,7 @@ def _look(
     head = opened.source.read(position, length)
     found_crc = zlib.crc32(head)
     wrong = False
-    tensors = header.read(head[header.LENGTH_SIZE :], size).tensors
+    tensors = header.read(head, size).tensors
     for tensor in tensors.values():
         digest = _digest_in_name(tensor)
         at = position + length + tensor.start

@@ -20,9 +20,6 @@ from .writing import Source, damaged
 # How much of a tensor is written at once, or fetched.
 PIECE = 1 << 24
 
-# An index has a line for each tensor, and at most this many bytes.
-MAX_INDEX_SIZE = 32 << 20
-
 
 class HoldsBytes(Protocol):
     """The bytes of a file, wherever it is. `identity` is as in `TensorFile`."""
@@ -56,7 +53,7 @@ class TensorFile:
         self._bytes = found
         with files.named_in_errors(name):
             end = header.size_of_header(bytes(found.read(0, min(LENGTH_SIZE, self.size))), self.size)
-            self.header: Header = header.read(bytes(found.read(LENGTH_SIZE, end)), self.size)
+            self.header: Header = header.read(bytes(found.read(0, end)), self.size)
 
     @property
     def size(self) -> int:
@@ -261,14 +258,7 @@ def _missing(beside: str) -> WeightsError:
 
 def _weight_map(path: str) -> dict[str, str]:
     """Which file each tensor is in, as the index says."""
-    mapping = places.mapped(places.open_named(path)).memory
-    if len(mapping) > MAX_INDEX_SIZE:
-        raise WeightsError("", f"an index of at most {MAX_INDEX_SIZE:,} bytes", f"one of {len(mapping):,} bytes")
-    entries = header.json_object(mapping[:], "an index", floats=True)
-    found = entries.get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise WeightsError("", "a weight_map that maps tensors to files", "none")
-    return found
+    return _native.read_weight_map(places.mapped(places.open_named(path)).memory)
 
 
 def _check_map(tensors: Tensors, weight_map: Mapping[str, str]) -> None:

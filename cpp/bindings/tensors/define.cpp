@@ -1,0 +1,80 @@
+// Tensors are tuples: Python makes objects of them.
+#include "bindings/base/define.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/base/buffer.h"
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
+#include "wire/tensors/header.h"
+
+namespace jaxexp::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+nb::tuple to_tuple(const std::vector<std::int64_t>& shape) {
+  auto tuple = owned<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), owned(PyLong_FromLongLong(shape[i])).release().ptr());
+  return tuple;
+}
+
+nb::dict to_dict(const std::vector<std::pair<std::string, std::string>>& entries) {
+  nb::dict dict = new_dict();
+  for (const auto& [name, value] : entries) dict[text(name)] = text(value);
+  return dict;
+}
+
+nb::tuple read(nb::handle head, std::uint64_t file_size) {
+  const Buffer buffer(head);
+  const wire::Header header = over(buffer.bytes().size(), [&] { return wire::read_header(buffer.bytes(), file_size); });
+  nb::list tensors = new_list();
+  for (const wire::Tensor& tensor : header.tensors)
+    tensors.append(
+        nb::make_tuple(text(tensor.name), text(tensor.dtype), to_tuple(tensor.shape), tensor.start, tensor.end));
+  return nb::make_tuple(tensors, to_dict(header.metadata), header.size);
+}
+
+}  // namespace
+
+void define_tensors(nb::module_& m) {
+  m.attr("MAX_TENSORS_HEADER_SIZE") = wire::max_header_size;
+  m.attr("MAX_TENSOR_RANK") = wire::max_tensor_rank;
+  m.def(
+      "tensor_dtypes",
+      [] {
+        nb::dict bits = new_dict();
+        for (const wire::TensorDtype& dtype : wire::tensor_dtypes()) bits[text(dtype.name)] = dtype.bits;
+        return bits;
+      },
+      nb::sig("def tensor_dtypes() -> dict[str, int]"),
+      "The dtypes of safetensors files, and how many bits an element of each takes.");
+  m.def(
+      "size_of_tensors_header",
+      [](nb::handle first_bytes, std::uint64_t file_size) {
+        return wire::size_of_header(Buffer(first_bytes).bytes(), file_size);
+      },
+      "first_bytes"_a, "file_size"_a,
+      nb::sig("def size_of_tensors_header(first_bytes: typing_extensions.Buffer, file_size: int) -> int"),
+      "How many bytes the header of a safetensors file takes with its length, which is in the first eight bytes.");
+  m.def(
+      "read_tensors_header", &read, "head"_a, "file_size"_a,
+      nb::sig("def read_tensors_header(head: typing_extensions.Buffer, file_size: int) -> "
+              "tuple[list[tuple[str, str, tuple[int, ...], int, int]], dict[str, str], int]"),
+      "The tensors of a safetensors file in the order of their positions (name, dtype, shape, start, end), its metadata, "
+      "and the size of its header with the length.");
+  m.def(
+      "read_weight_map",
+      [](nb::handle index) {
+        const Buffer buffer(index);
+        return to_dict(over(buffer.bytes().size(), [&] { return wire::read_weight_map(buffer.bytes()); }));
+      },
+      "index"_a, nb::sig("def read_weight_map(index: typing_extensions.Buffer) -> dict[str, str]"),
+      "Which file each tensor is in, as the index of several safetensors files says.");
+}
+
+}  // namespace jaxexp::bindings
