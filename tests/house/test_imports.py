@@ -304,6 +304,18 @@ def test_a_door_says_what_is_inside(folder: str) -> None:
     assert len(lines) <= 14
 
 
+def test_the_table_of_caches_has_each_name_that_is_kept() -> None:
+    """What functions keep is named where it is computed, and listed in docs/design.md."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    listed = {
+        name for row in re.findall(r"^\| kept (.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    source = "\n".join(path.read_text() for path in FILES.values())
+    named = set(re.findall(r"\bkept\([\w.]+, \"(\w+)\"", source))
+    named |= set(re.findall(r"\b(?:_kept|kept_by\([\w.]+\))\)(?:\.get\(|\[)\"(\w+)\"", source)) | {"equal"}
+    assert named == listed
+
+
 def test_sizes() -> None:
     beside = [path.name for path in PACKAGE.glob("*.py*") if not path.name.startswith("_native")]
     assert len(beside) <= 8, beside
