@@ -143,8 +143,8 @@ def _decoded(part: Part, result: Any) -> Any:
         return verification.decoded(part, result)
     found = InFile(*result)
     are_numbers = type(found.size) is type(found.bytes_behind) is int
-    if not are_numbers or not isinstance(found.has_digests, bool):
-        raise ValueError
+    if len(result) != len(found) or not are_numbers or not isinstance(found.has_digests, bool):
+        raise ValueError(result)
     error = None if found.error is None else _named(unpacked(found.error), part.input.name)
     return found._replace(weights=[_weights_file(*file) for file in found.weights], error=error)
 
