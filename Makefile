@@ -41,7 +41,7 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 	@$(BIN)/python demo/check.py $(DEMO_DIR)
 
 # The pytest script, not `python -m pytest`: the checkout stays off sys.path and the installed package is what is tested.
-check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="codec read" to choose)
+check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="kernel/codec cli" to choose)
 	@$(BIN)/python tests/tools/check.py $(ROOMS) -- -n $(JOBS) $(PYTEST_ARGS)
 
 test: $(INSTALLED)  ## the test suite, of many cases a sample (PYTEST_ARGS=... is passed on), then lint
