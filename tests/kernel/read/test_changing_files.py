@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import os
 import subprocess
@@ -11,31 +10,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError
+from kit.any_modules import with_modules
 from kit.archives import plain
-from kit.corpus import arr
 from kit.places import WORKERS
 
 pytestmark = pytest.mark.once(reason="files, whoever wrote what is in them")
 MEGABYTE = 1 << 20
-
-
-def with_modules(seed: int, size: int) -> jaxexp.Exported:
-    """A function and a VJP whose modules have any bytes."""
-
-    def model(x: jax.Array) -> jax.Array:
-        return jnp.sin(x)
-
-    function = jaxexp.export(jax.jit(model))(arr(2))
-    source = np.random.default_rng(seed)
-    vjp = dataclasses.replace(function.vjp(), mlir_module_serialized=source.bytes(size // 3), _get_vjp=None)
-    return dataclasses.replace(function, mlir_module_serialized=source.bytes(size), _get_vjp=lambda _: vjp)
 
 
 def rewrite(path: Path, data: bytes) -> None:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from read.test_changing_files import with_modules
 
 from jaxexp import Archive
+from kit.any_modules import with_modules
 from kit.archives import blob
 from kit.places import GOLDEN, WORKERS
 
