@@ -319,7 +319,9 @@ class TestRefused:
         blob = weights.read_bytes()
         weights.write_bytes(blob[:-1])
         message = self.message(call, library.load(runtime, model))
-        assert f"'{weights}': expected {len(blob):,} bytes, as its header says, found {len(blob) - 1:,} bytes" in message
+        assert (
+            f"'{weights}': expected {len(blob):,} bytes, as its header says, found {len(blob) - 1:,} bytes" in message
+        )
 
     def test_replaced(self, library: Library, runtime: Handle, call: Call, model: Path) -> None:
         other = saved(bound(layers=2)[0], model.with_name("other.jaxexp"))
