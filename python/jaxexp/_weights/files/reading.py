@@ -52,8 +52,9 @@ class TensorFile:
         self.identity: tuple[int, ...] | None = found.identity
         self._bytes = found
         with files.named_in_errors(name):
-            end = header.size_of_header(bytes(found.read(0, min(LENGTH_SIZE, self.size))), self.size)
-            self.header: Header = header.read(bytes(found.read(0, end)), self.size)
+            first = bytes(found.read(0, min(LENGTH_SIZE, self.size)))
+            end = header.size_of_header(first, self.size)
+            self.header: Header = header.read(first + bytes(found.read(LENGTH_SIZE, end)), self.size)
 
     @property
     def size(self) -> int:
