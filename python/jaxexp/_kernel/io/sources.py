@@ -244,7 +244,7 @@ class _Remote(_Ranges):
 
 
 def _keeps_copies(filesystem: Any) -> bool:
-    """Whether an fsspec file system keeps copies of files, as simplecache does. Then reads return the copy."""
+    """Whether an fsspec file system keeps copies of files, as simplecache does; reads never see a changed file."""
     from fsspec.implementations.cached import CachingFileSystem
 
     return isinstance(filesystem, CachingFileSystem)
