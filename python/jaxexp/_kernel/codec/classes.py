@@ -41,7 +41,7 @@ def name_of(cls: type) -> tuple[str, str]:
 
 
 def loaded(module: str, qualname: str) -> Any:
-    """What a loaded module has under a name; if it has nothing, a marker that is never a class."""
+    """What a loaded module has under a name; a marker that is not a class if it has nothing."""
     found = sys.modules.get(module)
     if not issubclass(type(found), types.ModuleType):
         return _absent
