@@ -193,5 +193,5 @@ def is_known(target: str, platform: str) -> bool:
     """Whether a custom call is registered for a platform, or needs no registration there."""
     if is_of_compiler(target) or target in _jax.registered_custom_calls(platform):
         return True
-    # XLA and plugins implement these themselves, in registries that cannot be asked.
+    # XLA or a plugin itself may implement these, and no registry says so.
     return platform != "cpu" and target in STABLE_CUSTOM_CALLS
