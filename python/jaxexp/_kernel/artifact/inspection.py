@@ -189,7 +189,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ),
         ("size", _sizes(found, most)),
         ("weights", _weights(found, most) if found.weights else ""),
-        ("module", f"{counts}{found.producer or 'no MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
+        ("module", f"{counts}{found.producer or 'not MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
         *_custom_calls(found, most),
         ("not known", listed(found.unknown_operations, most=most) if found.unknown_operations else ""),
         ("derivatives", words.derivatives(found.vjp_order)),

@@ -16,7 +16,7 @@ VERSION = 1
 MAX_DEPTH = 64  # of auxiliary data
 LARGEST_NUMBER = 1 << 53  # larger integers are written as text: readers take JSON numbers for doubles
 
-_LONGEST_TEXT = 1 << 10  # of what is shown
+_LONGEST_TEXT = 1 << 10  # characters of shown text
 
 
 class Key(NamedTuple):

@@ -13,7 +13,7 @@ _64_BITS = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128"))
 
 
 def about_types(expected: Any, found: Any) -> str:
-    """A sentence for the end of an error; empty if there is nothing to say.
+    """The end of an error message: a period and a hint; empty if there is nothing to say.
 
     Args:
         expected: the abstract value in the function's signature.

@@ -78,7 +78,7 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
             where = _jax.describe_argument(exported.in_tree, index, None)
             raise ExportTypeError(
                 f"calling {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, which "
-                "is no dtype of JAX"
+                "is not a dtype of JAX"
             )
         if len(expected.shape) != len(actual.shape):
             _mismatch(exported, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)

@@ -15,7 +15,7 @@ from jaxexp._kernel.codec import treedefs
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.data import ExportedData
 
-# This many functions, those with the latest first calls, are kept with their code after the caller has dropped them.
+# Up to these limits, the functions with the latest first calls are kept, with their code, after callers drop them.
 MOST_FUNCTIONS = 1024
 MOST_MODULE_BYTES = 256 << 20
 

@@ -252,7 +252,7 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str
     Args:
         exported: the function.
         in_tree: the structure of the arguments.
-        why: what does not fit, in words; empty to list where the structures differ.
+        why: what does not fit, in words; empty to list the differences.
         otherwise: the text if the only differences are that nodes have a class in place of a generic node, which is
             allowed.
     """

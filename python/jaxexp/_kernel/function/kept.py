@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Kept:
-    """The values that one function keeps, as attributes. Each name is a row in the table of caches in docs/design.md."""
+    """The values that one function keeps, as attributes. Each is a row in the table of caches in docs/design.md."""
 
     eager_call: Callable[..., Any] | None = None  # each call reads it, also for functions that keep nothing
 

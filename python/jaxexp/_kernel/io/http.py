@@ -152,7 +152,7 @@ def _check_status(answer: Any, url: str) -> None:
 def _check(answer: Any, url: str, start: int, end: int) -> None:
     """Refuses an answer that is not a range, before its body is read."""
     if (encoding := _encoding(answer)) != "identity":
-        raise OSError(f"{url}: the server sends {encoding} data, though it was asked for none that is compressed")
+        raise OSError(f"{url}: the server sends {encoding} data, though it was asked for uncompressed data")
     length = answer.content_length
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"

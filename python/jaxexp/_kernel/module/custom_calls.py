@@ -73,7 +73,7 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
     also_allowed = f" (allowed so far: {', '.join(sorted(allowed_targets))})" if allowed_targets else ""
     said = (
         f"the function contains custom calls that may change with any release of JAX: {', '.join(sorted(refused))}. "
-        f"To export it all the same, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
+        f"To export it anyway, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
         f"{also_allowed}. They come from:"
     )
     # MLIR prints an operation with regions in several lines, and escapes the texts in them.
