@@ -63,9 +63,8 @@ def pushforward_call(
 ) -> tuple[ExportedData, list[Any]]:
     """The function that computes a pushforward, and its arguments.
 
-    It is the VJP of the VJP. Among its results, those for the VJP's cotangent arguments are the tangents; they come
-    after one result for each primal argument. They do not depend on the values of these cotangents, and are linear in
-    the directions, the last arguments.
+    It is the VJP of the VJP. After one result for each primal argument come the tangents, one for each cotangent
+    argument of the VJP. They do not depend on the values of these, and are linear in the directions, which come last.
     """
     in_avals = list(map(jax.typeof, primals))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)

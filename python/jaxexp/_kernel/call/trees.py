@@ -1,8 +1,7 @@
 """How the arguments of a call fit the tree structure of a function, and which classes its results have.
 
-They fit if the structures are equal. A signature has generic nodes if a class was not loaded when the artifact was
-read, or if its auxiliary data cannot be stored as data. There, an argument also fits if its nodes have the same
-children.
+They fit if the structures are equal. If the class of a node was not loaded when the artifact was read, or its auxiliary
+data is not only data, the signature has a generic node. There, an argument fits if its node has the same children.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
 
 
 def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
-    """The trailer's notes about the whole artifact. A loaded function keeps its metadata unless some is given."""
+    """The trailer's notes about the whole artifact. A loaded function keeps its metadata unless given new."""
     metadata = how.metadata
     if not how.trailer:
         if metadata is None:
