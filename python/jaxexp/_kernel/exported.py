@@ -14,8 +14,8 @@ from jaxexp._kernel.function.conversion import from_jax, to_jax
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.write.options import Writing
 
-# The verbs are imported when they are first used: who only loads a function does not wait for them. These two are
-# called so often that they take the place of their detour; the others are imported where they are called.
+# The verbs are imported when they are first used, so loading a function does not wait for them. These two are called so
+# often that the imported function replaces the importing one; the others are imported where they are called.
 
 
 def _call(exported: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -101,7 +101,7 @@ class Function(ExportedData):
         Args:
             mesh: a Mesh or AbstractMesh with the same axis sizes, names and types as the mesh that the function was
                 exported with. None leaves the shardings on the abstract mesh that they are stored with.
-            axis_names: for a `mesh` whose axes have other names: a mapping from the exported name of every axis to its
+            axis_names: if the axes of `mesh` have other names, a mapping from the exported name of every axis to its
                 name in `mesh`. The order of the axes must be the exported one.
 
         Returns:
@@ -124,8 +124,8 @@ class Function(ExportedData):
         the VJPs, which are specialized when they are first used.
 
         Args:
-            args_specs: for each argument something with a shape and a dtype, as in `export`, in the tree structure that
-                the function was exported with.
+            args_specs: for each argument, something with a shape and a dtype, as in `export`, in the tree structure of
+                the export.
             kwargs_specs: the same for keyword arguments.
 
         Raises:
@@ -164,8 +164,8 @@ class Function(ExportedData):
             metadata: your own notes on the artifact, a mapping of strings to JSON values. The loaded function and
                 `inspect` return it as `metadata`. The default is the metadata that this function was loaded with.
             strict: whether every pytree node type has to be registered for serialization. By default, nodes of other
-                classes (namedtuples, dataclasses, optimizer states, modules) are stored by the names of their classes;
-                such an artifact can be read where jaxexp is imported.
+                classes (namedtuples, dataclasses, optimizer states, modules) are stored by class name. Readers of such
+                an artifact have to import jaxexp.
 
         Raises:
             ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
@@ -229,16 +229,16 @@ class Function(ExportedData):
                 exported for, or a derivative is needed that was not serialized. It is a RuntimeError too if nothing in
                 this process implements a custom call of the function; it names them. (Inside a `jax.jit` of yours, JAX
                 raises its own error.)
-            TypeError, ValueError: an argument is no array to JAX, such as a NumPy array that is big-endian or masked.
+            TypeError, ValueError: an argument is not an array for JAX, such as a big-endian or masked NumPy array.
         """
         return _call(self, args, kwargs)
 
     def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
-        """The rule of `jax.vmap` for the primitives of calls, which `jaxexp.Exported` has."""
+        """The rule of `jax.vmap` for calls. `jaxexp.Exported` implements it."""
         raise UnsupportedError(f"vmap of {self.fun_name}: it is a {type(self).__name__}, and jaxexp.Exported has vmap")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Functions are pickled as artifacts, loaded ones with the VJPs that they were loaded with."""
+        """Pickles a function as its artifact; a loaded one keeps the VJPs that it was loaded with."""
         data.check_picklable(self)
         blob = bytes(self.serialize(vjps.stored_orders(self)))
         return copyreg.__newobj__, (type(self),), (blob, data.facts_apart(self))  # type: ignore[attr-defined]
@@ -258,7 +258,7 @@ class Function(ExportedData):
         return exported if isinstance(exported, cls) else from_jax(cls, exported, cls.from_jax)
 
     def to_jax(self) -> Any:
-        """The same function as a `jax.export.Exported`, of the installed JAX.
+        """The same function as a `jax.export.Exported` of the installed JAX.
 
         Raises:
             ExportError: a class in its trees has other children here than in the artifact, as in `call`.

@@ -23,23 +23,23 @@ KIT = "kit.library_nodes"
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "no JSON": (b"\xff{", "no description|codec"),
+    "no JSON": (b"\xff{", "do not describe|codec"),
     "empty": (b"", "Expecting value"),
-    "a list": (b"[]", "no description"),
-    "no fields": (b"{}", "no description"),
+    "a list": (b"[]", "do not describe"),
+    "no fields": (b"{}", "do not describe"),
     "another version": (described("a:B").replace(b'"version":1', b'"version":2'), "version 2"),
     "another kind": (described("a:B", kind="mystery"), "kind 'mystery'"),
     "kind is a list": (described("a:B", kind=["namedtuple"]), "kind"),  # type: ignore[arg-type]
     "a class of one name": (described("a:B").replace(b'["a","B"]', b'["a"]'), "1 texts where there should be 2"),
     "a class of numbers": (described("a:B").replace(b'["a","B"]', b"[1,2]"), "texts"),
     "keys are text": (described("a:B").replace(b'["right","left"]', b'"ab"'), "canonical"),
-    "keys are numbers": (described("a:B", [1, 2]), "no description"),
+    "keys are numbers": (described("a:B", [1, 2]), "do not describe"),
     "two equal keys": (described("a:B", ["x", "x"]), "two children"),
     "equal keys of two kinds": (described("a:B", ["x", ["item", "x"]], "registered"), "two children"),
     "an unknown key": (described("a:B", [["other", "x"]], "registered"), "key"),
     "a key of a bool": (described("a:B", [["item", True]], "registered"), "key"),
-    "a namedtuple of items": (described("a:B", [["item", "x"]]), "no fields"),
-    "a namedtuple with data": (described("a:B", data=1), "no fields"),
+    "a namedtuple of items": (described("a:B", [["item", "x"]]), "not fields"),
+    "a namedtuple with data": (described("a:B", data=1), "not fields"),
     "white space": (described("a:B") + b" ", "canonical"),
     "more fields": (described("a:B", more=1), "canonical"),
     "a field twice": (described("a:B").replace(b'"version":1', b'"version":1,"version":1'), "canonical"),
@@ -57,7 +57,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a dataclass that is long": (described("a:B", kind="registered", data=["dataclass", "a", "B", [], 1]), "fields"),
     "an array of a negative size": (described("a:B", kind="registered", data=["array", "u1", [-1], ""]), "shape"),
     "deep data": (described("a:B", kind="registered").replace(b"null", b'["list",' * 65 + b"1" + b"]" * 65), "levels"),
-    "very deep JSON": (b"[" * 200_000, "no description|levels"),
+    "very deep JSON": (b"[" * 200_000, "do not describe|levels"),
     "a deep end": (described("a:B", kind="registered").replace(b"null", b"[" * 9000 + b"]" * 9000), "descr|value"),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ _MEMORY_SPACES = ("device", "device", "host", "any")
 
 
 def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
-    """What `inspect` returns, of a buffer; with modules, of what `_native.cut` left of an artifact."""
+    """The `Inspection` of a buffer. If modules are given, the buffer is what `_native.cut` left of an artifact."""
     artifact = opened(buffer, image_modules, in_place=isinstance(buffer, Mapped))
     facts = artifact.describe(shown_node)
     modules = [link.unchecked_module() for link in chain(artifact)]
@@ -35,7 +35,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
     arguments, results = values_of(artifact, facts, weights=[weight.name for weight in weights])
     for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
         del facts[key]
-    # Functions of a hostile artifact may all have one large module.
+    # The functions of a hostile artifact may all share one large module.
     contents_of = {place: _contents(module) for place, module in dict(zip(places, modules, strict=True)).items()}
     contents = [contents_of[place] for place in places]
     checks = facts.pop("disabled_checks")
@@ -63,11 +63,11 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
 def values_of(
     artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None, weights: Sequence[str] = ()
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """The arguments and the results of what `Artifact.describe` returned, all or the first ones.
+    """The arguments and the results that `Artifact.describe` returned, all of them or the first ones.
 
     Args:
         artifact: the artifact.
-        facts: what was returned.
+        facts: what `Artifact.describe` returned.
         most: how many of each; None for all.
         weights: the names of the weights, which are the first arguments.
     """
@@ -90,8 +90,8 @@ def values_of(
 
 
 def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
-    """For `Artifact.describe`: what the auxiliary data of a library's node says of its class and children."""
-    from . import node  # which few artifacts need
+    """For `Artifact.describe`: what a library node's auxiliary data says about its class and children."""
+    from . import node  # few artifacts need it
 
     return node.shown_node(auxdata)
 
@@ -99,7 +99,7 @@ def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
 def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:
     if texts is None:
         return None
-    from .metadata import from_json  # takes a while to import, for what few artifacts have
+    from .metadata import from_json  # slow to import, and few artifacts have metadata
 
     return from_json(texts)
 
@@ -142,12 +142,12 @@ def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int]
         return None, None
 
 
-# The number of a positional argument in `in_tree`, which is the pair (args, kwargs).
+# The number of a positional argument in `in_tree`, the tree of the pair (args, kwargs).
 _POSITIONAL = re.compile(r"\[0\]\[(\d+)\]")
 
 
 def _argument_path(path: str, index: int, weights: Sequence[str]) -> str:
-    """The path as in a call, which does not take the dict of the weights."""
+    """The path in a call, which does not take the dict of weights."""
     if index < len(weights):
         return f"weights[{weights[index]!r}]"
     if weights and (found := _POSITIONAL.match(path)):
@@ -162,12 +162,12 @@ def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
     return None if indices is None else index in indices
 
 
-# Of the text of a sharding: a mesh, and a spec.
+# The text of a sharding has two parts: a mesh and a spec.
 _LONGEST = 256
 
 
 class _Texts:
-    """Shapes and shardings, which many values share: each is made once, by the identity of what describes it."""
+    """Shapes and shardings, which many values share. Each is made once for each object that describes it."""
 
     def __init__(self) -> None:
         self._shapes: dict[int, tuple[int | str, ...]] = {}

@@ -1,6 +1,6 @@
 """`Inspection`: what an artifact says about itself, as data and in words.
 
-Texts, the command line, cards and pages show the list of `facts_of`.
+Texts, the command line, cards and pages show the list that `facts_of` returns.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ class Value:
 
     Attributes:
         dtype: the name of its dtype.
-        weak_type: whether its type is weak in JAX's type promotion; None if that is not known, because the artifact has
-            no trailer.
+        weak_type: whether its type is weak in JAX's type promotion; None if the artifact has no trailer to say so.
         shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
         memory_space: where it is stored: "device", "host" or "any".
         sharding: how it is divided among devices; None if that is not specified.
-        kept: whether the module has it. Arguments that the function does not use may be missing there; results never
-            are.
-        path: where it is in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1].mu"``. Children
-            of registered pytree nodes have numbers, as in ``"args[0]<2>"``; a long path is cut. Where there are
-            weights, theirs are as in ``"weights['layers/0/w']"``, and others are counted as `call` takes them.
+        kept: whether the module has it. Unused arguments may be missing there; results never are.
+        path: its place in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1].mu"``. Children
+            of registered pytree nodes have numbers, as in ``"args[0]<2>"``; a long path is cut. Paths of weights look
+            like ``"weights['layers/0/w']"``; the other arguments are counted as `call` takes them.
     """
 
     dtype: str
@@ -50,7 +48,7 @@ def type_of(value: Value) -> str:
 
 
 def notes_of(value: Value) -> list[str]:
-    """What there is to say besides its type and sharding."""
+    """Remarks on a value, besides its type and sharding."""
     notes = {
         "weakly typed": value.weak_type,
         f"in {value.memory_space} memory": value.memory_space != "device",
@@ -68,7 +66,7 @@ class Weight:
         file: the name of the file.
         bytes: how many bytes it has.
         digest: the XXH3 digest of these bytes, as a hexadecimal number.
-        other_names: of a tied weight, the further places that it had in the pytree.
+        other_names: for a tied weight, its other places in the pytree.
     """
 
     name: str
@@ -99,23 +97,22 @@ class Inspection:
         out_tree: the tree structure of the result.
         ordered_effects: the types of its ordered effects.
         unordered_effects: the types of its other effects.
-        disabled_checks: the safety checks that were left out when it was exported.
+        disabled_checks: the safety checks that the export left out.
         vjp_order: how many VJPs it holds.
         total_bytes: the size of the buffer or file.
-        module_bytes: the size of its module, then of those of its VJPs.
+        module_bytes: the size of its module, then the sizes of its VJPs' modules.
         producer: what wrote the module, such as ``"StableHLO_v1.13.0"``; None if the module is not MLIR bytecode.
         stablehlo: the version of StableHLO that the module was written for; None if the producer does not say.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
-        operation_counts: how many operations of each kind there are in each of the modules, in the order of
-            `module_bytes`; None for a module that is damaged, or newer than what can be read here.
+        operation_counts: how many operations of each kind each module has, in the order of `module_bytes`; None for a
+            module that is damaged, or too new to be read here.
         custom_calls: how many operations call each custom call target, in the same form.
-        unknown_operations: the kinds of operations in its modules about which jaxexp does not know what they do. A
-            `Policy` refuses them.
+        unknown_operations: the kinds of operations in its modules that jaxexp does not know. A `Policy` refuses them.
         trailer: who wrote the trailer; None if there is none. `module_digests`, `constraints` and `metadata` are in it.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
-        modules_checked: whether `inspect` compared the modules with their digests. Where there is a trailer, the
-            metadata is always compared.
+        modules_checked: whether `inspect` compared the modules with their digests. If there is a trailer, the metadata
+            is always compared.
         constraints: the constraints on dimension variables.
         metadata: the `metadata` that the artifact was written with; None if there is none.
         weights: the weights in files beside it, which are the first arguments. The files are not looked at.
@@ -174,10 +171,10 @@ part_of(Inspection, Weight)
 
 
 def facts_of(found: Inspection, most: int | None = None) -> Facts:
-    """What there is to say of an artifact as a whole: all but its trees, arguments and results.
+    """The facts about an artifact as a whole: all but its trees, arguments and results.
 
     Args:
-        found: what it says about itself.
+        found: the inspection of the artifact.
         most: how many names a text may list; None for all.
     """
     kinds = found.operation_counts[0]
@@ -192,7 +189,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ),
         ("size", _sizes(found, most)),
         ("weights", _weights(found, most) if found.weights else ""),
-        ("module", f"{counts}{found.producer or 'no MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
+        ("module", f"{counts}{found.producer or 'not MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
         *_custom_calls(found, most),
         ("not known", listed(found.unknown_operations, most=most) if found.unknown_operations else ""),
         ("derivatives", words.derivatives(found.vjp_order)),
@@ -218,7 +215,7 @@ def _weights(found: Inspection, most: int | None) -> str:
 
 
 def _custom_calls(found: Inspection, most: int | None) -> Facts:
-    """The targets of custom calls of the function, and of its VJPs if these have others."""
+    """The custom call targets of the function, and of each VJP whose targets differ."""
     all_calls = found.custom_calls[:most]
     return [
         ("custom calls" if order == 0 else f"  of VJP {order}", words.custom_calls(calls, most))
@@ -228,7 +225,7 @@ def _custom_calls(found: Inspection, most: int | None) -> Facts:
 
 
 def _metadata(metadata: dict[str, Any], most: int | None) -> str:
-    import json  # takes a while to import, for what few artifacts have
+    import json  # slow to import, and few artifacts have metadata
 
     return listed(metadata, lambda key: f"{key} = {json.dumps(metadata[key], ensure_ascii=False)}", most=most)
 

@@ -59,12 +59,12 @@ def _value(key: str, text: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """What `to_json` would write again: "1e400" is JSON, but no float."""
+    """A float that `to_json` can write again: "1e400" is JSON, but not a finite float."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text:.40}, which is no finite number")
+        raise ValueError(f"{text:.40}, which is not a finite number")
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name}, which is no JSON")
+    raise ValueError(f"{name}, which is not JSON")

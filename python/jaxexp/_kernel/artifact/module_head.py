@@ -1,8 +1,8 @@
 """The head of a serialized module, read without an MLIR parser: its producer, operations, attributes and types.
 
-A portable artifact is MLIR bytecode (https://mlir.llvm.org/docs/BytecodeFormat/): sections with a length each, so the
-tables that name what the module is made of are read without touching the code. An older or newer jaxlib than the
-module needs may be installed, so this module uses none: `cpp/wire/bytecode` reads the tables.
+A portable artifact is MLIR bytecode (https://mlir.llvm.org/docs/BytecodeFormat/): sections that state their length. So
+the tables of names are read without touching the code. The installed jaxlib may be older or newer than the module
+needs, so this file does not use it: `cpp/wire/bytecode` reads the tables.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Bytecode(NamedTuple):
     """The head of a module.
 
     Attributes:
-        producer: who wrote it, as ``"StableHLO_v1.13.0"``.
-        stablehlo: the version of StableHLO that it was written for, from `producer`; None if that names none.
+        producer: who wrote it, such as ``"StableHLO_v1.13.0"``.
+        stablehlo: the version of StableHLO that it was written for, from `producer`; None if that has none.
         dialects: the names of its dialects.
         operations: the full names of the kinds of operations in it, such as ``"vhlo.add_v1"``.
-        attribute_codes: pairs of a dialect and the number that it has for a kind of attribute.
-        type_codes: pairs of a dialect and the number that it has for a kind of type.
+        attribute_codes: pairs of a dialect and its number for a kind of attribute.
+        type_codes: pairs of a dialect and its number for a kind of type.
     """
 
     producer: str
@@ -39,7 +39,7 @@ def producer(module: bytes | memoryview) -> str | None:
 
 
 def stablehlo_of(producer: str | None) -> str | None:
-    """The version of StableHLO in the name of a producer."""
+    """The version of StableHLO in a producer's name."""
     found = re.fullmatch(r"StableHLO_v(\d+\.\d+\.\d+)", producer or "")
     return found[1] if found else None
 
@@ -57,7 +57,7 @@ def _number(version: str) -> tuple[int, ...]:
 def may_name(module: bytes | memoryview, *names: str) -> bool:
     """Whether a module may use one of these names for an operation, an attribute or a symbol.
 
-    Names have a section of their own, so large constants do not make this slower, as they would make parsing.
+    Names have a section of their own, so large constants slow down parsing, but not this.
     """
     return _native.module_may_name(module, *names)
 
@@ -66,7 +66,7 @@ def read(module: bytes | memoryview) -> Bytecode:
     """The head of a module.
 
     Raises:
-        DeserializationError: the bytes are no MLIR bytecode, or end too early.
+        DeserializationError: the bytes are not MLIR bytecode, or end too early.
     """
     by, dialects, operations, attribute_codes, type_codes = _native.module_head(module)
     return Bytecode(by, stablehlo_of(by), dialects, operations, attribute_codes, type_codes)

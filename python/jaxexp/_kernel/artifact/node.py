@@ -1,7 +1,7 @@
-"""How an artifact describes a pytree node whose class nobody registered for serialization, read without JAX.
+"""How an artifact describes a pytree node whose class is not registered for serialization, read without JAX.
 
 The auxiliary data of such a node is JSON: the name of the class, the keys of the children, and the class's own
-auxiliary data, as far as it can be said in data (docs/formats/artifact.md). Nothing here looks for the class.
+auxiliary data, as far as JSON can hold it (docs/formats/artifact.md). Nothing here looks for the class.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-NAME = "jaxexp.node"  # under which these nodes are stored
+NAME = "jaxexp.node"  # the serialized name of these nodes
 VERSION = 1
 MAX_DEPTH = 64  # of auxiliary data
-LARGEST_NUMBER = 1 << 53  # a larger integer is written as text: readers take numbers of JSON for doubles
+LARGEST_NUMBER = 1 << 53  # larger integers are written as text: readers take JSON numbers for doubles
 
-_LONGEST_TEXT = 1 << 10  # of what is shown
+_LONGEST_TEXT = 1 << 10  # characters of shown text
 
 
 class Key(NamedTuple):
-    """By what a child is found in its parent: an attribute, an item, or only its position.
+    """How a child is found in its parent: as an attribute, an item, or only by its position.
 
     Attributes:
         kind: "attribute", "item" or "position".
@@ -37,16 +37,16 @@ class Key(NamedTuple):
 
 
 class Description:
-    """What an artifact says about a node. Equal for equal bytes.
+    """What an artifact says about a node. Descriptions of equal bytes are equal.
 
     Attributes:
         encoded: the bytes.
         module: the module of the class.
         qualname: its qualified name there.
         is_namedtuple: whether it is a namedtuple class; otherwise it is registered with `jax.tree_util`.
-        keys: of the children, in their order.
-        data: the auxiliary data as JSON; `shown` makes text of it.
-        is_opaque: whether some of the auxiliary data cannot be said in data, such as a function.
+        keys: the keys of the children, in their order.
+        data: the auxiliary data as JSON; `shown` turns it into text.
+        is_opaque: whether a part of the auxiliary data cannot be stored as data, such as a function.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Description:
     )
 
     def __init__(self, encoded: bytes) -> None:
-        """Raises a ValueError for bytes that describe no node."""
+        """Raises a ValueError for bytes that do not describe a node."""
         self.encoded = encoded
         try:
             fields = json.loads(encoded, parse_float=_refuse_number, parse_constant=_refuse_number)
@@ -81,15 +81,15 @@ class Description:
             self.data = fields["data"]
             self.is_opaque = _check(self.data)
         except (TypeError, LookupError, RecursionError, UnicodeDecodeError) as error:
-            raise ValueError(f"no description of a node: {type(error).__name__}: {error!s:.100}") from error
+            raise ValueError(f"these bytes do not describe a node: {type(error).__name__}: {error!s:.100}") from error
         self.names = tuple(key.value for key in self.keys)
         if len(set(self.names)) < len(self.names):
             raise ValueError("a node with two children of one name")
         if self.is_namedtuple and (self.data is not None or any(key.kind != "attribute" for key in self.keys)):
-            raise ValueError("a namedtuple with children that are no fields")
+            raise ValueError("a namedtuple with children that are not fields")
         if canonical(self.module, self.qualname, self.is_namedtuple, self.keys, self.data) != encoded:
             raise ValueError("a description of a node that is not written in its one canonical form")
-        # Comparing the bytes of equal descriptions would take their length each time, for every node of a tree.
+        # Comparing equal descriptions byte by byte, for every node of a tree, would take too long.
         self._text: str | None = None
         self._digest = hashlib.blake2b(encoded, digest_size=16).digest()
 
@@ -106,14 +106,14 @@ class Description:
         return hash(self._digest)
 
     def says_the_same(self, other: Description) -> bool:
-        """Whether two descriptions are of nodes that JAX takes for equal: a dict's items may come in any order."""
+        """Whether JAX takes the two nodes for equal: the items of a dict may come in any order."""
         return self == other or (
             (self.class_name, self.is_namedtuple, self.keys) == (other.class_name, other.is_namedtuple, other.keys)
             and _in_one_order(self.data) == _in_one_order(other.data)
         )
 
     def __repr__(self) -> str:
-        """As JAX prints it in a tree structure, for each node."""
+        """JAX prints this for each node of a tree structure."""
         if self._text is None:
             self._text = _cut(self.class_name if self.data is None else f"{self.class_name}: {shown(self.data)}")
         return self._text
@@ -170,7 +170,7 @@ _OF_VALUES = {"tuple": None, "list": None, "set": None, "frozenset": None, "slic
 
 
 def _check(value: Any, depth: int = 0) -> bool:
-    """Whether a value has parts that are no data. Raises a ValueError for what is no value."""
+    """Whether a value has parts that are not data. Raises a ValueError for anything that is not a value."""
     if value is None or isinstance(value, (bool, str)):
         return False
     if isinstance(value, int):
@@ -191,13 +191,13 @@ def _check(value: Any, depth: int = 0) -> bool:
         return _check_all(rest, depth)
     if tag == "dict":
         if not all(isinstance(item, list) and len(item) == 2 for item in rest):
-            raise ValueError("a dict of what are no pairs")
+            raise ValueError("a dict whose items are not pairs")
         return _check_all([part for item in rest for part in item], depth)
     if tag in _WITH_FIELDS:
         fields = _texts(value[3])
         _texts(value[1:3])
         if len(fields) != len(value) - 4:
-            raise ValueError(f"a {tag} with other values than fields")
+            raise ValueError(f"a {tag} whose values do not match its fields")
         return _check_all(value[4:], depth)
     if tag == "array":
         dtype, shape, data = rest
@@ -209,7 +209,7 @@ def _check(value: Any, depth: int = 0) -> bool:
 
 
 def _check_all(values: list[Any], depth: int) -> bool:
-    opaque = [_check(value, depth + 1) for value in values]  # all of them, also after the first that is no data
+    opaque = [_check(value, depth + 1) for value in values]  # checks all, also after the first that is not data
     return True in opaque
 
 
@@ -221,7 +221,7 @@ def _in_one_order(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value that was checked, as text: like its repr in Python, for people."""
+    """A checked value as text for people, like its repr in Python."""
     return _shown(value)
 
 
@@ -271,7 +271,7 @@ def _cut(text: str) -> str:
 
 
 def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
-    """The name of a node's class and its children's keys, for people; None for bytes that describe no node."""
+    """The name of a node's class and its children's keys, for people; None for bytes that do not describe a node."""
     try:
         description = Description(auxdata)
     except ValueError:

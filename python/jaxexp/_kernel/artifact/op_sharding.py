@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-# Fields of the message, and its types of shardings, by number (xla_data.proto in OpenXLA).
+# The numbers of the message's fields and of its types of shardings (xla_data.proto in OpenXLA).
 _TYPE, _TILE_DIMS, _TILE_DEVICES, _TUPLE, _REPLICATE_LAST = 1, 3, 4, 5, 6
 _LAST_TILE_DIMS, _IOTA_DIMS, _IOTA_TRANSPOSED = 8, 9, 10
 _REPLICATED, _MAXIMAL, _TUPLE_TYPE, _OTHER, _MANUAL = range(5)
@@ -12,7 +12,7 @@ _SUBGROUPS = {_REPLICATED: "replicated", _MAXIMAL: "maximal", _MANUAL: "manual"}
 
 
 def text(proto: bytes) -> str:
-    """The sharding as XLA prints it, such as ``{devices=[2,1]<=[2]}``; if it is damaged, a text with its length."""
+    """The sharding as XLA prints it, such as ``{devices=[2,1]<=[2]}``; if damaged, a text with its length."""
     try:
         return _text(proto)
     except (IndexError, ValueError, KeyError):
@@ -53,7 +53,7 @@ def _joined(numbers: list[int]) -> str:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in Protocol Buffers' encoding: numbers, and bytes."""
+    """The fields of a message in the Protocol Buffers encoding: numbers and bytes."""
     at = 0
     while at < len(message):
         key, at = _number(message, at)

@@ -1,4 +1,4 @@
-"""An artifact from its bytes, verified; what is none is refused with advice."""
+"""Verifies an artifact's bytes; refuses anything else with advice."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from jaxexp._kernel.io.other_files import instead_of_artifact
 
 
 def opened(buffer: Any, modules: Sequence[Any] = (), *, in_place: bool = False) -> _native.Artifact:
-    """The artifact in a buffer; or in the image that `_native.cut` made of one, with its modules.
+    """The artifact in a buffer, or in the image that `_native.cut` made of one, with its modules.
 
     Args:
-        buffer: is copied where somebody may change it: where it is neither bytes nor a file that jaxexp reads.
-        modules: as many as there are functions, if the buffer is an image.
-        in_place: whether a read-only buffer is not copied all the same. Then the caller sees to it that nobody changes
-            it.
+        buffer: is copied, because somebody may change it, unless it is bytes or a file that jaxexp reads.
+        modules: one for each function, if the buffer is an image.
+        in_place: whether to use a read-only buffer without a copy. Then the caller makes sure that it does not change.
 
     Raises:
-        DeserializationError: it is none, or damaged. The error says what it looks like, and what to do.
-        TypeError: it is no buffer.
+        DeserializationError: it is not an artifact, or damaged. The error says what it looks like, and what to do.
+        TypeError: it is not a buffer.
     """
     try:
         return _native.Artifact(buffer, modules, in_place=in_place)
@@ -35,7 +34,7 @@ def explain(error: DeserializationError | TypeError, buffer: Any, *, is_whole: b
     """Adds to an error what the bytes look like, and what to do instead.
 
     Raises:
-        TypeError: it is no contiguous buffer, with other words than the error's.
+        TypeError: it is not a contiguous buffer; the message differs from the error's.
     """
     if isinstance(error, DeserializationError):
         if not error.path and is_whole:

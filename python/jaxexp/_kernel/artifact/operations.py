@@ -1,7 +1,7 @@
-"""Which operations of a module jaxexp understands completely: what they do, and where they hide other operations.
+"""The operations that jaxexp understands completely: what they do, and where they hide other operations.
 
-A policy refuses every other operation, and so does the safety check of `export`: what is not in these tables may run
-code of its author.
+A policy refuses every other operation, and so does the safety check of `export`: an operation outside of these tables
+may run code of its author.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _UNDERSTOOD = {
 }
 OPERATIONS = frozenset(f"{dialect}.{name}" for dialect, names in _UNDERSTOOD.items() for name in names.split())
 
-# Attributes of these operations, `builtin.module` and the arguments of functions included. A custom call may have any:
-# they are its target's to understand.
+# The attributes of these operations, of `builtin.module` and of the arguments of functions. A custom call may have any
+# attributes: they are up to its target.
 ATTRIBUTES = frozenset(
     """
         algorithm all_gather_dim allowed_direction api_version arg_attrs axes base_dilations batch_dims
@@ -68,7 +68,7 @@ ATTRIBUTES = frozenset(
         mhlo.sharding tf.aliasing_output
     """.split()
 )
-# JAX's and jaxexp's own notes, and what says where arrays are.
+# JAX's and jaxexp's own notes, and attributes that say where arrays are.
 ATTRIBUTE_PREFIXES = ("jax.", "jaxexp.", "sdy.", "stablehlo.", "xla.sdy.")
 
 _VERSIONED = re.compile(r"vhlo\.(\w+)_v\d+")
@@ -83,10 +83,10 @@ def is_understood(operation: str) -> bool:
 
 
 def not_understood(operations: Iterable[str]) -> tuple[str, ...]:
-    """Those of these kinds that are in no table, in alphabetical order."""
+    """The kinds that are not in the tables, in alphabetical order."""
     return tuple(sorted(name for name in set(operations) if not is_understood(name)))
 
 
 def is_attribute_understood(name: str) -> bool:
-    """Whether an attribute of an operation, by its name, cannot carry code."""
+    """Whether an operation's attribute of this name cannot carry code."""
     return name in ATTRIBUTES or name.startswith(ATTRIBUTE_PREFIXES)

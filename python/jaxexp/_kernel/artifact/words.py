@@ -1,4 +1,4 @@
-"""What is said of artifacts, in words. `cut` and `text` escape what could act on a terminal."""
+"""Facts about artifacts, in words. `cut` and `text` escape what could act on a terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jaxexp._errors import shown
 
 T = TypeVar("T")
 
-LONGEST = 240  # characters of a text, where there is not room for all
+LONGEST = 240  # characters of a text that has to be cut
 
-# What is said of an artifact: labels, and texts in which nothing is escaped yet.
+# Facts about an artifact: labels, and texts in which nothing is escaped yet.
 Facts = list[tuple[str, str]]
 
 
 def cut(text: str, most: int = LONGEST) -> str:
-    """The same, of a text that is no longer than there is room."""
+    """A text, shortened to `most` characters and escaped."""
     return shown(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
@@ -34,7 +34,7 @@ def listed(
 
     Args:
         names: what is listed.
-        shown: makes a text of one of them; it is called only for those that are listed.
+        shown: makes the text of a name; called only for names that are listed.
         most: how many are listed; None for all.
         separator: what stands between them.
     """
@@ -63,7 +63,7 @@ def lowered_for(platforms: Collection[str], devices: int, most: int | None = Non
 
 
 def spec(dims: Iterable[tuple[str, ...]]) -> str:
-    """What a PartitionSpec has between its parentheses, as in "'x', None, ('y', 'z')"."""
+    """The text between a PartitionSpec's parentheses, as in "'x', None, ('y', 'z')"."""
     return ", ".join("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in dims)
 
 
@@ -85,7 +85,7 @@ def operations(kinds: Mapping[str, int]) -> str:
 def effects(ordered: Iterable[object], unordered: Iterable[object], most: int | None = None) -> str:
     """As in "IO (ordered), Debug"."""
     pairs = [*((one, " (ordered)") for one in ordered), *((one, "") for one in unordered)]
-    # JAX writes an effect that has no text of its own as its class.
+    # An effect without a text of its own is printed by JAX as its class.
     return listed(pairs, lambda pair: re.sub(r"^<class '(.*)'>$", r"\1", str(pair[0])) + pair[1], most=most)
 
 
@@ -95,9 +95,9 @@ def custom_calls(
     """As in "lapack_sgetrf_ffi (1), Sharding (2)".
 
     Args:
-        counts: how many operations call each target; None if that is not known.
+        counts: how many operations call each target; None if not known.
         most: how many are listed.
-        note: what else there is to say of a target.
+        note: a remark on a target.
     """
     if counts is None:
         return "not known: the module is damaged, or newer than what can be read here"
@@ -105,5 +105,5 @@ def custom_calls(
 
 
 def text(title: str, facts: Facts) -> str:
-    """Facts for `print`, below the name of what has them."""
+    """Facts for `print`, below a title."""
     return "\n".join([f"{shown(title)}:", *(f"  {label:<14}{shown(said)}" for label, said in facts)])

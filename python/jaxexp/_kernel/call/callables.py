@@ -1,4 +1,4 @@
-"""The callables that calls go through: made once for a function, and shared by equal functions."""
+"""The callables behind calls: made once for a function, and shared by equal functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .shared import MAKING, first_of_equals, have_same_nodes
 
 
 def call_traced(program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call while something is being traced: one equation."""
+    """A call while JAX is tracing: one equation."""
     leaves, out_tree = flattened(program, is_apart, args, kwargs)
     if is_apart:  # the primitive's own errors would count the first argument's arrays, too
         abstract_eval(*map(jax.typeof, leaves[len(args[0]) :]), exported=first_argument.without(program))
@@ -27,7 +27,7 @@ def call_traced(program: ExportedData, is_apart: bool, args: tuple[Any, ...], kw
 
 
 def eager_callable(exported: ExportedData) -> Any:
-    """What eager calls of a function call; the function keeps it."""
+    """The callable behind eager calls of a function; the function keeps it."""
     return data.kept(exported, "eager_call", _make_eager_callable)
 
 
@@ -43,10 +43,10 @@ def _callable_apart(program: ExportedData) -> Any:
 
 
 def _callable(program: ExportedData, is_apart: bool) -> Any:
-    """The function as a callable with the dispatch of `jax.jit`, which uses code from a file if one was given."""
+    """The function as a callable with the dispatch of `jax.jit`. It uses code from a file if one was given."""
     if (executables := executables_of(program)) is None:
         return shared_callable(program, is_apart)
-    own = data.bare(program)  # what JAX keeps of a callable must not lead back to the function
+    own = data.bare(program)  # what JAX keeps with a callable must not lead back to the function
     code = functools.partial(code_of, executables, own)
     if not trees.has_generic_nodes(own):
         split = functools.partial(flattened, own, is_apart)
@@ -59,7 +59,7 @@ def _callable(program: ExportedData, is_apart: bool) -> Any:
 
 
 def shared_callable(program: ExportedData, is_apart: bool) -> Any:
-    """The function as a jitted callable, which all equal functions share, with results in this function's own tree."""
+    """The jitted callable that all equal functions share, with results in this function's own tree."""
     first = first_of_equals(program)
     has_generic_nodes = trees.has_generic_nodes(program)
     with MAKING:
@@ -78,7 +78,7 @@ def _shared_callables(first: ExportedData) -> dict[bool, Any]:
 
 
 def _shared_of_leaves(first: ExportedData) -> Callable[..., Any]:
-    """The function of the leaves of its arguments, as one jitted callable that returns those of its results."""
+    """The function as one jitted callable that takes and returns leaves."""
     return data.kept(first, "jitted_leaves", _jitted_leaves)
 
 
@@ -87,7 +87,7 @@ def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
 
 
 def jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """A jitted callable under the function's name; `apply` is given a function, positional and keyword arguments."""
+    """A jitted callable under the function's name; `apply` takes a function, and positional and keyword arguments."""
     # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
     traced = data.bare(exported)
 
@@ -116,8 +116,8 @@ class _InOwnTree:
 
 
 class _OfLeaves:
-    """A callable in whose signature are generic nodes. How arguments fit, and which classes results have, may change
-    when a module is imported, so it looks at each call.
+    """A callable with generic nodes in its signature. How arguments fit, and which classes results have, may change
+    when a module is imported, so each call checks it.
     """
 
     __slots__ = ("is_apart", "jitted_leaves", "program")
@@ -138,7 +138,7 @@ class _OfLeaves:
 
 
 def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
-    """Runs the primitive outside of jit, as a gradient does: with the code that eager calls use, where that can be."""
+    """Runs the primitive outside of jit, as a gradient does: with the code of eager calls, if possible."""
     executables = executables_of(exported)
     if executables is not None and (code := code_of(executables, exported, args, **results)) is not None:
         return code.unsafe_call(*args)
@@ -152,8 +152,8 @@ def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
 
 
 def _of_leaves(first: ExportedData) -> Callable[..., Any] | None:
-    """What takes and returns leaves, with the code that eager calls use. None where classes of users would be made of
-    arrays for it, which none expects during a gradient.
+    """A callable that takes and returns leaves, with the code of eager calls. None if that would make instances of user
+    classes, which nobody expects during a gradient.
     """
     if trees.has_generic_nodes(first):
         return _shared_of_leaves(first)

@@ -52,7 +52,7 @@ _jax.primitive_transposes[call_exported_p] = _transpose
 def _pushforward(
     *primals_and_tangents: Any, exported: ExportedData, wrt: tuple[int, ...], results: tuple[int, ...]
 ) -> Any:
-    """The tangents of some results, which are differentiable, given the tangents of the arguments `wrt`."""
+    """The tangents of some differentiable results, given the tangents of the arguments `wrt`."""
     n = len(exported.in_avals)
     function, operands = pushforward_call(primals_and_tangents[:n], primals_and_tangents[n:], exported, wrt)
     return call(operands, function, [n + i for i in results])
@@ -61,10 +61,10 @@ def _pushforward(
 def pushforward_call(
     primals: Sequence[Any], tangents: Sequence[Any], exported: ExportedData, wrt: tuple[int, ...]
 ) -> tuple[ExportedData, list[Any]]:
-    """The function, and its arguments, that computes a pushforward.
+    """The function that computes a pushforward, and its arguments.
 
-    It is the VJP of the VJP. Its results for the VJP's own cotangent arguments, which come after one for each primal
-    argument, do not depend on what these arguments are, and are linear in the directions, which come last.
+    It is the VJP of the VJP. After one result for each primal argument come the tangents, one for each cotangent
+    argument of the VJP. They do not depend on the values of these, and are linear in the directions, which come last.
     """
     in_avals = list(map(jax.typeof, primals))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
@@ -87,7 +87,7 @@ def _vjp_of_vjp(exported: ExportedData) -> ExportedData:
 
 
 def cotangents_of(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
-    """A cotangent for each primal value: the known one for its index, otherwise zero."""
+    """A cotangent for each primal value: the known one at its index, otherwise zero."""
     return _filled([aval.to_ct_aval() for aval in avals], known)
 
 
@@ -98,7 +98,7 @@ def _filled(avals: Sequence[Any], known: dict[int, Any]) -> list[Any]:
 def _zeros(aval: Any) -> Any:
     if aval.dtype == _jax.float0:
         return np.zeros(aval.shape, _jax.float0)
-    # On no mesh, even where the type has one: eagerly there may be no way to its devices. The call puts it in place.
+    # Without a mesh, even if the type has one: an eager call may not reach its devices. The call places it.
     return jax.numpy.zeros(aval.shape, aval.dtype)
 
 
@@ -119,7 +119,7 @@ def _pushforward_jvp(
 ) -> tuple[Any, Any]:
     n = len(exported.in_avals)
     moved = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, _jax.Zero)]
-    if moved and moved[0] >= n:  # only directions, in which it is linear
+    if moved and moved[0] >= n:  # only directions, and it is linear in these
         values = pushforward_p.bind(*primals, exported=exported, wrt=wrt, results=results)
         moved_wrt = tuple(wrt[i - n] for i in moved)
         directions = [tangents[i] for i in moved]
@@ -153,7 +153,7 @@ def _pushforward_transpose(
 
 
 def as_type(cotangent: Any, aval: Any, exported: ExportedData) -> Any:
-    """A cotangent with the sharding that JAX expects of it, where that is part of its type (Explicit axes)."""
+    """A cotangent with the sharding that JAX expects, if that is part of its type (Explicit axes)."""
     found = jax.typeof(cotangent)
     if _jax.same_type(found, aval):
         return cotangent

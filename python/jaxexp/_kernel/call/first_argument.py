@@ -1,6 +1,6 @@
-"""Functions that are called without their first argument, because it is given with them.
+"""Calls of functions whose first argument is given with them.
 
-Inside, such a call passes it *apart*: as the tuple of its arrays, whatever tree of them the function takes.
+Inside, such a call passes it *apart*: as the tuple of its arrays, whatever tree the function takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Given(NamedTuple):
     Attributes:
         program: the function that takes it.
         arrays: returns its leaves as arrays on devices.
-        specs: returns them too, with specs in place of arrays that were not read yet.
+        specs: returns the same, with specs in place of arrays that were not read yet.
     """
 
     program: ExportedData
@@ -33,7 +33,7 @@ class Given(NamedTuple):
 
 
 def given_with(exported: ExportedData) -> Given | None:
-    """What is given with a function; None if calls pass all arguments."""
+    """The first argument that is given with a function; None if calls pass all arguments."""
     found: Given | None = data.attributes_of(exported).get("_bound")
     return found
 
@@ -58,7 +58,7 @@ def apart(
     Args:
         exported: the function that is called.
         args: the arguments that the call passes.
-        as_specs: whether specs will do, so that nothing is read.
+        as_specs: whether specs are enough, so that nothing is read.
     """
     given = given_with(exported)
     if given is None:
@@ -81,15 +81,15 @@ def flattened(
 
 
 def count(in_tree: Any) -> int:
-    """How many arrays are in the first positional argument."""
+    """How many arrays the first positional argument has."""
     args, _ = in_tree.children()
     leaves: int = args.children()[0].num_leaves
     return leaves
 
 
 def without(program: E) -> E:
-    """The function as its other arguments see it: they are compared with it, and messages count them. It is not called,
-    because its module takes all arguments.
+    """The function without its first argument, to compare the others with and to count them in messages. It is not
+    called, because its module takes all arguments.
     """
     return data.kept(program, "rest", _without)
 
@@ -117,7 +117,7 @@ def _tree_without(in_tree: Any) -> Any:
 
 
 def tree_apart(in_tree: Any) -> Any:
-    """The structure of a call's arguments, with the first one as the tuple of its arrays."""
+    """The structure of a call's arguments, with the first one apart."""
     args, kwargs = in_tree.children()
     first = jax.tree_util.tree_structure((0,) * count(in_tree))
     return treedefs.tuple_of([treedefs.tuple_of([first, *args.children()[1:]]), kwargs])

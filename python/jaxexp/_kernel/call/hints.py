@@ -1,4 +1,4 @@
-"""What to do about an argument of another type than the function was exported with."""
+"""Hints for errors about arguments whose type differs from the export."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _64_BITS = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128"))
 
 
 def about_types(expected: Any, found: Any) -> str:
-    """A sentence for the end of an error, after a blank; empty if there is nothing to say.
+    """The end of an error message: a period and a hint; empty if there is nothing to say.
 
     Args:
         expected: the abstract value in the function's signature.
-        found: that of the argument.
+        found: the abstract value of the argument.
     """
     return about_dtypes(expected.dtype, found.dtype)
 
@@ -38,19 +38,19 @@ def about_dtypes(expected: Any, found: Any) -> str:
 
 
 class _LeafType(type):
-    """The type of something that stands for a leaf: its name is what error messages show."""
+    """The type of an object that stands for a leaf. Error messages show its name."""
 
     def __repr__(cls) -> str:
         return cls.__name__
 
 
 def leaf_named(name: str) -> Any:
-    """Something to put into a tree, which messages about its type show as `name`."""
+    """An object for a tree, which error messages show as `name`."""
     return _LeafType(name, (), {})()
 
 
 def about_leaves(expected: str, found: str) -> str | None:
-    """What to do about a node where a leaf was expected; None if neither is a leaf, as in `leaf_named`."""
+    """What to do about a node in place of a leaf, or the other way round; None if neither is a leaf."""
     if expected.startswith(AN_ARRAY) and found in ("<class 'list'>", "<class 'tuple'>"):
         return "make an array of it with jnp.asarray"
     if found == A_LEAF and expected in ("<class 'list'>", "<class 'tuple'>"):

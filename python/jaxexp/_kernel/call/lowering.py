@@ -1,4 +1,4 @@
-"""How a call of an exported function is lowered: its module is merged into the caller's module and called there."""
+"""Lowers a call of an exported function: merges its module into the caller's module, and calls it there."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def check_call(module_context: Any, exported: ExportedData) -> list[int]:
         exported: the function.
 
     Returns:
-        For each platform that is being lowered for, the index of the function's platform to take.
+        For each platform of the lowering, the index of the function's platform to take.
 
     Raises:
-        ExportError: for other platforms, another number of devices, or by an unknown convention.
+        ExportError: the platforms, the number of devices or the calling convention do not fit.
     """
     _check_device_count(module_context.axis_context, exported)
     _check_convention(exported)
@@ -104,7 +104,7 @@ def _check_convention(exported: ExportedData) -> None:
             f"calling {exported.fun_name}: its module has calling convention {version}, and this jaxexp knows those up "
             f"to {NEWEST_VERSION}; use a newer jaxexp"
         )
-    # Before, tokens stayed inside of the module. All else about its arguments and results has not changed.
+    # Older modules kept tokens inside. Nothing else about arguments and results has changed.
     if version < OLDEST_VERSION and exported.ordered_effects:
         raise ExportError(
             f"calling {exported.fun_name}: its module has calling convention {version}, in which no tokens are passed, "
@@ -114,9 +114,9 @@ def _check_convention(exported: ExportedData) -> None:
 
 
 def _check_manual(axis_context: Any, exported: ExportedData) -> None:
-    """Inside `jax.shard_map`, where each device works on its own, refuses functions that divide data among devices.
+    """Inside `jax.shard_map`, each device works on its own: this refuses functions that divide data among devices.
 
-    The compiler would stop on some of these calls with an error of its own, and on others abort the process.
+    The compiler would raise its own error for some of these calls, and abort the process for others.
     """
     shardings = (*exported._in_named_shardings, *exported._out_named_shardings)
     sharded = any(sharding is not None and not sharding.mesh.empty for sharding in shardings)
@@ -136,14 +136,14 @@ def _has_manual_part(exported: ExportedData) -> bool:
 
 
 def _merged_function(module_context: Any, exported: ExportedData, platforms: Sequence[int]) -> tuple[str, Any]:
-    """The name and type of the exported function inside the module that is being built; merged in once."""
+    """The name and type of the exported function inside the caller's module. It is merged in once."""
     key = (call_exported_p, exported)
     known = module_context.cached_primitive_lowerings.get(key)
     if known is None:
         with module_context.module.context as context:
             callee = runnable.parse(exported, context)
             if runnable.may_call_lapack(exported):
-                _jax.initialize_lapack()  # which imports SciPy: a fifth of a second that other functions do without
+                _jax.initialize_lapack()  # imports SciPy: a fifth of a second that other functions save
             custom_calls.refuse_callbacks(exported, callee, platforms)
         _prepare_shardy(callee, exported)
         _rename_meshes(callee, module_context.symbol_table)
@@ -159,12 +159,12 @@ def _merged_function(module_context: Any, exported: ExportedData, platforms: Seq
     return name, function_type
 
 
-# What JAX's lowering calls the meshes that it puts at the top of a module.
+# The name that JAX's lowering gives to the meshes at the top of a module.
 _MESH_SYMBOLS = ("mesh", "empty_mesh", "single_device_0", "maximal_mesh_0")
 
 
 def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
-    """Converts the shardings in a module to the form of the module around it: Shardy, with named meshes."""
+    """Converts the shardings in a module to the form of the caller's module: Shardy, with named meshes."""
     symbols = _jax.ir.SymbolTable(callee.operation)
     as_attributes = mlir.has_shardy_attributes(callee)
     has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)
@@ -179,9 +179,9 @@ def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
 
 
 def _rename_meshes(callee: Any, taken: Any) -> None:
-    """Gives the meshes of a module names that are free in the module it goes into.
+    """Gives the meshes of a module names that are free in the caller's module.
 
-    Merging would rename them too, but not in the shardings of the module's functions: those would refer to a mesh of
+    Merging would rename them too, but not in the shardings of the module's functions. These would refer to a mesh of
     the caller that happens to have the same name.
     """
     symbols = _jax.ir.SymbolTable(callee.operation)
@@ -196,7 +196,7 @@ def _rename_meshes(callee: Any, taken: Any) -> None:
 
 
 def _callee_platforms(platforms: Sequence[str], exported: ExportedData) -> list[int]:
-    """For each platform that is being lowered for, the index of the exported function's platform to take."""
+    """For each platform of the lowering, the index of the exported function's platform to take."""
     indices = []
     for platform in platforms:
         if platform in exported.platforms:
@@ -216,7 +216,7 @@ def _platform_index(ctx: Any, platforms: Sequence[int], type_: Any) -> Any:
 
     Args:
         ctx: the lowering of the call.
-        platforms: what `_callee_platforms` returned.
+        platforms: the indices from `_callee_platforms`.
         type_: the type of the argument.
     """
     if len(platforms) == 1:
@@ -230,7 +230,7 @@ def _platform_index(ctx: Any, platforms: Sequence[int], type_: Any) -> Any:
 
 
 def _physical(aval: Any) -> Any:
-    """The type that an array has inside a module: PRNG keys are arrays of integers there."""
+    """The type of an array inside a module: PRNG keys are arrays of integers there."""
     return _jax.physical_aval(aval) if _jax.issubdtype(aval.dtype, _jax.extended_dtype) else aval
 
 

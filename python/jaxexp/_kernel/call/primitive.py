@@ -1,11 +1,11 @@
 """The primitives that call an exported function, and their types.
 
-`call_exported_p` calls the function. `pushforward_p` is its derivative in a direction; being linear in the
-direction, it transposes to a call of the VJP, which is what reverse mode needs. Where forward mode really runs it, it
-is computed from the VJP of the VJP, whose part that belongs to the cotangents is the pushforward.
+`call_exported_p` calls the function. `pushforward_p` is its derivative in a direction. It is linear in the direction,
+so it transposes to a call of the VJP, as reverse mode needs. If forward mode really runs it, it is computed from the
+VJP of the VJP: the results for the cotangents are the pushforward.
 
-The parameter `results` says which results are wanted, where that is not all of them. The compiler then drops what
-computes the others: a gradient by the inputs of a model does not compute that by its weights.
+The parameter `results` says which results are wanted, if not all. The compiler then drops the code for the others: a
+gradient by the inputs of a model does not compute the gradient by its weights.
 
 Their rules are in `lowering`, `derivatives` and `batching` (see `rules`).
 """
@@ -63,7 +63,7 @@ def _types_and_effects(exported: ExportedData, in_avals: tuple[Any, ...]) -> tup
 call_exported_p.def_effectful_abstract_eval(abstract_eval)
 
 
-# jit takes numpy's scalars of these dtypes, and fails late.
+# jit takes NumPy scalars of these dtypes, and fails late.
 _OF_TIME = np.datetime64, np.timedelta64
 
 
@@ -78,7 +78,7 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
             where = _jax.describe_argument(exported.in_tree, index, None)
             raise ExportTypeError(
                 f"calling {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, which "
-                "is no dtype of JAX"
+                "is not a dtype of JAX"
             )
         if len(expected.shape) != len(actual.shape):
             _mismatch(exported, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
@@ -113,7 +113,7 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
 
 
 def executables_of(exported: ExportedData) -> Any:
-    """The code that was given with a function when it was loaded; None if there is none."""
+    """The executables that were given with a function when it was loaded; None if there are none."""
     return vars(exported._kept).get("executables")
 
 

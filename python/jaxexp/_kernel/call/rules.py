@@ -1,4 +1,4 @@
-"""What JAX does with the primitives of calls. The rule of `jax.vmap` is a method of the function's class."""
+"""The rules of JAX for the primitives of calls. The rule of `jax.vmap` is a method of the function's class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxexp import _jax
 
-from . import derivatives, lowering  # noqa: F401  (they give rules)
+from . import derivatives, lowering  # noqa: F401  (they register rules)
 from .primitive import call_exported_p, pushforward_p
 
 

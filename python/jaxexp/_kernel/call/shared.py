@@ -1,7 +1,7 @@
-"""Equal functions share what JAX makes of them: the first of them stands for the others.
+"""Lets equal functions share what JAX makes of them: the first one stands for the others.
 
 A program that loads an artifact again and again gets a new `Exported` each time. JAX's caches are keyed by functions,
-so without this it would trace and compile each one.
+so without this file it would trace and compile each one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from jaxexp._kernel.codec import treedefs
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.data import ExportedData
 
-# The functions that were called first most recently are kept, with their code, after the caller has dropped them.
+# Up to these limits, the functions with the latest first calls are kept, with their code, after callers drop them.
 MOST_FUNCTIONS = 1024
 MOST_MODULE_BYTES = 256 << 20
 
 
-# Held by a thread that makes what others are to share. It may make more meanwhile: comparing functions may run code of
-# their users, which calls functions.
+# Held by a thread that makes a shared object. The same thread may take it again: comparing functions may run code of
+# users, and that may call functions.
 MAKING = threading.RLock()
 
 
@@ -58,7 +58,7 @@ class _Content:
                 and _native.equal_bytes(self._module, other._module)
                 and _have_equal_vjps(self.exported, other.exported)
             )
-        except Exception:  # of pytree nodes whose data cannot be compared, or of VJPs that cannot be read here
+        except Exception:  # from pytree nodes whose data cannot be compared, or VJPs that cannot be read here
             return False
 
     @property
@@ -73,7 +73,7 @@ def _have_equal_vjps(one: ExportedData, other: ExportedData) -> bool:
 
 
 class _Firsts:
-    """The first of equal functions, for those that were used last."""
+    """The first of equal functions, for the functions that were used last."""
 
     def __init__(self) -> None:
         self._contents: OrderedDict[_Content, _Content] = OrderedDict()
@@ -104,9 +104,9 @@ _firsts = _Firsts()
 
 
 def have_same_nodes(one: Any, other: Any) -> bool:
-    """Whether two equal tree structures are made of the same nodes, so that one can stand for the other.
+    """Whether two equal tree structures have the same nodes, so that one can stand for the other.
 
-    Equal structures may differ: the keys 1 and True are equal, and so may be data of custom nodes that is not the same.
+    Equal structures may differ: the keys 1 and True are equal, and different data of custom nodes may be equal, too.
     """
     pairs = () if one is other else zip(treedefs.nodes_of(one), treedefs.nodes_of(other), strict=True)
     return all(a.type is b.type and _is_same_data(a.data, b.data) for a, b in pairs)

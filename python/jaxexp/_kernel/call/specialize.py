@@ -28,7 +28,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
 
     still_symbolic = _jax.any_symbolic(in_avals)
     module = specialized.parse(exported, in_avals, out_avals, still_symbolic)
-    # With several platforms, the choice between them is left to the caller.
+    # With several platforms, the caller still chooses between them.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
     main.say_whether_polymorphic(module, needs_refinement)
     return dataclasses.replace(
@@ -45,7 +45,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
 def specialized_avals(
     exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The abstract values of the arguments that specs say.
+    """The abstract values of the arguments, with the shapes of specs.
 
     Raises:
         ExportError: a spec does not fit the signature.
@@ -85,7 +85,7 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
         )
     plain = _jax.ShapedArray(tuple(shape), aval.dtype, aval.weak_type, memory_space=aval.memory_space)
     if len(shape) != aval.ndim:
-        return plain  # which is refused as an argument of that rank is
+        return plain  # refused like an argument of that rank
     return _jax.with_sharding(plain, aval.sharding)
 
 

@@ -1,7 +1,7 @@
-"""How the arguments of a call fit the tree structure of a function, and of which classes its results are.
+"""How the arguments of a call fit the tree structure of a function, and which classes its results have.
 
-They fit if the structures are equal. Where the signature has generic nodes, because a class was not loaded when the
-artifact was read or has auxiliary data that is no data, an argument also fits if its nodes have the same children.
+They fit if the structures are equal. If the class of a node was not loaded when the artifact was read, or its auxiliary
+data is not only data, the signature has a generic node. There, an argument fits if its node has the same children.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Fit(NamedTuple):
     """How arguments of one structure fit.
 
     Attributes:
-        order: which of the given leaves is each leaf of the signature; None where they are in its order.
+        order: for each leaf of the signature, the index of the given leaf; None if the order is the same.
         out_tree: the structure of the results.
-        pending: what `out_tree` has generic nodes of, because no such class was loaded.
+        pending: the classes that `out_tree` has generic nodes for, because they are not loaded.
     """
 
     order: tuple[int, ...] | None
@@ -55,8 +55,7 @@ def leaves_and_out_tree(
 
 
 def check_classes(exported: ExportedData) -> None:
-    """Compares the children of classes with those in the artifact, which reading leaves to the first use: it needs
-    instances.
+    """Compares the children of classes with the artifact. This needs instances, so reading leaves it to the first use.
 
     Raises:
         ExportError: a class has other children than when the artifact was written.
@@ -79,8 +78,8 @@ def _has_generic_nodes(exported: ExportedData) -> bool:
 
 
 def has_only_containers(exported: ExportedData) -> bool:
-    """Whether a signature has only tuples, lists, dicts and None: no code of users runs to put these together."""
-    return _node_types(exported) <= {None, *treedefs.BUILTIN}  # the first one is that of leaves
+    """Whether a signature has only tuples, lists, dicts and None, so that making them runs no code of users."""
+    return _node_types(exported) <= {None, *treedefs.BUILTIN}  # None is the type of leaves
 
 
 def _node_types(exported: ExportedData) -> set[type | None]:
@@ -88,10 +87,10 @@ def _node_types(exported: ExportedData) -> set[type | None]:
 
 
 def fit(exported: ExportedData, in_tree: Any) -> Fit:
-    """How arguments of a structure fit a function.
+    """How arguments with a tree structure fit a function.
 
     Raises:
-        ExportError: they do not.
+        ExportError: they do not fit.
     """
     if not has_generic_nodes(exported):
         if in_tree != exported.in_tree:
@@ -107,7 +106,7 @@ def fit(exported: ExportedData, in_tree: Any) -> Fit:
 
 
 def _check_classes(exported: ExportedData) -> None:
-    """Compares children of classes, which reading leaves to the first call: it needs instances."""
+    """Compares the children of classes with the artifact, and refuses differences."""
     facts = data.facts_of(exported)
     for written in (facts.in_tree, facts.out_tree):
         if written is None:
@@ -147,7 +146,7 @@ class _Fitting:
         self.exported = exported
         self.in_tree = in_tree
         self.expected, self.given = _Tree.of(exported.in_tree), _Tree.of(in_tree)
-        # Nodes of the arguments by what an artifact would say about them.
+        # Nodes of the arguments by the description that an artifact would have.
         self.described: dict[Description, Node] = {}
         self.all_described = False
         self.read: dict[bytes, Description] = {}
@@ -170,7 +169,7 @@ class _Fitting:
         return Fit(None if in_order else tuple(order), out_tree, tuple(pending))
 
     def places(self, expected: Node, given: Node) -> Sequence[int]:
-        """For each child of the node that is expected, which child of the given node it is."""
+        """For each child of the expected node, the index of that child in the given node."""
         same = range(expected.arity)
         if expected.type is not GenericNode:
             if expected.type is given.type and expected.arity == given.arity and expected.data == given.data:
@@ -205,7 +204,7 @@ class _Fitting:
         return self.read[encoded]
 
     def of_result(self, description: Description, arity: int) -> tuple[type, Any] | None:
-        """The class of a result's node: the loaded one, or that of an argument of which an artifact says the same."""
+        """The class of a result's node: the loaded class, or the class of an argument with the same description."""
         known = library_nodes.made(description)
         if known is not None and library_nodes.disagreement(description, *known) is None:
             return known
@@ -214,7 +213,7 @@ class _Fitting:
         return None if node is None or node.type is None else (node.type, node.data)
 
     def describe_arguments(self) -> None:
-        """Describes all nodes of the arguments that have a class, once."""
+        """Describes all nodes of the arguments with a class, once."""
         if self.all_described:
             return
         self.all_described = True
@@ -252,10 +251,11 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str
     Args:
         exported: the function.
         in_tree: the structure of the arguments.
-        why: what does not fit, in words; empty to list where the structures differ.
-        otherwise: what to say where all differences are nodes of other classes than generic nodes, which do fit.
+        why: what does not fit, in words; empty to list the differences.
+        otherwise: the text if the only differences are that nodes have a class in place of a generic node, which is
+            allowed.
     """
-    # Any leaves will do to compare structures: these say what they stand for.
+    # Any leaves will do to compare structures. The names of these say what they stand for.
     given = in_tree.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
     expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {a}") for a in exported.in_avals])
     differences = [

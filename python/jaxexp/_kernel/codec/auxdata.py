@@ -1,7 +1,7 @@
 """Auxiliary data of pytree nodes as JSON, and back.
 
-What cannot be said in data, such as a function, becomes text by which it can be compared and shown. It is never made
-again from that text. docs/formats/artifact.md has the encoding; `_kernel/artifact/node.py` checks it.
+A value that is not data, such as a function, becomes text to compare and to show. It is never made again from that
+text. docs/formats/artifact.md has the encoding; `_kernel/artifact/node.py` checks it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DTYPES: dict[str, Any] = {dtype.name: dtype for dtype in dtypes.DTYPES if isins
 
 
 class NotDataError(Exception):
-    """A value that cannot be made again here: it names what this process has not, or it is known as text only."""
+    """A value that cannot be made again here: it names something that this process lacks, or is known as text only."""
 
 
 def to_json(value: Any) -> Any:
-    """A value as JSON: data where it can be, text where it cannot."""
+    """A value as JSON: as data if that is possible, else as text."""
     return _to_json(value, 0)
 
 
@@ -82,7 +82,7 @@ def _array(value: Any) -> Any:
 
 
 def _of_other_type(value: Any, depth: int) -> Any:
-    """The JSON of a value of any type that `_MAKE` has not; None if only text can be said of it."""
+    """The JSON of a value whose type is not in `_MAKE`; None if only text can describe it."""
     if isinstance(value, type):
         name = classes.name_of(value)
         return ["type", *name] if classes.data_class(*name) is value else None
@@ -102,19 +102,19 @@ def _of_other_type(value: Any, depth: int) -> Any:
     if (values := plain_dataclasses.values_of(value)) is None:
         return None
     parts = [_to_json(part, depth) for part in values.values()]
-    # Arrays are equal element by element, so a dataclass that has some cannot be compared, except by its text.
+    # Arrays compare element by element, so a dataclass with arrays can only be compared by its text.
     return None if _has_array(parts) else ["dataclass", *classes.name_of(type(value)), list(values), *parts]
 
 
 def _has_array(stored: Any) -> bool:
     if not isinstance(stored, list):
         return False
-    is_array = len(stored) == 4 and stored[0] == "array" and isinstance(stored[2], list)  # and no list of names
+    is_array = len(stored) == 4 and stored[0] == "array" and isinstance(stored[2], list)  # not a list of names
     return is_array or any(map(_has_array, stored))
 
 
 def equals_itself(stored: Any) -> bool:
-    """Whether a value that is made of JSON equals another one that is made of the same: NaN does not."""
+    """Whether two values that are made of the same JSON are equal: with NaN they are not."""
     if not isinstance(stored, list):
         return True
     if stored[:1] == ["scalar"]:
@@ -143,7 +143,7 @@ def from_json(stored: Any) -> Any:
 
 def _found(what: Any) -> Any:
     if what is None:
-        raise NotDataError("a name that this process has not")
+        raise NotDataError("a name that this process does not have")
     return what
 
 
@@ -196,17 +196,17 @@ _FROM: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
-# --- what is no data --------------------------------------------------------------------------------------------------
+# --- what is not data -------------------------------------------------------------------------------------------------
 
 _LONGEST_TEXT = 1 << 11
 _DEEPEST_TEXT = 8
-# What differs from process to process: where things are in memory, and colors for a terminal.
+# Parts that differ from process to process: addresses in memory, and colors for a terminal.
 _VOLATILE = re.compile(r" at 0x[0-9a-fA-F]+|\x1b\[[0-9;]*m")
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def text_of(value: Any) -> str:
-    """A text that is the same in every process that has the same thing, as far as its repr allows that."""
+    """A text that is the same in every process that has the same value, as far as its repr allows."""
     text = _text(value, 0)
     if len(text) <= _LONGEST_TEXT:
         return text
@@ -233,7 +233,7 @@ def _text(value: Any, depth: int) -> str:
         return f"partial({', '.join([deeper(value.func), *parts])})"
     name = type(value).__qualname__
     if isinstance(value, (np.ndarray, jax.Array)) and (array := np.asarray(value)).dtype.hasobject is False:
-        digest = hashlib.sha256(array.tobytes()).hexdigest()  # the repr of a large array is that of many
+        digest = hashlib.sha256(array.tobytes()).hexdigest()  # many large arrays have the same repr
         return f"{name}({array.dtype}{list(array.shape)}, SHA-256 {digest})"
     fields: Any
     if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)) is not None:

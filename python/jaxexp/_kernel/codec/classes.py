@@ -1,8 +1,7 @@
-"""Classes by their names, among those that this process has loaded already.
+"""Looks up classes by name, among those that this process has loaded already.
 
-Names come from artifacts, so looking one up must do nothing: it imports no module, and it runs no code of a loaded
-one. So modules and classes are read as the dictionaries that they are, past ``__getattr__``, descriptors and
-metaclasses.
+Names come from artifacts, so a look-up must not have effects: it does not import modules or run their code. So it reads
+modules and classes as plain dictionaries, past ``__getattr__``, descriptors and metaclasses.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ def is_class(thing: Any) -> bool:
 
 
 def namespaces(cls: type) -> list[Mapping[str, Any]]:
-    """What a class and its bases define, in the order of lookup: those of `object` come last."""
+    """The namespaces of a class and its bases, in the order of lookup: that of `object` comes last."""
     return [_class_namespace(owner) for owner in _class_mro(cls)]
 
 
 def name_of(cls: type) -> tuple[str, str]:
-    """The module and the qualified name of a class, as it has them in its own dictionary."""
+    """The module and the qualified name of a class, from its own dictionary."""
     module, qualname = _class_module(cls), _class_qualname(cls)
     return module if isinstance(module, str) else "", qualname
 
 
 def loaded(module: str, qualname: str) -> Any:
-    """What a loaded module has under a name; a marker that is nothing's class where it has nothing."""
+    """What a loaded module has under a name; a marker that is not a class if it has nothing."""
     found = sys.modules.get(module)
     if not issubclass(type(found), types.ModuleType):
         return _absent
@@ -87,7 +86,7 @@ class _Registered:
         self._count = 0
 
     def named(self, name: tuple[str, str]) -> Sequence[tuple[type, Any]]:
-        """Each class of a name, and what JAX has registered for it."""
+        """The classes of this name, each with what JAX has registered for it."""
         if len(_jax.registered_pytree_nodes) > self._count:
             entries: list[tuple[type, Any]] = list(_jax.registered_pytree_nodes.items())
             for cls, entry in entries[self._count :]:
@@ -104,7 +103,7 @@ _registered = _Registered()
 
 
 def registered_class(module: str, qualname: str) -> type | None:
-    """The class of a name that is registered with `jax.tree_util`. Of several, the one that its module has."""
+    """The class of a name that is registered with `jax.tree_util`. Among several, the one that its module has."""
     known = [cls for cls, _ in _registered.named((module, qualname))]
     if len(known) == 1:
         return known[0]
@@ -117,7 +116,7 @@ def is_registered(cls: type) -> bool:
 
 
 def unflatten_function(cls: type) -> Callable[[Any, Sequence[Any]], Any]:
-    """The function that makes an instance of a registered class of its auxiliary data and children."""
+    """The function that makes an instance of a registered class from auxiliary data and children."""
     unflatten: Callable[[Any, Sequence[Any]], Any] = _registered.entry(cls).from_iter
     return unflatten
 
@@ -127,7 +126,7 @@ def fields_of_dataclass(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | 
 
     None for a class that was registered in another way.
     """
-    flatten = _registered.entry(cls).to_iter  # which JAX defined, for such a class
+    flatten = _registered.entry(cls).to_iter  # defined by JAX for such a class
     if type(flatten) is not types.FunctionType or flatten.__code__.co_filename != _TREE_UTIL:
         return None
     kept = dict(zip(flatten.__code__.co_freevars, flatten.__closure__ or (), strict=True))
@@ -153,7 +152,7 @@ _ScalarMeta: type = type(jax.numpy.float32)
 
 
 def data_class(module: str, qualname: str) -> type | None:
-    """A class that auxiliary data may name: a plain one of Python, a scalar type, or one of pytree nodes."""
+    """A class that auxiliary data may name: a plain Python class, a scalar type, or a pytree node class."""
     for plain in _PLAIN:
         if name_of(plain) == (module, qualname):
             return plain
@@ -167,7 +166,7 @@ def data_class(module: str, qualname: str) -> type | None:
 
 
 def enum_member(module: str, qualname: str, member: str) -> Any:
-    """A member of a loaded Enum; None where there is none."""
+    """A member of a loaded Enum; None if there is none."""
     cls = loaded_class(module, qualname)
     if cls is None or not issubclass(type(cls), enum.EnumMeta):
         return None
@@ -176,7 +175,7 @@ def enum_member(module: str, qualname: str, member: str) -> Any:
 
 
 def constant(module: str, name: str) -> Any:
-    """An object that the module of its own class keeps under a name, if the class is one of pytree nodes; else None."""
+    """An object that its class's own module keeps under a name, if the class is a pytree node class; else None."""
     found = loaded(module, name)
     cls = type(found)
     return found if name_of(cls)[0] == module and is_registered(cls) else None

@@ -1,7 +1,7 @@
 """Dict keys that are not strings, as bytes.
 
-The format's dicts have string keys. A dict or OrderedDict with any other key is written as a custom node of its own
-name, whose auxiliary data is the JSON made here: a version, and every key with its type, so that 1, 1.0, True and "1"
+The format's dicts have string keys. A dict or OrderedDict with any other key is written as a custom node with a name of
+its own. Its auxiliary data is the JSON made here: a version, and every key with its type, so that 1, 1.0, True and "1"
 stay apart. One list of keys has one encoding.
 """
 
@@ -17,7 +17,7 @@ from jaxexp._errors import SerializationError
 
 _VERSION = 1
 _MOST_OF_ONE_HASH = 64
-_MAX_DEPTH = 64  # of tuples in tuples; hashing and comparing them takes the C stack
+_MAX_DEPTH = 64  # of tuples in tuples; hashing and comparing them uses the C stack
 _TYPES = "strings, integers, booleans, floats, bytes, None, and tuples of these"
 
 
@@ -45,7 +45,7 @@ def _json(tagged_keys: list[Any]) -> bytes:
 
 def _tagged(key: Any, whole: Any, refusal: type[SerializationError], depth: int = 0) -> list[Any]:
     if isinstance(key, str):
-        return ["str", str.__str__(key)]  # subclasses as what they are equal to, as everywhere in the format
+        return ["str", str.__str__(key)]  # subclasses are stored as strings, as everywhere in the format
     # Exact types from here on: an IntEnum or a numpy.float64 would come back as something else.
     if key is None:
         return ["None"]
@@ -87,7 +87,7 @@ def keys_from_bytes(auxdata: bytes) -> tuple[Any, ...]:
         version = decoded["version"]
         keys = tuple(_untagged(key) for key in decoded["keys"]) if version == _VERSION else ()
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
-        raise ValueError(f"these are no dict keys: {type(error).__name__}: {error!s:.100}") from error
+        raise ValueError(f"these are not dict keys: {type(error).__name__}: {error!s:.100}") from error
     if version != _VERSION:
         raise ValueError(
             f"dict keys of version {version!r:.40}; this jaxexp reads version {_VERSION}: a newer one may help"
@@ -114,7 +114,7 @@ def _untagged(tagged: Any, depth: int = 0) -> Any:
 
 
 def dict_from_children(keys: tuple[Any, ...], children: Sequence[Any]) -> dict[Any, Any]:
-    """A dict with keys in the ascending order in which JAX flattens it; ValueError where they are in another."""
+    """A dict. Raises a ValueError if the keys are not in ascending order, in which JAX flattens it."""
     made = dict(ordered_dict_from_children(keys, children))
     if any(found is not expected for found, expected in zip(sorted(keys), keys, strict=True)):
         raise ValueError("keys that are not in ascending order")
@@ -122,8 +122,8 @@ def dict_from_children(keys: tuple[Any, ...], children: Sequence[Any]) -> dict[A
 
 
 def ordered_dict_from_children(keys: Sequence[Any], children: Sequence[Any]) -> collections.OrderedDict[Any, Any]:
-    """An OrderedDict; ValueError where keys are equal, or where too many have one hash."""
-    # The hashes of numbers are known to who chooses them, and a dict compares every key with all others of its hash.
+    """An OrderedDict. Raises a ValueError if keys are equal, or if too many have the same hash."""
+    # An attacker can choose numbers of one hash, and a dict compares every key with all others of its hash.
     if len(keys) > _MOST_OF_ONE_HASH:
         hash_, count = collections.Counter(map(hash, keys)).most_common(1)[0]
         if count > _MOST_OF_ONE_HASH:

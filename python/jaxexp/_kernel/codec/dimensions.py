@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxexp import _jax
 
-# A factor: a variable's name, or the name of an operation with its operands; and its exponent.
+# A factor: a variable's name, or an operation's name with its operands; then its exponent.
 Factor = tuple[str, Sequence["Terms"], int]
 Terms = Sequence[tuple[int, Sequence[Factor]]]
 
@@ -41,7 +41,7 @@ _KNOWN = (
 
 @functools.cache
 def layout() -> tuple[type, type, type, Any] | None:
-    """JAX's classes of dimensions, terms and factors, and the term 1; None if their slots are not the known ones."""
+    """JAX's classes of dimensions, terms and factors, and the term 1; None if their slots are unknown."""
     scope = _jax.SymbolicScope()
     try:
         dimension: Any = _jax.symbolic_shape("c + a*b^2 - 2*max(a - 3, 0) + 5", scope=scope)[0]
@@ -74,7 +74,7 @@ def from_terms(terms: Terms, scope: Any) -> Any:
         scope: its symbolic scope, in which no equality substitutes anything.
 
     Raises:
-        ValueError: two terms, or two factors of a term, are equal: no release prints them apart.
+        ValueError: two terms, or two factors of a term, are equal. All releases print such terms as one.
     """
     pairs = [(_jax.DimTerm(tuple(_sorted([_factor(f, scope) for f in factors]))), number) for number, factors in terms]
     if len(pairs) == 1 and not terms[0][1]:
@@ -92,7 +92,7 @@ def _factor(factor: Factor, scope: Any) -> tuple[Any, int]:
 def _sorted(pairs: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
     if len(pairs) < 2:
         return pairs
-    pairs.sort(key=_first, reverse=True)  # in linear time where they are as today's releases print them
+    pairs.sort(key=_first, reverse=True)  # in linear time for the order in which today's releases print them
     for one, other in itertools.pairwise(pairs):
         if one[0] == other[0]:
             raise ValueError(f"{one[0]} twice")

@@ -1,4 +1,4 @@
-"""The dtypes of the format by their numbers, and those that were registered at run time."""
+"""The dtypes of the format by their numbers, and dtypes that were registered at run time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def has_number(dtype: Any) -> bool:
 
 
 def kind_of_dtype(dtype: Any) -> int:
-    """The number of a dtype that was registered with JAX's serializer at run time; LookupError where there is none."""
+    """The number of a dtype that was registered with JAX's serializer at run time; LookupError if there is none."""
     return _jax.jax_dtype_kinds()[dtype]
 
 

@@ -1,4 +1,4 @@
-"""`GenericNode`: a pytree node that stands in for one whose class this process has not."""
+"""`GenericNode`: a pytree node that stands in for one whose class is not loaded in this process."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _KEYS: dict[str, Any] = {
 
 @public
 class GenericNode:
-    """A node of a tree, whose class is not loaded, or cannot be made again from what the artifact says of it.
+    """A node of a tree whose class is not loaded, or cannot be made again from what the artifact says about it.
 
-    It has the children of that node. They are found as there (``state.mu``, ``state["mu"]``), by their name as an item,
-    or by their position. What is no child begins with an underscore, as in namedtuples. It is a pytree node itself, so
-    it can be passed to the function again, and to every function of `jax.tree`.
+    It has the children of that node. Get them as from that node (``state.mu``, ``state["mu"]``), by their name as an
+    item, or by their position. Attributes that are not children begin with an underscore, as in namedtuples. It is a
+    pytree node itself, so it can be passed to the function again, and to the functions of `jax.tree`.
 
     Attributes:
         _class_name: the class's module and qualified name, such as ``"optax._src.transform.ScaleByAdamState"``.
-        _names: the names of the children, in the order in which JAX flattens them: of attributes, keys of items, and
-            positions where a child has no name.
-        _static: the class's auxiliary data as text; None where there is none.
+        _names: the names of the children, in the order in which JAX flattens them: names of attributes, keys of items,
+            or positions of children without a name.
+        _static: the class's auxiliary data as text; None if there is none.
 
     Example:
         >>> state = load("init.jaxexp").call(params)  # in a process without optax
@@ -46,10 +46,10 @@ class GenericNode:
     _description: Description
 
     def __init__(self, description: bytes, children: Iterable[Any]) -> None:
-        """Pickles and copies are made of what an artifact says about the node, and its children.
+        """Makes a node from an artifact's description of it, and its children, as pickles and copies do.
 
         Raises:
-            ExportError: the bytes describe no node, or one with another number of children.
+            ExportError: the bytes do not describe a node, or describe one with another number of children.
         """
         try:
             known, values = Description(bytes(description)), tuple(children)
@@ -73,7 +73,7 @@ class GenericNode:
         return None if data is None else shown(data)
 
     def __getattr__(self, name: str) -> Any:
-        # A copy that is being made has no description yet, and protocols ask for names that are no fields.
+        # A copy that is being made has no description yet, and protocols ask for names that are not fields.
         if not name.startswith("__"):
             for key, child in zip(self._description.keys, self._children, strict=True):
                 if key.kind == "attribute" and key.value == name:
@@ -113,7 +113,7 @@ class GenericNode:
         return GenericNode, (self._description.encoded, self._children)
 
     def __repr__(self) -> str:
-        """With types in the place of arrays, and not more of the auxiliary data than one looks at."""
+        """Shows types in place of arrays, and cuts long auxiliary data."""
         static = self._static
         parts = [self._class_name if static is None else f"{self._class_name}: {cut(static, _LONGEST_STATIC)}"]
         for key, child in zip(self._description.keys, self._children, strict=True):
@@ -129,7 +129,7 @@ _LONGEST_STATIC = 100
 
 
 def _shown(value: Any) -> str:
-    """The repr of a child; of an array that is no scalar, its dtype and shape."""
+    """The repr of a child; the dtype and shape of an array that is not a scalar."""
     if type(value) is dict:
         return f"{{{', '.join(f'{key!r}: {_shown(child)}' for key, child in value.items())}}}"
     if type(value) is list:
@@ -143,7 +143,7 @@ def _shown(value: Any) -> str:
 
 
 def generic_node(description: Description, children: Iterable[Any]) -> GenericNode:
-    """A node of a description that is known to have so many children."""
+    """A node of a description that is known to have this number of children."""
     made = GenericNode.__new__(GenericNode)
     _set(made, description, tuple(children))
     return made

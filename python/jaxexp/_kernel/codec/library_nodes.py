@@ -1,7 +1,7 @@
-"""Pytree nodes of libraries: of classes that nobody registered for serialization.
+"""Pytree nodes of libraries: their classes are not registered for serialization.
 
-The writer describes such a node (`_kernel/artifact/node.py`). The reader takes the class where it is loaded, and a
-`GenericNode` where it is not, or where its auxiliary data is more than data.
+The writer describes such a node (`_kernel/artifact/node.py`). The reader takes the class if it is loaded. If not, or if
+its auxiliary data is not only data, it takes a `GenericNode`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def describe(nodetype: type, aux: Any, arity: int) -> bytes:
     """What an artifact says about a node: its class, the keys of its children, its auxiliary data.
 
     Raises:
-        SerializationError: a tuple class that JAX takes for a namedtuple has other values than fields.
+        SerializationError: JAX takes a tuple class for a namedtuple, but its values do not match its fields.
     """
     known = _known.setdefault(nodetype, {})
     is_registered = classes.is_registered(nodetype)
@@ -65,17 +65,17 @@ def _keys(nodetype: type, aux: Any, arity: int) -> list[Key]:
         return [Key("attribute", field) for field in fields[0]]
     children = [object() for _ in range(arity)]
     try:
-        # A class says the keys of its children only of an instance.
+        # A class tells the keys of its children only for an instance.
         instance = classes.unflatten_function(nodetype)(aux, children)
         found, _ = _jax.tree_registry.flatten_one_level_with_keys(instance)
         pairs = list(found)
-    except Exception:  # a class that wants arrays for children
+    except Exception:  # a class that wants arrays as children
         return positions
     if len(pairs) != arity or any(child is not given for (_, child), given in zip(pairs, children, strict=True)):
         return positions
     keys = [_key(key, position) for position, (key, _) in enumerate(pairs)]
     if all(key.kind == "position" for key in keys):
-        # The class was registered without keys. Its attributes are as good.
+        # The class was registered without keys. The names of its attributes serve as well.
         names = {id(value): name for name, value in getattr(instance, "__dict__", {}).items()}
         keys = [Key("attribute", names[id(child)]) for child in children if id(child) in names]
     return keys if len({key.value for key in keys}) == arity else positions
@@ -94,24 +94,24 @@ def _key(key: Any, position: int) -> Key:
 
 
 def build(description: Description, children: Sequence[Any]) -> GenericNode:
-    """A node while a tree is read. `resolved` puts nodes of loaded classes in the place of these."""
+    """A node while a tree is read. `resolved` replaces these by nodes of loaded classes."""
     if len(children) != len(description.keys):
         raise ValueError(f"{description.class_name:.100} has {len(description.keys)} children")
     return generic_node(description, children)
 
 
 def resolved(treedef: Any) -> Any:
-    """A tree structure with the loaded classes in the place of generic nodes, as far as there are such classes."""
+    """A tree structure in which nodes of loaded classes replace generic nodes, where their class is loaded."""
     return treedefs.replace(treedef, GenericNode, lambda description, arity: node_data(description))
 
 
-# The format has these in another way, and JAX believes what a tree structure says of them.
+# The format stores these in another way, and JAX believes what a tree structure says about them.
 _NOT_DESCRIBED = (*treedefs.BUILTIN, GenericNode)
 
 
 def node_data(description: Description) -> tuple[type, Any] | None:
     """The loaded class of a description, and its auxiliary data. None if it is not loaded, or has other fields, or if
-    the auxiliary data cannot be made here, or not be compared: trees with NaN in them would never be the same.
+    the auxiliary data cannot be made or compared here: trees with NaN in them would never be equal.
     """
     return made(description) if auxdata.equals_itself(description.data) else None
 
@@ -135,10 +135,10 @@ def made(description: Description) -> tuple[type, Any] | None:
 
 
 def _agrees(cls: type, description: Description, aux: Any) -> bool:
-    """Whether a registered class has the fields that it had when the artifact was written, as far as it says so."""
+    """Whether a registered class has the fields that it had when the artifact was written, as far as it is known."""
     names, attributes = description.names, all(key.kind == "attribute" for key in description.keys)
     if (fields := classes.fields_of_dataclass(cls)) is not None:
-        # JAX puts the two lists together by position, and does not compare lengths.
+        # JAX pairs the two lists by position, and does not compare their lengths.
         return attributes and names == fields[0] and type(aux) is tuple and len(aux) == len(fields[1])
     declared = classes.declared_fields(cls)
     if not names or not attributes or declared is None:
@@ -148,9 +148,9 @@ def _agrees(cls: type, description: Description, aux: Any) -> bool:
 
 
 def disagreement(description: Description, cls: type, aux: Any) -> str | None:
-    """What a loaded class has other children than an artifact says; None if it has the same.
+    """In which children a loaded class differs from the artifact; None if they are the same.
 
-    This makes an instance of the class, so it is for a call, which makes instances anyway.
+    This makes an instance of the class. So it belongs to a call, which makes instances anyway.
     """
     if description.is_namedtuple:
         return None
@@ -168,7 +168,7 @@ read_again = functools.lru_cache(maxsize=16)(Description)
 
 
 def instance(description: Description, children: Sequence[Any]) -> Any:
-    """An instance of the loaded class, of which `jax.export` takes the structure; a generic node if there is none."""
+    """An instance of the loaded class, for `jax.export` to take its structure; else a generic node."""
     node = build(description, children)
     if (found := made(description)) is None:
         return node

@@ -1,7 +1,7 @@
-"""Pytree node types by the names under which they are serialized: those of users, and jaxexp's own.
+"""Pytree node types by their serialized names: the types of users, and jaxexp's own.
 
 jaxexp and `jax.export` know each other's pytree registrations, in both directions: see
-`register_pytree_node_serialization`. A type that nobody registered is described instead: see `library_nodes`.
+`register_pytree_node_serialization`. A type that is not registered is described instead: see `library_nodes`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Node(NamedTuple):
     serialize_auxdata: Callable[[Any], bytes]
     deserialize_auxdata: Callable[[bytes], Any]
     from_children: Callable[[Any, Sequence[Any]], Any]
-    parse_once: bool = False  # whether equal auxiliary data of a tree may become one object
+    parse_once: bool = False  # whether equal auxiliary data in a tree may become one object
 
 
 _by_type: dict[type, _Node] = {}
@@ -64,7 +64,7 @@ def register_pytree_node_serialization(
         serialize_auxdata: called with a node's auxiliary data (what its flatten function returned second); returns
             bytes.
         deserialize_auxdata: the inverse: called with those bytes; what it returns goes to `from_children`.
-        from_children: called with (auxiliary data, children); returns an instance of `nodetype`, of which only the tree
+        from_children: called with (auxiliary data, children); returns an instance of `nodetype`. Only its tree
             structure is used. The default is the unflatten function that the type was registered with in JAX.
 
     Returns:
@@ -179,7 +179,7 @@ def _keyed(
     return node
 
 
-# The errors are of the types that `jax.export` raises for such keys.
+# `jax.export` raises errors of these types for such keys.
 _KEYED = {
     dict: _keyed(dict, "jaxexp.dict", SerializationTypeError, dict_keys.dict_from_children),
     collections.OrderedDict: _keyed(
@@ -192,8 +192,8 @@ _KEYED = {
 
 
 def _library_node() -> _Node:
-    """Nodes of classes that nobody registered, which are read as generic nodes. `jax.export` reads them, too, if jaxexp
-    is imported.
+    """Nodes of classes that are not registered, read as generic nodes. `jax.export` reads them, too, if jaxexp is
+    imported.
     """
     node = _Node(
         GenericNode,
@@ -215,9 +215,9 @@ OWN_NAMES = frozenset({NAME, *(node.serialized_name for node in _KEYED.values())
 
 
 def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, bytes]:
-    """The serialized name and auxiliary data of a pytree node with so many children: of a registered type, or a dict
-    with other keys than strings, whose auxiliary data are its keys. Nodes of any other type have one name, and are
-    described in their auxiliary data.
+    """The serialized name and auxiliary data of a pytree node: of a registered type, or a dict with keys that are not
+    strings, whose auxiliary data are its keys. Nodes of all other types share one name; their auxiliary data describes
+    them.
 
     Raises:
         SerializationError: the type's function does not return bytes, or a dict has keys that cannot be serialized.
@@ -240,9 +240,9 @@ def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, byt
 
 
 def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
-    """The types of nodes in trees that are not registered for serialization, and auxiliary data of one node of each.
+    """The node types in trees that are not registered for serialization, each with the auxiliary data of one node.
 
-    They are by the names of their classes; a generic node counts as the class that it stands for.
+    The keys are the names of the classes; a generic node counts as the class that it stands for.
     """
     found: dict[str, tuple[type, Any]] = {}
     for node in (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef)):
@@ -264,7 +264,7 @@ def _is_registered(nodetype: type) -> bool:
 
 
 def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
-    """The line of Python that registers an unregistered type; for another name than "module.Class", a hint."""
+    """The line of Python that registers an unregistered type; a hint if the name is not "module.Class"."""
     if nodetype is GenericNode:
         return f"{name}: its class is not loaded here; import it, register it, and read the artifact again"
     module, qualname = classes.name_of(nodetype)
@@ -284,13 +284,13 @@ def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
 def build_custom_node(
     serialized_name: str, auxdata: bytes, children: list[Any], parsed: dict[tuple[str, int], Any]
 ) -> Any:
-    """An instance of the pytree node type that was serialized under this name.
+    """Makes an instance of the pytree node type with this serialized name.
 
     Args:
         serialized_name: the name.
-        auxdata: the serialized auxiliary data; of a tree, equal ones may be the same object.
+        auxdata: the serialized auxiliary data; in one tree, equal bytes may be the same object.
         children: the children.
-        parsed: of one tree, what became of the auxiliary data of types that allow to share that.
+        parsed: the parsed auxiliary data of one tree, for types that may share it.
 
     Raises:
         DeserializationError: the name is registered nowhere, or the registered functions refuse the data.

@@ -1,7 +1,7 @@
-"""Frozen dataclasses in auxiliary data, such as a model's configuration: they are only the values of their fields.
+"""Frozen dataclasses in auxiliary data, such as a model's configuration, that are only the values of their fields.
 
-An instance is made again field by field, past its `__init__` and `__post_init__`. So that what an artifact says runs
-nothing of a class that it names, the class must have nothing of its own where instances are made, compared, or read.
+An instance is made again field by field, past its `__init__` and `__post_init__`. An artifact must not run code of a
+class that it names. So the class must not define anything of its own for making, comparing or reading instances.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 from . import classes
 
-# Where a class could run something when an instance is made, read or dropped. `dataclass` defines none of them, except
-# what refuses to set and delete attributes.
+# Methods that run when an instance is made, read or dropped. `dataclass` defines none of them, except the ones that
+# refuse to set and delete attributes.
 _NOT_DEFINED = ("__new__", "__getattribute__", "__getattr__", "__del__", "__class__")
 _GENERATED = ("__eq__", "__hash__")
 
 
 def class_of(module: str, qualname: str, fields: Sequence[str]) -> type | None:
-    """The loaded frozen dataclass of a name, if it has exactly these fields, and instances are only their values."""
+    """The loaded frozen dataclass of a name, if it has exactly these fields, and its instances nothing else."""
     cls = classes.loaded_class(module, qualname)
     return cls if cls is not None and _fields(cls) == tuple(fields) else None
 
 
 def values_of(instance: Any) -> dict[str, Any] | None:
-    """The fields of an instance, and their values; None if there is more to it, or it is no such dataclass."""
+    """The fields of an instance, with their values; None if it has more than that, or is not such a dataclass."""
     cls = type(instance)
     fields = _fields(cls)
     if fields is None or classes.loaded_class(*classes.name_of(cls)) is not cls:
@@ -46,7 +46,7 @@ def values_of(instance: Any) -> dict[str, Any] | None:
 
 
 def made(cls: type, values: Mapping[str, Any]) -> Any:
-    """An instance of what `class_of` returned."""
+    """An instance of a class that `class_of` returned."""
     instance: Any = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(instance, name, value)
@@ -67,7 +67,7 @@ def _fields(cls: type) -> tuple[str, ...] | None:
         return None
     try:
         object.__new__(cls)
-    except TypeError:  # it is an exception, a dict or the like, too
+    except TypeError:  # it also is an exception, a dict or the like
         return None
     fields = tuple(field.name for field in dataclasses.fields(cls))
     return fields if all(_is_plain(_defined(namespaces, name)) for name in fields) else None
@@ -82,7 +82,7 @@ def _defined(namespaces: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def _is_set(instance: Any, slot: Any) -> bool:
-    """Whether what a class defines is a slot, and the instance has something in it."""
+    """Whether this is a slot, and the instance has a value in it."""
     if type(slot) is not types.MemberDescriptorType:
         return False
     try:
@@ -93,12 +93,12 @@ def _is_set(instance: Any, slot: Any) -> bool:
 
 
 def _is_generated(function: Any) -> bool:
-    """Whether `dataclass` made a function, of a text."""
+    """Whether `dataclass` generated this function from text."""
     return type(function) is types.FunctionType and function.__code__.co_filename == "<string>"
 
 
 def _is_plain(found: Any) -> bool:
-    """Whether what a class has under a field's name leaves the field to the instance: a slot, or a default value."""
+    """Whether a class leaves a field to the instance: under its name is only a slot, or a default value."""
     if found is _absent or type(found) is types.MemberDescriptorType:
         return True
     return not any("__get__" in n or "__set__" in n for n in classes.namespaces(type(found)))

@@ -13,7 +13,7 @@ class SharedRegistry(dict[Any, Any]):
 
     A type that was registered with jaxexp must be known to `jax.export`, and registering it there as well must stay
     allowed. `jax.export` refuses a key that its table holds already, so this table hides an entry of jaxexp's from a
-    registration of the same type. For everybody else it is a normal dict.
+    registration of the same type. In all other uses it is a normal dict.
     """
 
     __slots__ = ("from_jaxexp",)

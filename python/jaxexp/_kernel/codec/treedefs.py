@@ -14,7 +14,7 @@ _LEAF = jax.tree_util.tree_structure(0)
 
 
 class Node(NamedTuple):
-    """A node; `type` is None for a leaf, and `data` what JAX keeps with the node: a dict's keys, or auxiliary data."""
+    """A node; `type` is None for a leaf, and `data` is what JAX keeps with it: a dict's keys, or auxiliary data."""
 
     type: type | None
     data: Any
@@ -42,7 +42,7 @@ def _probe() -> bool:
 state_is_known = _probe()
 
 
-_BUILTIN: dict[int, type] = {1: type(None), 2: tuple, 4: list, 5: dict}  # by the kinds of jaxlib's node list
+_BUILTIN: dict[int, type] = {1: type(None), 2: tuple, 4: list, 5: dict}  # by kind in jaxlib's node list
 _NAMEDTUPLE, _REGISTERED = 3, 6
 BUILTIN = frozenset(_BUILTIN.values())
 
@@ -70,18 +70,18 @@ def _nodes_one_by_one(treedef: Any) -> list[Node]:
 
 
 def tuple_of(children: Sequence[Any]) -> Any:
-    """The structure of a tuple. Its children may come from different registries, as those of traced functions do."""
+    """The structure of a tuple. Its children may come from different registries, as in traced functions."""
     return _jax.PyTreeDef.from_node_data_and_children(_jax.tree_registry, (tuple, None), children)
 
 
 def replace(treedef: Any, nodetype: type, replacement: Callable[[Any, int], tuple[type, Any] | None]) -> Any:
-    """A tree structure with other nodes in the place of those of a type.
+    """A tree structure in which other nodes replace the nodes of a type.
 
     Args:
         treedef: the tree structure.
         nodetype: a registered class.
-        replacement: given auxiliary data and the number of children, returns the type and the auxiliary data to put
-            there, or None for a node that stays. Called once for data that is one object.
+        replacement: called with auxiliary data and the number of children; returns the new type and auxiliary data, or
+            None for a node that stays. Called once for data that is one object.
     """
     known: dict[tuple[int, int], Any] = {}
 
@@ -116,11 +116,11 @@ def _replaced_one_by_one(treedef: Any, nodetype: type, head: Callable[[Any, int]
 
 def _parent(type_: type, data: Any, arity: int) -> Any:
     """A tree structure of a node whose children are leaves; None if this JAX cannot make it."""
-    # JAX says by itself how the class was registered. A node list that says it wrong would be believed.
+    # JAX knows itself how the class was registered, and would believe a node list that is wrong about it.
     made = _jax.PyTreeDef.from_node_data_and_children(_jax.tree_registry, (type_, data), [_LEAF] * arity)
     if made.node_data()[1] is data:
         return made
-    # JAX takes every namedtuple class for one that is not registered, which would forget the auxiliary data.
+    # JAX takes every namedtuple class for an unregistered one, and would forget the auxiliary data.
     if not state_is_known:
         return None
     registry, (*leaves, _) = made.__getstate__()

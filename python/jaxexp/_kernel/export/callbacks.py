@@ -1,4 +1,4 @@
-"""Where a function calls back to Python, for the error that refuses it."""
+"""Finds where a function calls back to Python, for the error that refuses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_PLACES = 5
 
 
 def why_refused(jaxpr: Any) -> str:
-    """Says which calls to Python are in a function, where they were written, and what to do about the usual ones."""
+    """Lists the calls to Python in a function, with their source lines, and what to do about the usual ones."""
     calls = list(_calls(jaxpr))
     places = list(dict.fromkeys(f"  {chain[-1].primitive.name} at {_place(chain)}" for chain in calls))
     if len(places) > _MOST_PLACES:
@@ -34,7 +34,7 @@ def why_refused(jaxpr: Any) -> str:
 
 
 def _calls(jaxpr: Any) -> Iterator[tuple[Any, ...]]:
-    """The equations that call back to Python, in a jaxpr and those inside it, each after the ones around it."""
+    """The equations that call back to Python, in a jaxpr and the jaxprs inside it, each after its outer equations."""
     pending: list[tuple[Any, tuple[Any, ...]]] = [(jaxpr, ())]
     seen: set[int] = set()
     while pending:
@@ -61,8 +61,8 @@ def _library(frame: Any) -> str | None:
 
 
 def _place(chain: tuple[Any, ...]) -> str:
-    """The line of the user, or of a library that is not JAX, that an equation comes from."""
-    # A library may trace a part of the function late: the user's line is then in an equation around it.
+    """The source line of an equation, in the user's code or a library other than JAX."""
+    # A library may trace a part of the function late. Then an outer equation has the user's line.
     frames = [frame for equation in reversed(chain) for frame in _frames(equation)]
     if not frames:
         return "an unknown place"

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exporting:
-    """How functions are exported, by the options of `export`, and of which class they are."""
+    """The options of `export`, and the class of the functions that it makes."""
 
     made: type[ExportedData]
     platforms: tuple[str, ...]
@@ -46,13 +46,13 @@ class Exporting:
         kwargs_specs: dict[str, Any],
         lifting: Lifting | None = None,
     ) -> Any:
-        """The function.
+        """Exports a function.
 
         Args:
             fun_jit: the jitted function.
             args_specs: specs of its positional arguments.
             kwargs_specs: specs of its keyword arguments.
-            lifting: what makes arguments of constants.
+            lifting: turns constants into arguments.
         """
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
@@ -64,14 +64,14 @@ class Exporting:
         exported = self._exported(lowering, version, None if lifting is None else lifting.of_vjp())
         if self.compatibility is None:
             return exported
-        # In the form for the chosen reader. It remembers the choice.
+        # In the form for the chosen reader. The function remembers the choice.
         _, (written,) = retarget.for_choice([exported], self.compatibility, 0 if lifting is None else lifting.count)
         return data.note(written, compatibility=self.compatibility)
 
     def _exported(self, lowering: Lowering, version: int, lifting_of_vjp: Lifting | None) -> Any:
         is_wrapped = lowering.has_symbolic_arguments() or bool(lowering.ordered_effects)
-        # The lowering's own module is in JAX's caches. One attribute that describes it does no harm there, and a copy
-        # costs more than all the rest if there are large constants.
+        # The lowering's own module is in JAX's caches. An attribute that describes it does no harm there. With large
+        # constants, a copy would cost more than everything else.
         module = mlir.copy(lowering.module) if is_wrapped or self.batch_dim is not None else lowering.module
         if is_wrapped:
             main.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
@@ -92,7 +92,7 @@ class Exporting:
             out_avals=lowering.out_avals,
             _in_named_shardings=lowering.in_shardings,
             _out_named_shardings=lowering.out_shardings,
-            in_shardings_hlo=(),  # follow from the NamedShardings
+            in_shardings_hlo=(),  # derived from the NamedShardings
             out_shardings_hlo=(),
             nr_devices=lowering.nr_devices,
             platforms=lowering.platforms,

@@ -17,11 +17,11 @@ from .callbacks import why_refused
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lowering:
-    """One function as JAX lowers it; lists run over all arguments, whether the module keeps them or not."""
+    """One function as JAX lowers it; lists cover all arguments, whether the module keeps them or not."""
 
     fun_name: str
     jaxpr: Any
-    module: Any  # MLIR module; belongs to JAX's caches, so it is not to be changed
+    module: Any  # MLIR module; it belongs to JAX's caches, so do not change it
     in_tree: Any
     in_avals: tuple[Any, ...]
     in_shardings: tuple[Any, ...]  # NamedSharding on an abstract mesh, or None
@@ -41,21 +41,21 @@ class Lowering:
 
 
 class Lifting(Protocol):
-    """Makes arguments of constants of a traced function: of those that become weights, or, when a VJP is exported, of
-    those that are weights already.
+    """Turns constants of a traced function into arguments: those that become weights, or, for the export of a VJP,
+    those that already are weights.
     """
 
     @property
     def count(self) -> int:
-        """How many arguments were added in front; known when a function was rewritten."""
+        """How many arguments were added in front; known after a function was rewritten."""
         ...
 
     def rewritten(self, traced: Any) -> Any:
-        """The `jax.stages.Traced` with arguments in the place of constants."""
+        """The `jax.stages.Traced` with arguments in place of constants."""
         ...
 
     def of_vjp(self) -> Lifting | None:
-        """The same for the VJP of the function that was rewritten last; None if there is nothing to do."""
+        """The `Lifting` for the VJP of the last rewritten function; None if there is nothing to do."""
         ...
 
 
@@ -75,7 +75,7 @@ def lower(
         kwargs_specs: specs of its keyword arguments.
         platforms: the platforms.
         override_lowering_rules: as in `export`.
-        lifting: what makes arguments of constants.
+        lifting: turns constants into arguments.
 
     Raises:
         UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
@@ -115,16 +115,16 @@ def lower(
         nr_devices=facts["num_devices"],
         platforms=_jax.platforms_of(computation),
         ordered_effects=tuple(facts["ordered_effects"]),
-        # They come out of a set; in this order, the same function is the same bytes in every process.
+        # They come from a set. In this order, the same function has the same bytes in every process.
         unordered_effects=tuple(sorted(facts["unordered_effects"], key=lambda effect: str(type(effect)))),
         has_platform_index=shape_poly_state.has_platform_index_argument,
         uses_dim_vars=shape_poly_state.uses_dim_vars,
     )
 
 
-# Objects that call `jit` inside, for arguments that are more than arrays: the module of their type, and what to do.
+# Objects that call `jit` inside, for arguments that are not only arrays: the module of their type, and what to do.
 _JIT_INSIDE = {
-    "equinox": "equinox.filter_jit keeps what is no array out of jit's arguments. Do the same: with arrays, rest = "
+    "equinox": "equinox.filter_jit keeps all but arrays out of jit's arguments. Do the same: with arrays, rest = "
     "equinox.partition(model, equinox.is_array), export jax.jit(lambda arrays, x: equinox.combine(arrays, rest)(x))",
     "flax": "nnx.jit takes modules apart and puts them together again. Do the same: with graphdef, state = "
     "nnx.split(model), export jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))",
@@ -132,7 +132,7 @@ _JIT_INSIDE = {
 
 
 def not_jitted(fun_jit: Any) -> str:
-    """Says that something is no function made by `jax.jit`, and what to do."""
+    """The message for something that `jax.jit` did not make: what to do instead."""
     library = type(fun_jit).__module__.partition(".")[0]
     if library in _JIT_INSIDE:
         name = getattr(fun_jit, "__name__", type(fun_jit).__name__)
@@ -147,8 +147,8 @@ def _first_mesh(shardings: Sequence[Any]) -> Any:
     return None
 
 
-# What a lowering may say about its compilation without changing what its module means or how it is called. A name
-# that is not here came with a newer JAX, and is refused until somebody has looked at it.
+# Facts about compilation that do not change what a lowered module means or how it is called. A name that is missing
+# here came with a newer JAX, and is refused until somebody has looked at it.
 _KNOWN_COMPILE_ARGS = frozenset(
     "all_args_info all_default_mem_kind auto_spmd_lowering backend committed context_mesh device_assignment "
     "global_in_avals global_out_avals host_callbacks in_layouts in_shardings intermediate_shardings "

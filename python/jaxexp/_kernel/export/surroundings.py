@@ -1,4 +1,4 @@
-"""What JAX takes from its surroundings when it traces and lowers: meshes in context, precision, widths of numbers.
+"""The surroundings that JAX reads when it traces and lowers: meshes in context, precision, widths of numbers.
 
 The VJP of a function is exported when somebody asks for it. It belongs to the function, so it is exported in the
 surroundings of the function's own export.
@@ -21,9 +21,9 @@ _OF_EXPORT = ("jax_export_calling_convention_version", "jax_export_ignore_forwar
 class Surroundings:
     """The state of a thread, and of JAX's configuration, at one moment."""
 
-    configured: tuple[tuple[Any, Any], ...]  # a state of the configuration, and its value
-    others: tuple[Any, ...]  # what the thread has set of `_jax.other_surroundings`
-    meshes: tuple[Any, ...]  # those of `with mesh:`, the innermost last
+    configured: tuple[tuple[Any, Any], ...]  # each state of the configuration, and its value
+    others: tuple[Any, ...]  # the thread's settings in `_jax.other_surroundings`
+    meshes: tuple[Any, ...]  # from `with mesh:`, the innermost last
 
     @classmethod
     def now(cls) -> Surroundings:
@@ -37,7 +37,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def restored(self) -> Generator[None]:
-        """A context in which the surroundings are these again."""
+        """A context that restores these surroundings."""
         with contextlib.ExitStack() as undo:
             for state, value in self.configured:
                 if state.value != value:

@@ -1,4 +1,4 @@
-"""The VJP of a lowered function, as a function that can be exported, too."""
+"""The VJP of a lowered function, as a function that can be exported."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def vjp_function(
     """The jitted VJP of a jaxpr, and the abstract values to export it with.
 
     The VJP takes the flat primal arguments and one cotangent per result, and returns one cotangent per argument.
-    A cotangent has the shape, the dtype and the sharding of its primal value, but dtype float0 where the primal is
-    not differentiable.
+    A cotangent has the shape, the dtype and the sharding of its primal value, but dtype float0 if the primal is not
+    differentiable.
     """
     primal = _jax.jaxpr_as_fun(jaxpr)
 

@@ -1,4 +1,4 @@
-"""In which order a module's main function takes its arguments and returns its results.
+"""The order in which a module's main function takes its arguments and returns its results.
 
 Versions 9 and 10 agree on it ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html):
 
@@ -29,7 +29,7 @@ class Arguments(NamedTuple):
 
     @classmethod
     def of_exported(cls, exported: ExportedData) -> Arguments:
-        """Those of the module of an exported function."""
+        """The groups of an exported function's module."""
         return cls(
             platform_indices=int(len(exported.platforms) > 1),
             dim_vars=0,

@@ -1,4 +1,4 @@
-"""What it takes to make a function of the other library: an `Exported` of `jax.export`, or of jaxexp."""
+"""Converts functions between the two libraries: an `Exported` of `jax.export`, and one of jaxexp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .data import E, ExportedData, facts_of
 from .facts import NO_FACTS
 from .vjps import LaterVjp
 
-_FACTS = "_jaxexp_facts"  # of a function of the other library that jaxexp made, for the way back
+_FACTS = "_jaxexp_facts"  # the attribute of a converted function that keeps its facts for the way back
 
 
 class ConvertedVjp(LaterVjp):
@@ -36,7 +36,7 @@ class ConvertedVjp(LaterVjp):
 
 
 def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
-    """A function of the class `cls`, from one of the other library. `convert` does the same with its VJP."""
+    """A function of the class `cls`, from one of the other library. `convert` converts its VJP."""
     names = [field.name for field in dataclasses.fields(cls)]
     fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
     fields["_get_vjp"] = ConvertedVjp(exported, convert) if exported.has_vjp() else None
@@ -45,7 +45,7 @@ def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
 
 def to_jax(exported: ExportedData) -> Any:
     """A function as a `jax.export.Exported`."""
-    # Not from jax.export itself, where `install` may have put jaxexp's own classes.
+    # Not from jax.export itself: `install` may have put jaxexp's own classes there.
     exported_type, check_type = _jax.jax_exporter.Exported, _jax.jax_exporter.DisabledSafetyCheck
     names = [field.name for field in dataclasses.fields(exported_type)]
     fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}

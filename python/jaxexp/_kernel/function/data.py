@@ -1,7 +1,7 @@
 """`ExportedData`: the fields of an exported function, the facts beside them, and what is kept with it.
 
-The verbs (`call`, `serialize`, `specialize`, ...) are in rooms above. They take `ExportedData`, and return the class
-that they were given.
+The verbs (`call`, `serialize`, `specialize`, ...) are in rooms above. They take an `ExportedData`, and return one of
+the same class.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class ExportedData(Attributes):
     """The data of an `Exported`; its docstring has the fields."""
 
-    # In the order of jax.export since JAX 0.11, in which the constructor takes them and patterns match them.
+    # In the order of jax.export since JAX 0.11. The constructor takes them, and patterns match them, in this order.
     fun_name: str
     in_tree: Any
     in_avals: tuple[Any, ...]
@@ -55,7 +55,7 @@ class ExportedData(Attributes):
     module_kept_var_idx: tuple[int, ...]
     uses_global_constants: bool
     _get_vjp: Callable[[Any], Any] | None
-    # Not a field, but given to the constructor by `dataclasses.replace`.
+    # Not a field, but `dataclasses.replace` gives it to the constructor.
     _facts: dataclasses.InitVar[Facts] = dataclasses.field(default=NO_FACTS, kw_only=True)
 
     def __init__(
@@ -111,7 +111,7 @@ class ExportedData(Attributes):
 
         @property
         def __dict__(self) -> dict[str, Any]:
-            """The attributes with the fields that the artifact has: `vars` shows them."""
+            """The attributes, with the fields of the artifact, for `vars`."""
             attributes = attributes_of(self)
             if (artifact := attributes.get("_artifact")) is not None:
                 artifact.complete(attributes)
@@ -138,7 +138,7 @@ class ExportedData(Attributes):
             and _native.equal_bytes(_module_as_it_is(self), _module_as_it_is(other))
             and self._get_vjp == other._get_vjp
         )
-        if is_equal:  # JAX's caches compare the same functions at each trace, and walk a long module each time
+        if is_equal:  # JAX's caches compare the same functions at each trace, and would walk long modules again
             mine["equal"] = others["equal"] = known or others.get("equal") or object()
         return is_equal
 
@@ -152,10 +152,10 @@ class ExportedData(Attributes):
         return self
 
     def vjp(self) -> Self:
-        """The VJP, which is itself an `Exported`. The first call exports or decodes it, and keeps it for the next ones.
+        """The VJP, which is itself an `Exported`. The first call exports or decodes it, and keeps it for later calls.
 
         It takes the flat primal arguments, then one cotangent per result, and returns one cotangent per argument.
-        Where a primal value has an integer or boolean dtype, the cotangent has dtype float0.
+        If a primal value has an integer or boolean dtype, its cotangent has dtype float0.
 
         Raises:
             ExportError: the function was loaded from an artifact without it.
@@ -174,7 +174,7 @@ class ExportedData(Attributes):
 
 
 def bare(exported: E) -> E:
-    """An equal function that keeps nothing but its hash, for caches: it keeps nothing alive but its data."""
+    """An equal function for caches: it keeps its hash, and keeps nothing alive but its data."""
     copied = object.__new__(type(exported))
     attributes = _data(attributes_of(exported))
     if (known := vars(exported._kept).get("hash")) is not None:
@@ -189,7 +189,7 @@ def _data(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def varied(exported: E, **attributes: Any) -> E:
-    """A function with some other attributes. Unlike `dataclasses.replace` it checks nothing, and copies no module."""
+    """A function with some attributes replaced. Unlike `dataclasses.replace`, no checks and no copy of the module."""
     copied = object.__new__(type(exported))
     attributes_of(copied).update({**_data(vars(exported)), **attributes})
     return copied
@@ -212,7 +212,7 @@ def module_view(exported: ExportedData) -> bytes | memoryview:
 
 
 def module_digest(exported: ExportedData) -> bytes:
-    """The digest of the module (XXH3, 128 bits). Where the trailer of an artifact says it, the module is not read."""
+    """The digest of the module (XXH3, 128 bits). If an artifact's trailer has it, the module is not read."""
     artifact = _artifact_with_module(exported)
     if artifact is not None and artifact.trailer() is not None:
         return artifact.modules()[0][2]
@@ -220,7 +220,7 @@ def module_digest(exported: ExportedData) -> bytes:
 
 
 def check_picklable(exported: ExportedData) -> None:
-    """Refuses a function whose VJPs would have to be exported to be pickled."""
+    """Refuses a function if pickling it would have to export its VJPs."""
     if exported.has_vjp() and not is_loaded(exported):
         raise ExportTypeError(
             f"cannot pickle {exported.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
@@ -230,7 +230,7 @@ def check_picklable(exported: ExportedData) -> None:
 
 
 def is_loaded(exported: ExportedData) -> bool:
-    """Whether a function comes from an artifact, as it is."""
+    """Whether a function comes from an artifact, unchanged."""
     return artifact_of(exported) is not None
 
 
@@ -241,7 +241,7 @@ def weights_in_trailer(exported: ExportedData) -> Any | None:
 
 
 def origin(exported: ExportedData) -> tuple[str, int]:
-    """For messages: the name of the function that this is a VJP of, and of which order; 0 for the function itself."""
+    """For messages: the name of the original function, and the order of this VJP; 0 for the function itself."""
     return facts_of(exported).name_and_order or (exported.fun_name, 0)
 
 
@@ -251,7 +251,7 @@ def described(exported: ExportedData) -> str:
 
 
 def name_of_order(name: str, order: int) -> str:
-    """For messages: a function, or its VJP of an order."""
+    """For messages: the name of a function, or of its VJP of this order."""
     return f"the VJP of order {order} of {name}" if order else name
 
 
@@ -269,7 +269,7 @@ def facts_apart(exported: ExportedData) -> dict[str, Any] | None:
 
 
 def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
-    """The metadata of the artifact that a function was loaded from. No field is decoded for it."""
+    """The metadata of the artifact that a function was loaded from. This decodes no field."""
     artifact = artifact_of(exported)
     return (facts_of(exported).metadata if artifact is None else artifact.noted) or {}
 
@@ -295,7 +295,7 @@ def note(exported: E, **facts: Any) -> E:
 
 
 def module_size(exported: ExportedData) -> int:
-    """How many bytes the module has; it is not read."""
+    """How many bytes the module has. This does not read it."""
     artifact = _artifact_with_module(exported)
     return len(exported.mlir_module_serialized) if artifact is None else artifact.module_size
 
@@ -312,12 +312,12 @@ def _module_as_it_is(exported: ExportedData) -> bytes | memoryview:
 
 
 def signature(exported: ExportedData, *, without_scope: bool = False) -> tuple[Any, ...]:
-    """Everything but the module and the VJP, to be compared.
+    """Everything but the module and the VJP, for comparisons.
 
     Args:
         exported: the function.
-        without_scope: whether symbolic dimensions of two scopes are equal if the scopes have the same constraints, and
-            the dimensions are the same expressions. Otherwise such dimensions differ.
+        without_scope: whether symbolic dimensions of two scopes are equal if their expressions and the constraints of
+            the scopes are the same. Otherwise such dimensions differ.
     """
     in_avals, out_avals = exported.in_avals, exported.out_avals
     if without_scope and _jax.any_symbolic(in_avals):
@@ -357,7 +357,7 @@ def _vjp(exported: E) -> E:
     if not is_loaded(vjp):  # an artifact says it
         name, order = origin(exported)
         note(vjp, name_and_order=(name, order + 1))
-    if (executables := vars(exported._kept).get("executables")) is not None:  # a file has those of VJPs, too
+    if (executables := vars(exported._kept).get("executables")) is not None:  # a file has the code of VJPs, too
         vars(kept_by(vjp))["executables"] = executables
     return vjp
 
@@ -373,7 +373,7 @@ def _out_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
 _FIELDS = {field.name for field in dataclasses.fields(ExportedData)}
 _DATA = {*_FIELDS, "_artifact", "_facts"}
 
-# Fields that a loaded function has without the others.
+# Fields that a loaded function has before the others are decoded.
 _APART: dict[str, Callable[[Artifact], Any]] = {
     **{name: operator.attrgetter(name) for name in ("fun_name", "nr_devices", "platforms")},
     "mlir_module_serialized": lambda artifact: bytes(artifact.module()),
@@ -381,7 +381,7 @@ _APART: dict[str, Callable[[Artifact], Any]] = {
 
 
 def _facts(exported: ExportedData) -> Facts:
-    """What the artifact of a function says beside its fields."""
+    """What the artifact of a function says besides its fields."""
     artifact = artifact_of(exported)
     if artifact is None:
         return NO_FACTS
@@ -416,7 +416,7 @@ def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
     return found
 
 
-# Found in the class by those who ask it, such as protocols; `dataclass` would have taken them for defaults.
+# For code that looks at the class, such as protocols. `dataclass` would have taken them for defaults.
 _MADE_LATER: dict[str, Callable[[Any], Any]] = {
     **{name: _of_artifact(name) for name in _FIELDS},
     "_facts": _facts,

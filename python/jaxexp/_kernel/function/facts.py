@@ -20,21 +20,20 @@ class Written(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a function knows besides its fields. It travels with the function to everything that is made of it:
+    """What a function knows besides its fields. It travels with the function to everything that is made from it:
     through `dataclasses.replace`, `bind`, `specialize`, `migrate`, pickles, and into new artifacts.
 
-    Each fact is None if there is nothing to say. `tests/kernel/function/test_facts.py` compares every fact on every
-    way.
+    Each fact is None if there is nothing to say. `tests/kernel/function/test_facts.py` checks every fact on every way.
 
     Attributes:
-        name_and_order: of a VJP, the name of the function and the order of the VJP.
+        name_and_order: for a VJP, the name of the function and the order of the VJP.
         metadata: the user's metadata in the artifact that the function was loaded from.
         compatibility: the `compatibility` of the export, for which `serialize` writes by default.
-        weak_arguments: indices of the arguments whose types were weak in the export. None stands for those whose avals
-            are weak.
+        weak_arguments: indices of the arguments whose types were weak in the export. None means the arguments whose
+            avals are weak.
         weak_results: the same for the results.
-        in_tree: how the artifact describes `in_tree`, if that is not the same.
-        out_tree: how it describes `out_tree`.
+        in_tree: how the artifact describes `in_tree`, if differently.
+        out_tree: how it describes `out_tree`, if differently.
     """
 
     name_and_order: tuple[str, int] | None = None
@@ -46,7 +45,7 @@ class Facts(NamedTuple):
     out_tree: Written | None = None
 
     def of(self, in_tree: Any, in_avals: Sequence[Any], out_tree: Any, out_avals: Sequence[Any]) -> Facts:
-        """The facts that hold for a signature: a description belongs to its tree, and indices to as many values."""
+        """The facts that hold for a signature: a description needs its tree, and indices need enough values."""
         return self._replace(
             weak_arguments=_within(self.weak_arguments, len(in_avals)),
             weak_results=_within(self.weak_results, len(out_avals)),

@@ -1,4 +1,4 @@
-"""What is computed from a function once. All of it may be thrown away, since it can be computed again."""
+"""Values that are computed from a function once. All may be thrown away, since they can be computed again."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ T = TypeVar("T")
 
 
 class Kept:
-    """What one function keeps, by name: the attributes of this object. Each name is a row in the table of caches in
-    docs/design.md.
-    """
+    """The values that one function keeps, as attributes. Each is a row in the table of caches in docs/design.md."""
 
-    eager_call: Callable[..., Any] | None = None  # which each call asks for, of functions that keep nothing, too
+    eager_call: Callable[..., Any] | None = None  # each call reads it, also for functions that keep nothing
 
 
 class Attributes:
-    """Where a function's attributes are, whatever `__dict__` is in its class.
+    """The place of a function's attributes, whatever `__dict__` is in its class.
 
-    Beside its fields these are `_facts`, `_kept`, and `_artifact` if it was loaded. Each may be absent.
+    Besides its fields these are `_facts`, `_kept`, and `_artifact` if it was loaded. Each may be absent.
     """
 
     _kept: Kept = Kept()
 
 
-#: The attributes that a function has by now. `__dict__` has the fields of its artifact, too, and decodes them for that.
+#: The attributes that a function has so far. `__dict__` also decodes the fields of its artifact, and has them too.
 attributes_of: Callable[[Any], dict[str, Any]] = vars(Attributes)["__dict__"].__get__
 
 
 def kept_by(exported: Attributes) -> Kept:
-    """What a function keeps, to add to it."""
+    """The values that a function keeps. Callers may add to them."""
     attributes = attributes_of(exported)
     found: Kept = attributes["_kept"] if "_kept" in attributes else attributes.setdefault("_kept", Kept())
     return found
@@ -40,6 +38,6 @@ def kept_by(exported: Attributes) -> Kept:
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     """The result of `make` for a function, made once and kept with the function under a name."""
     known = vars(kept_by(exported))
-    # Several threads may make it at once, and all return what one of them made.
+    # Several threads may make it at once; all return the result of one of them.
     value: T = known[name] if name in known else known.setdefault(name, make(exported))
     return value

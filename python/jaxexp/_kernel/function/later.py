@@ -1,4 +1,4 @@
-"""Attributes that a function gets when somebody asks for them."""
+"""Attributes that a function gets on first use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class MadeLater:
-    """An attribute in a class of functions. What a function has under its name comes before it.
+    """An attribute in a class of functions. A function's own attribute of the same name comes first.
 
-    Protocols look for data in the class: they find it here, and nothing is made for that.
+    Protocols look for data in the class. They find this, and nothing is made for them.
     """
 
     __slots__ = ("make", "name")

@@ -1,4 +1,4 @@
-"""What messages and pages call arguments and results: by the path in the call, as in ``args[0]['w']``."""
+"""The names of arguments and results in messages and pages: paths in the call, as in ``args[0]['w']``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import jax
 
 
 def argument_paths(in_tree: Any, weights: int = 0) -> list[str]:
-    """The paths of all arguments; by numbers, if classes in the tree do not say more.
+    """The paths of all arguments; numbers, if classes in the tree do not give paths.
 
     Args:
-        in_tree: the tree of the positional arguments and those by keyword.
-        weights: how many of the first ones are weights. They have their names, and those behind them the paths that
-            they have in a call without weights.
+        in_tree: the tree of the positional and keyword arguments.
+        weights: how many of the first ones are weights. These get their names; the others get their paths in a call
+            without weights.
     """
     found = _key_paths(in_tree)
     if found is None:
@@ -35,13 +35,13 @@ def _key_paths(tree: Any) -> list[Any] | None:
     try:
         whole = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         found = [path for path, _ in jax.tree_util.tree_flatten_with_path(whole)[0]]
-    except Exception:  # classes of the user, which get numbers in place of arrays
+    except Exception:  # from classes of the user, which get numbers in place of arrays
         return None
     return found if len(found) == tree.num_leaves else None
 
 
 def _weight_name(path: Any) -> str:
-    return jax.tree_util.keystr(path[2:], simple=True, separator="/")  # behind args and the first of them
+    return jax.tree_util.keystr(path[2:], simple=True, separator="/")  # without args and the index of the first
 
 
 def _argument_path(path: Any, moved: bool) -> str:

@@ -1,4 +1,4 @@
-"""`DisabledSafetyCheck`: the safety checks that are left out for an exported function."""
+"""`DisabledSafetyCheck`: a safety check that is left out for an exported function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxexp._public import public
 class DisabledSafetyCheck:
     """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function."""
 
-    # No dataclass, so that `dataclasses.asdict` of a function leaves its checks as they are.
+    # Not a dataclass, so that `dataclasses.asdict` of a function leaves its checks as they are.
     __slots__ = ("_directive",)
 
     def __init__(self, directive: str) -> None:
@@ -26,7 +26,7 @@ class DisabledSafetyCheck:
 
     @classmethod
     def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
-        """Allows the export of a function with a custom call that is not guaranteed to stay stable.
+        """Allows the export of a function with a custom call that is not guaranteed to be stable.
 
         Args:
             target_name: the target of the custom call, as it appears in the module.
@@ -40,7 +40,7 @@ class DisabledSafetyCheck:
 
     @classmethod
     def coerce(cls, check: Any) -> DisabledSafetyCheck:
-        """The same check as jaxexp's own object, given jaxexp's or `jax.export`'s."""
+        """Makes jaxexp's object of a check, given jaxexp's or `jax.export`'s."""
         if isinstance(check, cls):
             return check
         if isinstance(check, _jax.jax_exporter.DisabledSafetyCheck):

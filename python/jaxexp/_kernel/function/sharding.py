@@ -18,7 +18,7 @@ def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = Non
     Args:
         sharding: a stored sharding, or None for unspecified.
         mesh: the mesh to move it to.
-        axis_names: the name in `mesh` of each axis of the stored mesh, where the names differ.
+        axis_names: the name in `mesh` of each axis of the stored mesh, if the names differ.
 
     Raises:
         ExportError: `mesh` differs in more than the names, or `axis_names` does not map its axes one to one.
@@ -83,10 +83,10 @@ def _renamed(spec: Any, axis_names: Mapping[str, str]) -> Any:
 
 
 def meshes_of_call(stored: Sequence[Any], in_avals: Sequence[Any]) -> dict[Any, Any]:
-    """The mesh of a call for each stored mesh, where they differ.
+    """The mesh of a call for each stored mesh, if they differ.
 
     With Explicit axes, meshes are part of the types of arrays: results have to be on the caller's mesh, like the
-    arguments, even if its axes have other names, or its devices are of another kind.
+    arguments, even if its axes have other names, or its devices another kind.
 
     Args:
         stored: the stored shardings of the arguments.
@@ -112,7 +112,7 @@ def _like(stored: Any, given: Any) -> bool:
 
 
 def in_call(sharding: Any, meshes: dict[Any, Any]) -> Any:
-    """A stored sharding on the mesh that stands for its own in a call; see `meshes_of_call`."""
+    """A stored sharding on the mesh that replaces its own in a call; see `meshes_of_call`."""
     if sharding is None:
         return None
     mesh = meshes.get(sharding.mesh)
@@ -123,12 +123,12 @@ def in_call(sharding: Any, meshes: dict[Any, Any]) -> Any:
 
 
 def for_jit(sharding: Any) -> Any:
-    """A stored sharding for `jax.jit`, which takes None if there is no mesh."""
+    """A stored sharding for `jax.jit`; None if there is no mesh."""
     return None if sharding is None or sharding.mesh.empty else sharding
 
 
 def of_cotangent(sharding: Any) -> Any:
-    """The sharding of a cotangent: where a value is reduced over axes, its cotangent is unreduced, and vice versa."""
+    """The sharding of a cotangent: if a value is reduced over axes, its cotangent is unreduced, and vice versa."""
     return None if sharding is None else sharding.update(spec=sharding.spec.to_ct_spec())
 
 
@@ -143,7 +143,7 @@ def to_named(sharding: Any, aval: Any, mesh: Any) -> Any:
     Args:
         sharding: what the lowering says about one argument or result.
         aval: its abstract value.
-        mesh: the abstract mesh of the function's NamedShardings, for shardings that name no mesh; or None.
+        mesh: the abstract mesh of the function's NamedShardings, for shardings without a mesh; or None.
 
     Raises:
         ExportTypeError: no mesh expresses this sharding.
@@ -171,12 +171,12 @@ def to_named(sharding: Any, aval: Any, mesh: Any) -> Any:
 
 
 def from_proto(proto: bytes, aval: Any) -> Any:
-    """The stored form of an xla.OpSharding, which is all that artifacts from before JAX 0.9 hold.
+    """The stored form of an xla.OpSharding, the only form in artifacts from before JAX 0.9.
 
     The mesh is made up: the proto knows how the devices are tiled, but not the names of the axes.
 
     Raises:
-        DeserializationError: the bytes are no OpSharding, or one that no mesh expresses.
+        DeserializationError: the bytes are not an OpSharding, or no mesh expresses it.
     """
     try:
         op_sharding = _jax.OpSharding()
@@ -188,7 +188,7 @@ def from_proto(proto: bytes, aval: Any) -> Any:
         _check_tiles(hlo)
         sizes, spec = _axes_of_iota(op_sharding)
         names = tuple(f"_axis_{i}" for i in range(len(sizes)))
-        # Nothing was Explicit in the days of these artifacts.
+        # There were no Explicit axes when these artifacts were written.
         mesh = _jax.AbstractMesh(sizes, names, (_jax.AxisType.Auto,) * len(sizes))
         sharding = _jax.NamedSharding(mesh, spec, memory_kind=memory_kind)
         if len(sharding.spec) > aval.ndim:
@@ -201,7 +201,7 @@ def from_proto(proto: bytes, aval: Any) -> Any:
 
 
 def _axes(hlo: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Sizes and names of a mesh with an axis for each factor of the order in which the sharding tiles its devices."""
+    """Sizes and names of a mesh, with an axis for each factor in the sharding's order of devices."""
     _check_tiles(hlo)
     sizes = tuple(hlo.get_axis_sizes())
     return sizes, tuple(f"_axis_{i}" for i in range(len(sizes)))
@@ -215,8 +215,8 @@ def _check_tiles(hlo: Any) -> None:
 def _axes_of_iota(op_sharding: Any) -> tuple[tuple[int, ...], Any]:
     """The sizes of the axes of a mesh for an OpSharding, as `_axes` finds them, and its spec over these axes.
 
-    This looks at the numbers that describe the order of the devices, and not at the devices: a hostile OpSharding of a
-    few bytes has billions of them. XLA, asked for the axes, ends the process where tiles have parts of an axis.
+    This looks at the numbers that describe the order of the devices, not at the devices: a hostile OpSharding of a few
+    bytes has billions of them. XLA itself would end the process if tiles have parts of an axis.
 
     Raises:
         ExportTypeError: a tile has a part of an axis, or subgroups of devices are not replicated.
@@ -224,8 +224,9 @@ def _axes_of_iota(op_sharding: Any) -> tuple[tuple[int, ...], Any]:
     subgroups = list(op_sharding.last_tile_dims)
     if subgroups not in ([], [_jax.OpSharding.Type.REPLICATED]):
         raise ExportTypeError(f"subgroups of devices of the types {subgroups}")
-    # Devices are numbered along axes in their own order, and laid out in tiles along the axes in another order. Axes
-    # that follow each other in both are one; one that reaches from one dimension into the next is several, major first.
+    # Devices are numbered along axes in one order, and laid out in tiles along the axes in another order. Axes that
+    # follow each other in both become one; an axis that reaches from one dimension into the next becomes several, major
+    # first.
     lengths, order = list(op_sharding.iota_reshape_dims), list(op_sharding.iota_transpose_perm)
     rows: list[tuple[int, int, int]] = []  # first and last axis, and length
     for axis in (axis for axis in order if lengths[axis] > 1):
@@ -273,7 +274,7 @@ def _on_mesh_of_hlo(hlo: Any, mesh: Any, memory_kind: str | None) -> Any:
 
 
 def _nowhere(aval: Any, memory_kind: str | None) -> Any:
-    """A sharding that needs no mesh."""
+    """A sharding without a mesh."""
     return _jax.NamedSharding(_jax.empty_abstract_mesh, _replicated(aval), memory_kind=memory_kind)
 
 

@@ -12,7 +12,7 @@ from jaxexp._errors import ExportError
 
 
 def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict[str, Any]) -> None:
-    """Refuses argument specs whose symbolic dimensions come from several scopes, and so cannot be compared."""
+    """Refuses argument specs whose symbolic dimensions come from several scopes, which cannot be compared."""
     first: tuple[Any, Any] | None = None
     for path, spec in jax.tree_util.tree_flatten_with_path((tuple(args_specs), kwargs_specs))[0]:
         for dim in filter(_jax.is_symbolic_dim, getattr(spec, "shape", ())):

@@ -1,4 +1,4 @@
-"""The VJPs of a function: what makes the first, and the chain of them."""
+"""The VJPs of a function: how the first is made, and the chain of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .data import E, ExportedData, artifact_of
 
 
 class LaterVjp:
-    """Makes the VJP of a function: a function's `_get_vjp`.
+    """Makes the VJP of a function, as its `_get_vjp`.
 
-    It is one value to `copy` and `dataclasses.asdict`, whatever it makes the VJP of.
+    `copy` and `dataclasses.asdict` keep it as it is.
     """
 
     __slots__ = ()
@@ -34,7 +34,7 @@ def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]
 
     Args:
         exported: the function.
-        vjp_order: how many VJPs; a negative number is as good as 0.
+        vjp_order: how many VJPs; a negative number counts as 0.
         error: makes the error for a chain that ends early, given how many VJPs it has.
     """
     chain = [exported]
@@ -46,9 +46,7 @@ def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]
 
 
 def stored_chain(exported: E) -> Iterator[E]:
-    """A function and the VJPs in the artifact that it was loaded from; only the function if it was exported in this
-    process.
-    """
+    """A function and the VJPs in its artifact; only the function if it was exported in this process."""
     yield exported
     for _ in range(stored_orders(exported)):
         exported = exported.vjp()

@@ -1,4 +1,4 @@
-"""Files: read, and written so that a reader sees the old bytes or all of the new ones."""
+"""Reads files, and writes them so that a reader sees the old bytes or all of the new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxexp._errors import DeserializationError, PolicyError
 
 
 class named_in_errors:  # noqa: N801  (used as a function)
-    """A context in which errors about bytes get the name of the file that they are in, unless they have one already."""
+    """A context that adds the name of the file to errors about its bytes, unless they have one already."""
 
     __slots__ = ("_name",)
 
@@ -30,8 +30,8 @@ class named_in_errors:  # noqa: N801  (used as a function)
 
 
 def opened(path: str | os.PathLike[str]) -> _native.FileBytes:
-    """The bytes of an artifact's file: a small one is read; of a large one, everything but the modules, which are read
-    when they are needed.
+    """The bytes of an artifact's file. A small file is read at once; the modules of a large one are read when they are
+    needed.
 
     Raises:
         DeserializationError: it is empty.
@@ -53,7 +53,7 @@ class Mapped(mmap.mmap):
 
 
 def mapped(path: str | os.PathLike[str]) -> Mapped:
-    """The bytes of an artifact's file, mapped into memory: for looks that are over soon, and may read only some pages.
+    """The bytes of an artifact's file, mapped into memory: for short looks, which may read only some pages.
 
     Raises:
         DeserializationError: it is empty.
@@ -89,10 +89,10 @@ def empty(expected: str) -> DeserializationError:
 
 
 def replace(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
-    """Writes the parts of a file, one after the other; a pipe or a device is written to, not replaced."""
+    """Writes the parts of a file in order; a pipe or a device is written to, not replaced."""
     final = os.path.realpath(os.fsdecode(path))
     if os.path.exists(final) and not stat.S_ISREG(os.stat(final).st_mode):
-        parts = list(parts)  # what is wrong with them is known before anybody reads the first one
+        parts = list(parts)  # so that errors in them come before anybody reads the first one
         with open(final, "wb") as file:
             file.writelines(parts)
         return
@@ -102,13 +102,13 @@ def replace(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Generator[IO[bytes]]:
-    """A new file, for writing and reading, that takes the place of `path` at the end, unless there is an exception.
+    """A new file, for writing and reading, that replaces `path` at the end, unless there is an exception.
 
-    It is made in the same folder; a file that was there before keeps its permissions.
+    It is made in the same folder, and takes the permissions of the file that it replaces.
 
     Args:
         path: the file.
-        only_new: whether a file that is there at the end stays, and is a FileExistsError.
+        only_new: whether to raise a FileExistsError, and keep the file, if there is one at the end.
     """
     final = os.path.realpath(os.fsdecode(path))
     replaced = os.stat(final) if os.path.exists(final) else None
@@ -123,7 +123,7 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Genera
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename == temporary:
-            # Nobody knows the temporary file: name the folder where that is missing, else what was to be written.
+            # The user does not know the temporary file: name the folder if it is missing, else the file to be written.
             named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
             raise OSError(error.errno, error.strerror, named) from None
         raise

@@ -1,5 +1,4 @@
-"""A file behind an HTTP server, which may send anything: how large it is, and ranges of it, never more than was asked
-for."""
+"""Reads ranges of a file on an HTTP server, which may send anything, and never reads more than it asked for."""
 
 from __future__ import annotations
 
@@ -24,28 +23,28 @@ def is_http(filesystem: Any) -> bool:
 
 
 def size_of(filesystem: Any, url: str, version: Version) -> int | None:
-    """How many bytes a file has; None where the server does not say.
+    """How many bytes a file has; None if the server does not say.
 
     Args:
-        filesystem: for HTTP.
+        filesystem: the file system of fsspec for HTTP.
         url: the file.
-        version: learns what the server says of the state of the file.
+        version: is told what the server says about the state of the file.
 
     Raises:
         OSError: the server cannot be reached, or does not let the file be read.
-        TypeError: the file system has options that no request takes.
+        TypeError: the file system has options that requests do not take.
     """
     found: Any = _run(filesystem, _size_of(filesystem, url, version))
     return None if found is None else int(found)
 
 
 def fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version: Version) -> list[bytes]:
-    """Ranges of a file, given by their starts and ends; shorter where the file is.
+    """Ranges of a file, given by their starts and ends; shorter if the file ends before.
 
     fsspec's own functions read whatever a server sends, compressed or not, before they look at it.
 
     Raises:
-        OSError: a request fails, or the answer is something else than such a range.
+        OSError: a request fails, or the answer is not such a range.
         DeserializationError: it is a range of another version of the file.
     """
     return list(_run(filesystem, _fetch_all(filesystem, url, ranges, version)))
@@ -57,7 +56,7 @@ def _run(filesystem: Any, work: Any) -> Any:
     async def run() -> tuple[Any, TimeoutError | None]:
         try:
             return await work, None
-        except TimeoutError as error:  # in whose place fsspec would raise one without words
+        except TimeoutError as error:  # fsspec would replace it by one without a message
             return None, error
 
     found: Any = sync(filesystem.loop, run)  # annotated as if it returned None
@@ -68,14 +67,14 @@ def _run(filesystem: Any, work: Any) -> Any:
 
 
 async def _size_of(filesystem: Any, url: str, version: Version) -> int | None:
-    # A server may refuse HEAD, as one does for a URL that is signed for GET; or send the length of the answer's body,
-    # which is empty. So then a byte is asked for, by which a server says how many there are.
+    # A server may refuse HEAD, for example if a URL is signed for GET. Or it may send the length of the answer's body,
+    # which is empty. Then this asks for one byte: the answer says how many there are.
     async with _answer(filesystem, "HEAD", url, {}) as answer:
         if answer.status == 200 and _encoding(answer) == "identity" and answer.content_length:
             version.check({**_facts(answer), "size": str(answer.content_length)})
             return int(answer.content_length)
     async with _answer(filesystem, "GET", url, {"Range": "bytes=0-0"}) as answer:
-        if answer.status == 416 and _content_range(answer)[1] in (None, "0"):  # there is no such byte
+        if answer.status == 416 and _content_range(answer)[1] in (None, "0"):  # the file is empty
             version.check({**_facts(answer), "size": "0"})
             return 0
         _check_status(answer, url)
@@ -97,13 +96,13 @@ async def _fetch_all(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]
     try:
         return list(await asyncio.gather(*requests))
     finally:
-        for request in requests:  # after a failure the others are in vain
+        for request in requests:  # after a failure, nobody needs the others
             request.cancel()
 
 
 async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Version) -> bytes:
     async with _answer(filesystem, "GET", url, {"Range": f"bytes={start}-{end - 1}"}) as answer:
-        if answer.status == 416:  # the file has become shorter, or that is what the server says next
+        if answer.status == 416:  # the file has become shorter, or the server will say so next
             version.check(_facts(answer))
         _check_status(answer, url)
         _check(answer, url, start, end)
@@ -120,10 +119,10 @@ async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Versi
 
 @contextlib.asynccontextmanager
 async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str]) -> AsyncGenerator[Any]:
-    """The answer to a request, of which nothing but the headers was read.
+    """The answer to a request; only its headers were read.
 
     Raises:
-        OSError: there is none. The error names the URL, and says why.
+        OSError: there is no answer. The error names the URL, and says why.
     """
     import aiohttp
 
@@ -153,7 +152,7 @@ def _check_status(answer: Any, url: str) -> None:
 def _check(answer: Any, url: str, start: int, end: int) -> None:
     """Refuses an answer that is not a range, before its body is read."""
     if (encoding := _encoding(answer)) != "identity":
-        raise OSError(f"{url}: the server sends {encoding} data, though it was asked for none that is compressed")
+        raise OSError(f"{url}: the server sends {encoding} data, though it was asked for uncompressed data")
     length = answer.content_length
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"
@@ -165,7 +164,7 @@ def _check(answer: Any, url: str, start: int, end: int) -> None:
         raise OSError(f"{url}: the server sends a range from byte {first}, though it was asked for one from {start}")
 
 
-# python -m http.server is what people try first.
+# People try python -m http.server first.
 _NO_RANGES = "Serve it with a server that knows ranges, such as nginx or RangeHTTPServer, or copy the file"
 
 
@@ -180,7 +179,7 @@ def _content_range(answer: Any) -> tuple[str | None, str | None]:
 
 
 def _facts(answer: Any) -> dict[str, str]:
-    """What the headers of an answer say of the state of the file."""
+    """What an answer's headers say about the state of the file."""
     total = _content_range(answer)[1] if answer.status in (206, 416) else None
     told = {"size": total, "ETag": answer.headers.get("ETag"), "Last-Modified": answer.headers.get("Last-Modified")}
     return facts_of(told)

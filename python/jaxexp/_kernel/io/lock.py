@@ -1,4 +1,4 @@
-"""One process at a time."""
+"""Files that only one process at a time may change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _acquire(file: IO[bytes]) -> None:
-        file.seek(1 << 62)  # a byte that nobody reads: on Windows, one that is locked cannot be
+        file.seek(1 << 62)  # a byte that nobody reads: on Windows, a locked byte cannot be read
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
 else:
@@ -33,7 +33,7 @@ def locked(path: str | os.PathLike[str], *, patience: float = 0) -> Generator[IO
 
     Args:
         path: the file.
-        patience: for how many seconds to wait while somebody else has it.
+        patience: how many seconds to wait while another process has it.
 
     Raises:
         ExportError: somebody else has it.
@@ -63,7 +63,7 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
         if os.path.isfile(final):
             stack.enter_context(_locked(final, "rb"))
         if sys.platform == "win32":
-            stack.close()  # there, a file that is open cannot be replaced
+            stack.close()  # an open file cannot be replaced there
         yield stack.enter_context(files.replacing(path))
 
 

@@ -7,7 +7,7 @@ _OF_OTHERS = "other libraries keep weights or objects in such files, without a p
 
 
 def instead_of_weights(head: bytes) -> str:
-    """What a file is that should be one of tensors, from the comma on; empty if its first 8 bytes do not say."""
+    """What a file is in place of weights, from the comma on; empty if its first 8 bytes do not say."""
     if head.startswith(_NUMPY):
         return (
             ", which looks like NumPy's: numpy.save and equinox.tree_serialise_leaves write such files. Read it with "
@@ -26,7 +26,7 @@ def instead_of_weights(head: bytes) -> str:
 
 
 def instead_of_archive(head: bytes) -> str:
-    """What a file is that should be an archive; empty if its first bytes do not say."""
+    """What a file is in place of an archive; empty if its first bytes do not say."""
     if known := _of_servers(head):
         return known
     if head[:8].strip() and all(32 <= c < 127 or 9 <= c <= 13 or 128 <= c <= 244 for c in head[:8]):
@@ -35,11 +35,11 @@ def instead_of_archive(head: bytes) -> str:
         return f"what looks like {known}"
     if _is_pickle_or_hdf5(head):
         return f"what looks like a pickle or HDF5: {_OF_OTHERS}"
-    return ""  # what is said of a ZIP file depends on what it lacks
+    return ""  # the message for a ZIP file depends on what it lacks
 
 
 def instead_of_artifact(head: bytes) -> str:
-    """The same for a file that should be an artifact, behind what was found."""
+    """What a file is in place of an artifact, for the end of a message."""
     if known := _of_servers(head):
         return f": this is {known}"
     if known := _arrays(head):

@@ -1,4 +1,4 @@
-"""Where the bytes of an archive come from: a file, a file object, or a URL that fsspec opens."""
+"""Sources of an archive's bytes: a file, a file object, or a URL that fsspec opens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .version import Version, facts_of
 
 
 class BinaryFile(Protocol):
-    """What `open(path, "rb")` returns, or another object with these two methods."""
+    """A file that `open(path, "rb")` returned, or another object with these two methods."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -25,20 +25,20 @@ class BinaryFile(Protocol):
 
 
 class Readable(Protocol):
-    """A binary file object that is read from where it is to its end: also a pipe, or the answer of a server."""
+    """A binary file object that is read from its position to its end: also a pipe, or a server's answer."""
 
     def read(self, size: int = ..., /) -> bytes: ...
 
 
 class Storage(Protocol):
-    """Bytes that can be read by ranges, from several threads at once.
+    """Bytes that several threads can read by ranges at once.
 
     Attributes:
         name: what messages call it.
         size: how many bytes there are.
-        whole: the file, where it is one of this machine, of which parts can be read into one buffer.
-        takes_requests: whether each range takes a request to another machine.
-        address: what opens it again in another process, or None.
+        whole: the file, if it is on this machine, so that parts of it can be read into one buffer.
+        takes_requests: whether each range needs a request to another machine.
+        address: what another process opens it with, or None.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Storage(Protocol):
     address: tuple[str, dict[str, Any]] | None
 
     def read(self, position: int, size: int) -> bytes:
-        """A range. It is as long as was asked for, which has to be within `size`."""
+        """A range of exactly this size, which has to be within the bytes."""
         ...
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -98,12 +98,12 @@ class _LocalFile:
         return [self.read(*r) for r in ranges]
 
     def close(self) -> None:
-        # The file is closed when nobody uses it any more, such as a function that was loaded from it.
+        # Functions that were loaded from the file may still use it. It is closed after the last use.
         self.whole = self._file = None
 
 
 class _Ranges:
-    """What sources have in common that fetch ranges."""
+    """The common part of sources that fetch ranges."""
 
     name: str
     size: int
@@ -145,7 +145,7 @@ class _FileObject(_Ranges):
         return self._complete(data, position, len(data) + size)
 
     def close(self) -> None:
-        self._file = None  # which whoever opened it closes
+        self._file = None  # whoever opened it closes it
 
 
 class _Remote(_Ranges):
@@ -175,14 +175,14 @@ class _Remote(_Ranges):
         self.size = int(size)
 
     def _look(self) -> int | None:
-        """Asks for the size of the file, and compares its version with what is known of it."""
+        """Asks for the size of the file, and compares its version with the known one."""
         if http.is_http(self._fs):
             return http.size_of(self._fs, self._path, self._version)
         size: int | None
-        if _keeps_copies(self._fs):  # what is read is the copy; over HTTP, some of these know no more than its size
+        if _keeps_copies(self._fs):  # the copy is read; over HTTP, some of these know only its size
             size = self._fs.size(self._path)
             return size
-        self._fs.invalidate_cache(self._path)  # of listings, which may be old
+        self._fs.invalidate_cache(self._path)  # its listings may be old
         info = self._fs.info(self._path)
         self._version.check(facts_of(info))
         size = info.get("size")
@@ -216,7 +216,7 @@ class _Remote(_Ranges):
         return [part(position, size) for position, size in ranges]
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What is there between starts and ends."""
+        """The bytes between starts and ends."""
         if self._fs is None:
             raise ValueError(f"{self.name} is closed")
         with self._failures():
@@ -225,12 +225,12 @@ class _Remote(_Ranges):
             starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
             found: list[bytes] = self._fs.cat_ranges([self._path] * len(ranges), starts, ends, on_error="raise")
             if not _keeps_copies(self._fs):
-                self._look()  # afterwards: what was read before is of the version that is there now
+                self._look()  # after reading: so the bytes are of the version that is there now
             return found
 
     @contextlib.contextmanager
     def _failures(self) -> Generator[None]:
-        """Makes one kind of error of all that the libraries for different URLs raise when they cannot read."""
+        """Turns the errors that the libraries for different URLs raise into one kind of error."""
         try:
             yield
         except (OSError, ImportError, MemoryError, DeserializationError, ExportTypeError):
@@ -244,12 +244,11 @@ class _Remote(_Ranges):
 
 
 def _keeps_copies(filesystem: Any) -> bool:
-    """Whether a file system of fsspec keeps copies of other files, as simplecache does: what is read is the copy,
-    whatever becomes of the file."""
+    """Whether an fsspec file system keeps copies of files, as simplecache does; reads never see a changed file."""
     from fsspec.implementations.cached import CachingFileSystem
 
     return isinstance(filesystem, CachingFileSystem)
 
 
-# Fetching this much that nobody asked for is quicker than another request; one request is not larger than this.
+# Fetching up to this many unwanted bytes is quicker than another request. And a request is not larger than this.
 _GAP, _BLOCK = 1 << 14, 1 << 24

@@ -1,4 +1,4 @@
-"""Which version of a remote file is there: what its storage says of it, without reading it."""
+"""The version of a remote file, as its storage states it, without reading the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxexp._errors import DeserializationError
 
-# What changes with a file, as servers and the file systems of fsspec call it; without case and hyphens.
+# Facts that change with a file, by the names that servers and fsspec use, without case and hyphens.
 _NAMES = frozenset(
     "size etag mtime lastmodified modified modify updated generation versionid checksum contentmd5 md5 md5hash "
     "contenthash digest sha blobid ino".split()
@@ -17,7 +17,7 @@ _NAMES = frozenset(
 
 
 class Version:
-    """The state of a file, as far as anything is known of it."""
+    """The state of a file, as far as it is known."""
 
     def __init__(self, name: str) -> None:
         """Args:
@@ -27,10 +27,10 @@ class Version:
         self._known: dict[str, str] = {}
 
     def check(self, facts: Mapping[str, str]) -> None:
-        """Compares what is said of the file with what was said before. What was not said before is remembered.
+        """Compares facts about the file with earlier ones, and remembers the new ones.
 
         Raises:
-            DeserializationError: something is different.
+            DeserializationError: a fact is different.
         """
         for what, said in facts.items():
             value = said.removeprefix("W/")  # servers that compress weaken the tag of some answers
@@ -38,7 +38,7 @@ class Version:
                 raise self.changed(f"{what} {known}", f"{what} {value}")
 
     def changed(self, expected: str, found: str) -> DeserializationError:
-        """The error for a file that is not the one that was opened."""
+        """The error for a file that is no longer the one that was opened."""
         error = DeserializationError(
             "", expected, f"{found}: the file has changed since it was opened, so open it again"
         )
@@ -59,7 +59,7 @@ def described(url: str) -> tuple[int, str]:
 
 
 def stamp(path: str) -> tuple[int, int | str]:
-    """The size of a file, and what is different when it was written again.
+    """The size of a file, and a value that differs after the file is written again.
 
     Raises:
         OSError: there is no such file.
@@ -72,8 +72,8 @@ def stamp(path: str) -> tuple[int, int | str]:
 
 
 def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
-    """The URLs of the files in a folder and in those inside of it, in their order, as `described` describes them; None
-    if their list says nothing of them.
+    """The URLs of the files in a folder and its subfolders, in order, each with what `described` returns; None instead
+    if the listing does not describe the file.
 
     Raises:
         OSError: there is no such folder.
@@ -89,7 +89,7 @@ def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
 
 
 def unknown() -> str:
-    """A version that no other one is equal to."""
+    """A version that equals no other one."""
     return uuid.uuid4().hex
 
 
@@ -108,15 +108,15 @@ def _described(info: dict[str, Any]) -> tuple[int, str]:
 
 
 def facts_of(told: Mapping[str, Any]) -> dict[str, str]:
-    """What the headers of an answer, or the `info` of an fsspec file system, say of the state of a file.
+    """What an answer's headers, or the `info` of an fsspec file system, say about the state of a file.
 
-    A strong ETag is enough: dates change when the same bytes are put there again. A weak one may be that of two states.
+    A strong ETag is enough: dates change when the same bytes are uploaded again. Two states may share a weak one.
     """
     facts = {key: str(value) for key, value in told.items() if _plain(key) in _NAMES and value not in (None, "")}
     tag = next((key for key in facts if _plain(key) == "etag"), None)
     if tag is not None and not facts[tag].startswith("W/"):
         facts = {key: value for key, value in facts.items() if key in (tag, "size")}
-    if set(facts) <= {"size"} and told.get("created") is not None:  # elsewhere it may be that of links
+    if set(facts) <= {"size"} and told.get("created") is not None:  # elsewhere it may be the time of a link
         facts["created"] = str(told["created"])
     return facts
 

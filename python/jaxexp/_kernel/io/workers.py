@@ -1,4 +1,4 @@
-"""How many threads work at once."""
+"""The number of threads that work at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxexp._errors import ExportError, ExportTypeError
 
 
 def worker_count(workers: int | None) -> int:
-    """What a `workers` argument means: None is one for each CPU that the process may use.
+    """The number of threads for a `workers` argument: None means one for each CPU that the process may use.
 
     Raises:
         ExportError: it is not a number of threads. The error is also a TypeError if it is not an int.

@@ -1,7 +1,7 @@
-"""The declaration that a dimension variable is a batch.
+"""Declares that a dimension variable is a batch, and reads that declaration.
 
-It is an attribute of the module, so every reader and writer of artifacts keeps it. Whoever uses it compares it with the
-signature first, and ignores it if it does not fit.
+It is an attribute of the module, so every reader and writer of artifacts keeps it. Code that uses it compares it with
+the signature first, and ignores it if it does not fit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from jaxexp._kernel.function.data import ExportedData
 from . import mlir
 
 _NAME = "jaxexp.batch_dim"
-_CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, which the format has no place for; separated by ";"
+_CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, for which the format has no place; separated by ";"
 
 
 class BatchDim(NamedTuple):
     """A dimension variable that is a batch, and the arguments and results that it leads.
 
-    `constrained` is the function with the constraints on its dimension variables, which a loaded function lacks.
+    `constrained` is the function with the constraints on its dimension variables; a loaded function lacks them.
     """
 
     name: str
@@ -39,7 +39,7 @@ class BatchDim(NamedTuple):
 def check(
     name: str, fun_name: str, in_avals: Sequence[Any], in_tree: Any, out_avals: Sequence[Any], out_tree: Any
 ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """The arguments and results whose leading dimension is the variable `name`, if that can be a batch.
+    """Finds the arguments and results whose leading dimension is the variable `name`, if it can be a batch.
 
     Raises:
         ExportError: it cannot be a batch; the message names the argument or result that prevents it.
@@ -71,7 +71,7 @@ def check(
 
     results = led(out_avals, describe_result)
     for index, aval in enumerate(out_avals):
-        if not results[index] and aval.dtype != _jax.float0:  # which has nothing in it
+        if not results[index] and aval.dtype != _jax.float0:  # float0 arrays are empty
             raise ExportError(
                 f"{start}{describe_result(index)} has shape {_text(aval)}, but every result must have {name} as "
                 "its leading dimension. Broadcast it in the function, or export without batch_dim"
@@ -93,12 +93,12 @@ def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
 
 
 def of(exported: ExportedData) -> BatchDim | None:
-    """The batch dimension that a function was exported with; None if there is none, or if it does not fit."""
+    """The batch dimension that a function was exported with; None if there is none, or it does not fit."""
     return data.kept(exported, "batch_dim", _read)
 
 
 def _read(exported: ExportedData) -> BatchDim | None:
-    # Modules are large, and few have the attribute: its name is searched for before anything is parsed.
+    # Modules are large, and few have the attribute: search for its name before parsing.
     if not _jax.any_symbolic(exported.in_avals):
         return None
     if not module_head.may_name(data.module_view(exported), _NAME):
@@ -112,13 +112,13 @@ def _read(exported: ExportedData) -> BatchDim | None:
         )
         scope = _jax.SymbolicScope(constraints.split(";") if constraints else ())
         in_avals = tuple(aval.update(shape=_jax.in_scope(aval.shape, scope)) for aval in exported.in_avals)
-    except ValueError:  # an ExportError, or a constraint that is none
+    except ValueError:  # an ExportError, or a text that is not a constraint
         return None
     return BatchDim(name, arguments, results, dataclasses.replace(exported, in_avals=in_avals))
 
 
 def of_vjp(primal: ExportedData) -> str | None:
-    """The batch dimension of a function's VJP: an argument's cotangent that sums over the batch leaves none."""
+    """The batch dimension of a function's VJP; None if an argument's cotangent sums over the batch."""
     batch = of(primal)
     if batch is None:
         return None

@@ -1,7 +1,7 @@
-"""Which custom calls of a module run on one of its platforms.
+"""Finds the custom calls of a module that run on one of its platforms.
 
-A module for several platforms takes the index of the platform as its main function's first argument, passes it on as
-the first argument of other functions, and chooses by it in `stablehlo.case`.
+The main function of a module for several platforms takes the index of the platform as its first argument, and passes it
+on as the first argument of other functions. `stablehlo.case` chooses by it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 
 from jaxexp import _jax
 
-# So many operations may lie between the platform index and the index of a branch; JAX needs a few for each
-# `lax.platform_dependent`. Where there are more, all branches count.
+# At most this many operations may lie between the platform index and the index of a branch; JAX needs a few for each
+# `lax.platform_dependent`. If there are more, all branches count.
 _MOST_STEPS = 64
 
-# More than there are platforms. Each function is looked at at most once for each.
+# More than there are platforms. Each function is visited at most once for each.
 _MOST_PLATFORMS = 8
 
 
 def custom_calls_on(module: Any, platform: int | None) -> Iterator[Any]:
-    """The custom calls that may run when a module's main function does.
+    """The custom calls that may run when a module's main function runs.
 
     Args:
         module: the module.
-        platform: the platform index that main is called with; None if it takes none.
+        platform: the platform index that main is called with; None if main takes none.
     """
     symbols = _jax.ir.SymbolTable(module.operation)
     pending: list[tuple[Any, int | None]] = [(symbols["main"].operation, platform)]
@@ -55,13 +55,13 @@ def _regions(operation: Any, first_argument: int | None) -> Sequence[Any]:
 
 
 def _branch(index: int, regions: Sequence[Any]) -> int:
-    """The branch of a case: the last one where none has this index."""
+    """The branch of a case: the last one if no branch has this index."""
     return min(index, len(regions) - 1)
 
 
 def _number(value: Any, first_argument: int | None) -> int | None:
-    """An integer that follows from the first argument of the function around it; None for any other value."""
-    waiting: list[tuple[Any, int]] = []  # the operations that lead to `value`, and which result of each
+    """The value of an integer that depends only on the first argument of its function; None for any other value."""
+    waiting: list[tuple[Any, int]] = []  # the operations that lead to `value`, with the index of a result
     for _ in range(_MOST_STEPS):
         number = None
         if isinstance(value.owner, _jax.ir.Block):

@@ -1,4 +1,4 @@
-"""The custom calls of a module: which are stable, which call back to Python, and which this process lacks."""
+"""Checks the custom calls of a module: for stability, for callbacks to Python, and whether this process has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxexp._kernel.function.data import ExportedData
 
 from . import branches, mlir, runnable
 
-# LAPACK routines that lower to a custom call on CPU, and what some are called in complex arithmetic.
+# LAPACK routines that lower to a custom call on CPU, and the names of some in complex arithmetic.
 _LAPACK = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv".split()
 _COMPLEX_LAPACK = {"orgqr": "ungqr", "syevd": "heevd", "sytrd": "hetrd"}
 
@@ -35,7 +35,7 @@ def _gpu_targets() -> set[str]:
     return names | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
 
 
-# Custom calls whose meaning JAX promises to keep ("Compatibility guarantees for custom calls" in
+# Custom calls that JAX promises to keep stable ("Compatibility guarantees for custom calls" in
 # https://docs.jax.dev/en/latest/export/export.html).
 STABLE_CUSTOM_CALLS = frozenset(
     _lapack_targets()
@@ -49,12 +49,12 @@ STABLE_CUSTOM_CALLS = frozenset(
 
 
 def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
-    """Refuses a module with custom calls, or operations of other dialects, that nobody promises to keep stable.
+    """Refuses a module with custom calls, or operations of other dialects, that are not promised to be stable.
 
     Args:
         module: the MLIR module.
         allowed_targets: custom call targets that the user allows besides the stable ones, and names of operations that
-            are in no table of `_kernel/artifact/operations.py`; "ALL" allows all.
+            the tables of `_kernel/artifact/operations.py` lack; "ALL" allows all.
 
     Raises:
         ExportError: names each such target or operation, where it comes from, and how to allow it.
@@ -73,10 +73,10 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
     also_allowed = f" (allowed so far: {', '.join(sorted(allowed_targets))})" if allowed_targets else ""
     said = (
         f"the function contains custom calls that may change with any release of JAX: {', '.join(sorted(refused))}. "
-        f"To export it all the same, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
+        f"To export it anyway, pass disabled_checks=[DisabledSafetyCheck.custom_call({min(refused)!r}), ...]"
         f"{also_allowed}. They come from:"
     )
-    # MLIR prints an operation that has regions in several lines, and escapes the texts in them.
+    # MLIR prints an operation with regions in several lines, and escapes the texts in them.
     raise ExportError(Lines.of([said, *(line for example in examples for line in example.split("\n"))]))
 
 
@@ -103,11 +103,11 @@ def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[in
 
 
 def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
-    """Which custom calls XLA lacks, and what to do about it, if that is why it refused a module; None if it is not.
+    """Which custom calls XLA lacks, and what to do about it; None if XLA refused the module for another reason.
 
     Args:
         exported: the function.
-        error: what XLA raised.
+        error: the error that XLA raised.
     """
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return None
@@ -119,7 +119,7 @@ def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
 
 
 def _names(message: str, target: str) -> bool:
-    """Whether XLA's message, in whatever words, is about a custom call."""
+    """Whether XLA's message is about a custom call, however it is worded."""
     return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w.])", message) is not None
 
 
@@ -132,7 +132,7 @@ def _advice(missing: set[str], platform: str) -> str:
 
 
 def targets_on(exported: ExportedData, platform: str) -> set[str]:
-    """The targets of the custom calls that a function may run on a platform."""
+    """The targets of a function's custom calls that may run on a platform."""
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return set()
     index = exported.platforms.index(platform) if platform in exported.platforms else 0
@@ -156,7 +156,7 @@ def _origin(targets: set[str]) -> str:
     return "if jaxlib had them, use the JAX release that exported the function"
 
 
-# The targets of host callbacks in all releases; their operands or attributes are addresses in the exporting process.
+# The targets of host callbacks in all releases. Their operands or attributes are addresses in the exporting process.
 _PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callback")
 
 
@@ -165,14 +165,14 @@ def is_callback(target: str) -> bool:
     return _PYTHON_CALLBACK.fullmatch(target) is not None
 
 
-# Those of the stable ones that compute nothing: they say where arrays are, or assert what shapes promise, which is
+# The stable ones that compute nothing. They say where arrays are, or assert what shapes promise; such assertions are
 # decided before the function is compiled.
 HINTS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "shape_assertion"}
 )
 
 
-# Custom calls that are no calls when the program runs: the compiler takes them apart.
+# Custom calls that are gone when the program runs: the compiler takes them apart.
 _OF_COMPILER = r"""
     (stablehlo|mhlo|chlo|vhlo|sdy|xla|tf)\..*
     | __.*
@@ -185,7 +185,7 @@ _OF_COMPILER = r"""
 
 
 def is_of_compiler(target: str) -> bool:
-    """Whether a custom call is for the compiler, which calls no native code in its place."""
+    """Whether a custom call is for the compiler, which does not turn it into a call of native code."""
     return re.fullmatch(_OF_COMPILER, target, re.VERBOSE) is not None
 
 
@@ -193,5 +193,5 @@ def is_known(target: str, platform: str) -> bool:
     """Whether a custom call is registered for a platform, or needs no registration there."""
     if is_of_compiler(target) or target in _jax.registered_custom_calls(platform):
         return True
-    # What XLA or a plugin itself brings along for these is in no registry that can be asked.
+    # XLA or a plugin itself may implement these, and no registry says so.
     return platform != "cpu" and target in STABLE_CUSTOM_CALLS

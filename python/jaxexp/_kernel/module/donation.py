@@ -1,4 +1,4 @@
-"""Which arguments of a function were donated in the export."""
+"""The arguments of a function that were donated in the export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxexp._kernel.function.data import ExportedData
 
 from . import mlir
 
-# How a module says that a result may take the memory of an argument: of which result, or of any.
+# How a module says that a result may take the memory of an argument: a certain result, or any.
 _DONATION = "tf.aliasing_output", "jax.buffer_donor"
 
 

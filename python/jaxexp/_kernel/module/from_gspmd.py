@@ -1,14 +1,13 @@
-"""Shardings of modules from before Shardy, in the form that Shardy takes.
+"""Converts the shardings of modules from before Shardy to Shardy.
 
-A module for several devices had its shardings as text, which says how to deal the devices to the tiles of an array:
+A module for several devices had its shardings as text, which says how the devices are dealt to the tiles of an array:
 
     {devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}
 
-is 2x1 tiles, four devices to each, out of the devices 0 to 7 as a 4x2 matrix, transposed. Shardy names the axes of a
-mesh instead. One mesh does for all shardings of a module, if its axes are fine enough that each tiling takes whole
-axes: the places where the tilings cut the sequence of devices have to divide one another. Functions that `shard_map`
-ran for each device by itself were calls between conversions to the parts of an array and back; those become manual
-computations.
+means 2x1 tiles with four devices each, taken from the devices 0 to 7 as a 4x2 matrix, transposed. Shardy names the axes
+of a mesh instead. One mesh is enough for all shardings of a module if its axes are so fine that each tiling takes whole
+axes: the places where the tilings cut the sequence of devices have to divide one another. A function that `shard_map`
+ran on each device was a call between conversions to the parts of an array and back; it becomes a manual computation.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from . import mlir
 
 _NAME = "mhlo.sharding"
 
-# A group of devices: those whose numbers differ in the digit between two powers, so to speak. (2, 8) out of eight
-# devices are four groups of two: number // 2 % 4.
+# A group of devices, whose numbers differ, so to speak, in the digit between two powers. (2, 8) out of eight devices
+# are four groups of two: number // 2 % 4.
 _Cut = tuple[int, int]
-# Which cuts each axis of an array is divided by, the coarsest first.
+# The cuts that divide each axis of an array, the coarsest first.
 _Tiling = tuple[tuple[_Cut, ...], ...]
 
 
 class NotExpressibleError(Exception):
-    """A sharding, or a part of a module, for which there is no counterpart; the module may be half changed."""
+    """A sharding, or a part of a module, without a counterpart in Shardy; the module may be half changed."""
 
 
 def to_shardy(module: Any, nr_devices: int) -> None:
-    """Brings all shardings of a module into the form of Shardy, in place.
+    """Converts all shardings of a module to Shardy, in place.
 
     Args:
         module: the module; its MLIR context is entered.
-        nr_devices: for how many devices it is.
+        nr_devices: the number of devices that it is for.
 
     Raises:
-        NotExpressibleError: the module has to stay as it was.
+        NotExpressibleError: a part has no counterpart. The caller has to use the module as it was.
     """
     if nr_devices == 1:
         _drop(module)
@@ -141,7 +140,7 @@ def _text_of(attributes: Any) -> str:
     raw = _jax.ir.StringAttr(attributes[_NAME]).value_bytes
     if raw.startswith(b"{"):
         return str(raw, "utf-8")
-    proto = _jax.OpSharding()  # as which JAX wrote long ones
+    proto = _jax.OpSharding()  # JAX wrote long ones in this form
     proto.ParseFromString(raw)
     return repr(_jax.HloSharding.from_proto(proto))
 
@@ -154,7 +153,7 @@ _PATTERN = re.compile(
 
 
 def _tiling(text: str, nr_devices: int) -> _Tiling:
-    """How a sharding cuts the sequence of devices for each axis of an array; empty where the array is replicated."""
+    """How a sharding cuts the sequence of devices for each axis of an array; empty if the array is replicated."""
     if text == _REPLICATED:
         return ()
     match = _PATTERN.fullmatch(text)
@@ -165,11 +164,11 @@ def _tiling(text: str, nr_devices: int) -> _Tiling:
         for name in ("tiles", "shape", "order", "devices")
     )
     if devices and devices != list(range(nr_devices)):
-        raise NotExpressibleError(f"the sharding {text}, in no order of a mesh")
+        raise NotExpressibleError(f"the sharding {text}, whose order is not that of a mesh")
     shape = shape or [nr_devices]
     if not math.prod(tiles) == math.prod(shape) == nr_devices:
         raise NotExpressibleError(f"the sharding {text} of {nr_devices} devices")
-    # The cut that each axis of the matrix of devices is, in the order in which the tiles take them.
+    # The cut for each axis of the matrix of devices, in the order in which the tiles take them.
     ends = [math.prod(shape[i:]) for i in range(len(shape) + 1)]
     left = [(ends[i + 1], ends[i]) for i in order or range(len(shape))]
     tiling = tuple(tuple(_take(tile, left, text)) for tile in tiles)
@@ -177,7 +176,7 @@ def _tiling(text: str, nr_devices: int) -> _Tiling:
 
 
 def _take(tile: int, left: list[_Cut], text: str) -> Iterator[_Cut]:
-    """Takes this many groups of devices from the front of what is left."""
+    """Takes this many groups of devices from the front of the remaining ones."""
     while tile > 1:
         low, high = left[0]
         taken = math.gcd(tile, high // low)
@@ -198,7 +197,7 @@ def _rank(value: Any) -> int:
 
 
 def _drop(module: Any) -> None:
-    """Takes all shardings out of a module for one device, where parts of arrays are arrays."""
+    """Removes all shardings from a module for one device. There, the parts of arrays are whole arrays."""
     for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
         _change_attributes(function, None)
     for operation in list(mlir.iter_operations(module)):
@@ -212,7 +211,7 @@ def _drop(module: Any) -> None:
 
 
 def _change_attributes(function: Any, mesh: _Mesh | None) -> None:
-    """Brings the attributes of a function's arguments and results into the new form; drops them without a mesh."""
+    """Converts the attributes of a function's arguments and results; drops them if there is no mesh."""
     ir = _jax.ir
     for name, types in (("arg_attrs", function.type.inputs), ("res_attrs", function.type.results)):
         if name not in function.attributes:
@@ -246,7 +245,7 @@ def _constrain(call: Any, mesh: _Mesh) -> None:
 
 
 def _shard_map_bodies(calls: Sequence[Any]) -> list[Any]:
-    """The calls of functions that run for each device by itself: what comes in or goes out is a part of an array."""
+    """The calls of functions that run on each device: their operands or results are parts of arrays."""
     bodies: list[Any] = []
     for call in calls:
         target = mlir.target_of(call)
@@ -264,7 +263,7 @@ def _defining(value: Any) -> Any:
 
 
 def _calls(value: Any, target: str) -> bool:
-    """Whether a value is what a certain custom call returns."""
+    """Whether a value is the result of a custom call with this target."""
     operation = _defining(value)
     return (
         operation is not None
@@ -274,21 +273,21 @@ def _calls(value: Any, target: str) -> bool:
 
 
 def _unannotated(value: Any) -> Any:
-    """What a part of an array is without the remark that it is one."""
+    """A part of an array, without the remark that it is one."""
     if _calls(value, "Sharding") and _text(value.owner) == _MANUAL:
         return value.owner.operands[0]
     return value
 
 
 def _make_manual(body: Any, mesh: _Mesh) -> None:
-    """Puts the call of a function on parts of arrays into a manual computation of the whole arrays."""
+    """Puts a call on parts of arrays into a manual computation on the whole arrays."""
     ir = _jax.ir
     if body.name != "func.call":
         raise NotExpressibleError(f"{body.name} with a part of an array")
     entering, operands, in_shardings = [], [], []
     for operand in map(_unannotated, body.operands):
         if not _calls(operand, "SPMDFullToShardShape") or not _calls(operand.owner.operands[0], "Sharding"):
-            raise NotExpressibleError("a shard_map with an argument that is no part of an array")
+            raise NotExpressibleError("a shard_map with an argument that is not a part of an array")
         whole = operand.owner.operands[0]
         entering.append(operand.owner)
         operands.append(whole.owner.operands[0])

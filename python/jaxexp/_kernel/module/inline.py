@@ -1,4 +1,4 @@
-"""JAX functions lowered into a module that exists already, where an operation would be."""
+"""Lowers JAX functions into an existing module, in place of an operation."""
 
 from __future__ import annotations
 

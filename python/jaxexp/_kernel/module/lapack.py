@@ -1,16 +1,16 @@
-"""LAPACK calls as old releases of JAX wrote them, in the form of today.
+"""Rewrites LAPACK calls of old releases of JAX in today's form.
 
-The CPU's linear algebra was once called through untyped custom calls. Their first operands were sizes and choices,
-their last results scratch memory:
+JAX once called the CPU's linear algebra through untyped custom calls. Their first operands were sizes and choices, and
+their last results were scratch memory:
 
     %r:5 = stablehlo.custom_call @lapack_ssyevd(%lower, %batch_size, %n, %matrix)
 
-The last release that wrote some of them is 0.4.38. Today's jaxlib has typed ones instead, which see the sizes in the
+The last release that wrote some of them is 0.4.38. Today's jaxlib has typed calls instead. They see the sizes in the
 types, and take the choices as attributes:
 
     %r:3 = stablehlo.custom_call @lapack_ssyevd_ffi(%matrix) {backend_config = {mode = 86 : ui8, uplo = 76 : ui8}}
 
-Both call the same routine of LAPACK with the same layouts in memory, so results carry over unchanged.
+Both call the same routine of LAPACK with the same layouts in memory, so the results are the same.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from jaxexp._errors import ExportError
 
 
 def modernize(operation: Any, target: str) -> None:
-    """Replaces an old call by the call of today; does not touch others."""
+    """Replaces an old call by today's; leaves others as they are."""
     routine = _ROUTINES.get(target)
     if routine is None:
         return
     old = _OldCall(operation, target)
     if routine.factor is not None:
-        if len(old.arguments) <= routine.factor:  # already without the factor
+        if len(old.arguments) <= routine.factor:  # the call already lacks the factor
             return
         old.expect_one(routine.factor)
     with operation.location, _jax.ir.InsertionPoint(operation):
@@ -69,7 +69,7 @@ class _OldCall:
     """An old custom call, taken apart.
 
     Attributes:
-        arguments: its operands, without those that only say how large its results are.
+        arguments: its operands, except those that only say how large its results are.
         results: its results.
         operand_layouts: how the arguments lie in memory.
         result_layouts: how the results lie in memory.
@@ -95,27 +95,27 @@ class _OldCall:
 
     def expect_one(self, index: int) -> None:
         constant = _constant(self.arguments[index])
-        # Its text, since not every JAX can hand out the value of a complex constant.
+        # As text, since not every JAX can read the value of a complex constant.
         if constant is None or not any(one in str(constant) for one in _ONES):
             raise self._error(f"scales its result, with operand {index},")
 
     def configuration(self) -> dict[str, Any]:
-        """What a typed call says beside its target and operands, as it is."""
+        """The configuration of a typed call, unchanged."""
         names = ("api_version", "backend_config", "mhlo.backend_config")
         return {name: self._operation.attributes[name] for name in names if name in self._operation.attributes}
 
     def shape_of_result(self, index: int, matrix: Any) -> Any:
-        """The sizes of a result, as a tensor, where its type does not say them all."""
+        """The sizes of a result, as a tensor, if its type does not have them all."""
         if self._shapes:
             return self._shapes[index]
-        # Some of the old calls had results of unknown sizes without saying them: these share the matrix's batch.
+        # Some old calls did not say the sizes of results of unknown sizes: these share the matrix's batch.
         type_, batch = self.results[index].type, len(matrix.type.shape) - 2
         if any(type_.is_dynamic_dim(axis) for axis in range(batch, type_.rank)):
             raise self._error(f"does not say how large its result {index} is")
         return _shape_of(type_, matrix)
 
     def zeros(self, index: int, matrix: Any) -> Any:
-        """Zeros in the shape of a result."""
+        """Zeros of the shape of a result."""
         type_ = self.results[index].type
         if type_.has_static_shape:
             return _jax.hlo.constant(_jax.ir.DenseElementsAttr.get(np.zeros(type_.shape, np.int32)))
@@ -140,7 +140,7 @@ class _OldCall:
 
 
 def _constant(value: Any) -> Any:
-    """The operation that makes a value, where that is a constant; otherwise None."""
+    """The operation that makes a value, if it is a constant; otherwise None."""
     is_constant = isinstance(value, _jax.ir.OpResult) and value.owner.name == "stablehlo.constant"
     return value.owner if is_constant else None
 
@@ -166,14 +166,14 @@ def _integers(values: Iterable[int], element_type: Any = None) -> Any:
 
 
 def _alias(operand: int, nr_results: int) -> Any:
-    """Says that an operand's memory is that of the first result."""
+    """The alias of an operand and the first result, which share memory."""
     return _jax.hlo.OutputOperandAlias.get(
         output_tuple_indices=[0] if nr_results > 1 else [], operand_index=operand, operand_tuple_indices=[]
     )
 
 
 def _typed(choices: Mapping[str, int | str]) -> dict[str, Any]:
-    """What a typed call says beside its target and operands: letters as the numbers that LAPACK takes for them."""
+    """The configuration of a typed call. Letters become the numbers that LAPACK takes for them."""
     ir = _jax.ir
     letter, number = ir.IntegerType.get_unsigned(8), ir.IntegerType.get_signless(32)
     config = {
@@ -185,16 +185,16 @@ def _typed(choices: Mapping[str, int | str]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Routine:
-    """How an old call of a routine corresponds to the one of today.
+    """How an old call of a routine corresponds to today's.
 
     Attributes:
-        target: the target of today.
-        arrays: which of the old arguments the new call takes.
-        results: for each result of the new call, which one of the old it is.
+        target: today's target.
+        arrays: the old arguments that the new call takes.
+        results: for each result of the new call, the index of the old one.
         configuration: the attributes by which the new call makes the choices of the old one.
-        aliased: which of the new call's operands is overwritten with its first result, or None.
-        status: the old result that the new call lacks, because it only tells of invalid arguments; or None.
-        factor: the old argument by which the result was scaled, always with 1; or None.
+        aliased: the operand of the new call that its first result overwrites, or None.
+        status: the old result that the new call lacks, because it only reports invalid arguments; or None.
+        factor: the old argument that scaled the result, always 1; or None.
     """
 
     target: str
@@ -229,7 +229,7 @@ def _solve(old: _OldCall) -> dict[str, Any]:
         {
             "side": "L" if left else "R",
             "uplo": "L" if lower else "U",
-            "trans_x": "NTC"[transposed],  # as it is, transposed, and conjugated too
+            "trans_x": "NTC"[transposed],  # unchanged, transposed, and also conjugated
             "diag": "U" if unit else "N",
         }
     )

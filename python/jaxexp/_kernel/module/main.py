@@ -1,8 +1,8 @@
-"""Puts a new main function around a lowered one, which turns the lowering's arguments into the exported ones.
+"""Puts a new main function around a lowered one, so that it takes the arguments of the exported function.
 
 JAX lowers a function with symbolic shapes to a main function that takes the values of its dimension variables as
 arguments. Callers of an artifact have only the arrays, so the new main computes those values from the arrays' shapes,
-asserts what else the shapes promise, and passes the rest on.
+asserts whatever else the shapes promise, and passes on the rest.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
 
     Args:
         module: the module, which is changed; see `_convention` for the arguments of its main function.
-        in_avals: the abstract values of its array arguments. With symbolic dimensions, none may have been dropped:
-            JAX keeps all arguments of such functions.
+        in_avals: the abstract values of its array arguments. With symbolic dimensions, none may be missing: JAX keeps
+            all arguments of such functions.
         in_tree: their tree structure, for the messages of shape assertions.
         has_platform_index: whether the main function takes a platform index.
     """
@@ -58,17 +58,16 @@ def surround_main(
     argument_attributes: Sequence[Any],
     results: Sequence[int] | None = None,
 ) -> None:
-    """Makes `main` of a module a private function, and puts a new main function in its place that calls it.
+    """Makes a module's `main` a private function, and adds a new main function that calls it.
 
     Args:
         module: the module, which is changed; its MLIR context is entered.
         argument_types: the types of the new main's arguments.
-        result_types: the types of its results. Where they differ from those of the old main, the shape is known more
-            precisely.
-        operands: called at the new main's insertion point, with its arguments; returns what the old main is called
-            with, up to the precision of the shapes.
-        argument_attributes: the attributes of the new main's arguments. Aliasing refers to results by their places.
-        results: which result of the old main each result is; None if they keep their places. If they do not, no
+        result_types: the types of its results. If a type differs from the old main's, its shape is more precise.
+        operands: called at the new main's insertion point, with its arguments; returns the old main's arguments, up to
+            the precision of the shapes.
+        argument_attributes: the attributes of the new main's arguments. Aliasing refers to results by position.
+        results: for each result, the index of the old main's result; None if the order stays. If it changes, no
             argument may be an alias.
     """
     ir = _jax.ir
@@ -113,13 +112,13 @@ def _inner_operands(
 
 
 def say_whether_polymorphic(module: Any, uses_dim_vars: bool) -> None:
-    """Writes into a module whether it has to be specialized to shapes or a platform before compilation."""
+    """Notes in a module whether it has to be specialized to shapes or a platform before compilation."""
     with module.context:
         module.operation.attributes["jax.uses_shape_polymorphism"] = _jax.ir.BoolAttr.get(uses_dim_vars)
 
 
 def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Sequence[Any]) -> list[Any]:
-    """Computes the dimension variables of `in_avals` from arrays, and asserts what else the shapes promise.
+    """Computes the dimension variables of `in_avals` from arrays, and asserts whatever else the shapes promise.
 
     Raises:
         ExportError: the shapes do not determine the variables.

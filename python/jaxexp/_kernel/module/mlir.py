@@ -1,4 +1,4 @@
-"""StableHLO modules between bytes and MLIR, and what is done with their operations in general."""
+"""Converts StableHLO modules between bytes and MLIR; general helpers for their operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse(serialized: bytes, context: Any) -> Any:
 
     Raises:
         UnsupportedModuleError: the module is for a newer StableHLO than the installed jaxlib knows.
-        ModuleError: the bytes are no module.
+        ModuleError: the bytes are not a module.
     """
     _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = _jax.newest_stablehlo()
@@ -37,7 +37,7 @@ def parse(serialized: bytes, context: Any) -> Any:
             return _jax.deserialize_portable_artifact(serialized, context)
         except MemoryError:
             raise
-        except Exception as error:  # of several types, RuntimeErrors and ValueErrors among them
+        except Exception as error:  # of several types, such as RuntimeError and ValueError
             raise ModuleError(
                 _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
             ) from error
@@ -45,7 +45,7 @@ def parse(serialized: bytes, context: Any) -> Any:
 
     found, certain = stablehlo.why_too_new(serialized, newest)
     cause: Exception | None = None
-    if not certain:  # a module for a newer version that makes no use of it
+    if not certain:  # the module is for a newer version, but may not use anything new
         try:
             return _jax.deserialize_portable_artifact(serialized, context)
         except MemoryError:
@@ -60,7 +60,7 @@ def parse(serialized: bytes, context: Any) -> Any:
 
 
 def shown_module(name: str, module: bytes, as_text: bool) -> Any:
-    """`Exported.mlir_module`, of a function of this name."""
+    """`Exported.mlir_module` of a function with this name."""
     if as_text:
         with _jax.make_ir_context() as context:
             return _jax.module_to_string(parse(module, context))
@@ -92,7 +92,7 @@ def copy(module: Any) -> Any:
 
 
 def string_attributes(serialized: bytes, *names: str) -> list[str | None]:
-    """String attributes of a serialized module; None for each that is missing, or something else."""
+    """String attributes of a serialized module; None for each that is missing, or not a string."""
     with _jax.make_ir_context() as context:
         attributes = parse(serialized, context).operation.attributes
         found: list[Any] = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
@@ -106,29 +106,29 @@ def run_passes(module: Any, *passes: str) -> None:
 
 
 def free_name(stem: str, *tables: Any) -> str:
-    """A symbol's name that none of these symbol tables has: `stem`, or with a number behind it."""
+    """A symbol name that is free in all these symbol tables: `stem`, perhaps with a number after it."""
     names = (f"{stem}_{i}" if i else stem for i in itertools.count())
     return next(name for name in names if not any(name in table for table in tables))
 
 
 def converted(value: Any, type_: Any) -> Any:
-    """An MLIR value as one of `type_`, which differs from its own type in what is known of the shape, if at all."""
+    """An MLIR value as one of `type_`, which may differ from its own type only in how much of the shape is known."""
     return value if value.type == type_ else _jax.hlo.convert(type_, value)
 
 
 def why_not_refined(error: Exception) -> str | None:
-    """What a module says to shapes that it does not take, if that is what `error` is about.
+    """Why a module refuses shapes, if `error` is about that; otherwise None.
 
-    JAX finds out while it compiles, and its error keeps the reason as the cause.
+    JAX finds out while it compiles, and keeps the reason as the cause of its error.
     """
     if error.__cause__ is None or not str(error).startswith("Error refining shapes"):
         return None
-    first_line = str(error.__cause__).partition("\n")[0]  # the others quote the source lines that traced the module
+    first_line = str(error.__cause__).partition("\n")[0]  # the other lines quote the source that traced the module
     return first_line.rpartition(" error: ")[2]
 
 
 def iter_operations(module: Any, *, innermost_first: bool = False) -> Iterator[Any]:
-    """Every operation of a module: before those inside of it, or behind them."""
+    """Every operation of a module: before the operations inside it, or after them."""
     found: list[Any] = []
 
     def visit(operation: Any) -> Any:
@@ -144,14 +144,14 @@ def serialize_for(module: Any, version: str) -> bytes:
     """The module as a StableHLO portable artifact of a given version.
 
     Raises:
-        jax.errors.JaxRuntimeError: that version does not have an operation, or a type, of the module.
+        jax.errors.JaxRuntimeError: that version lacks an operation or a type of the module.
     """
     serialized: bytes = _jax.serialize_portable_artifact(module, version, _jax.serializes_with_shardy())
     return serialized
 
 
 def expand_composites(module: Any) -> None:
-    """Replaces the operations of the CHLO dialect, and composites, by what they stand for, in place.
+    """Replaces CHLO operations and composites by what they stand for, in place.
 
     A portable artifact holds a CHLO operation as a composite.
     """
@@ -169,13 +169,13 @@ def custom_calls(module: Any) -> list[tuple[str, Any]]:
 
 
 def target_of(custom_call: Any) -> str:
-    """What a custom call calls."""
+    """The target of a custom call."""
     name: str = _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
     return name
 
 
 def has_shardy_attributes(module: Any) -> bool:
-    """Whether a module has its Shardy parts as frontend attributes, as modules once were serialized."""
+    """Whether a module has its Shardy parts as frontend attributes, as old serialized modules have."""
     attributes = module.operation.attributes
     return "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in _jax.ir.DictAttr(
         attributes["mhlo.frontend_attributes"]
@@ -183,6 +183,6 @@ def has_shardy_attributes(module: Any) -> bool:
 
 
 def import_shardy_attributes(module: Any) -> None:
-    """Turns what some plugins make of Shardy's dialect, frontend attributes, back into the dialect, in place."""
+    """Turns frontend attributes, which some plugins make of Shardy's dialect, back into the dialect, in place."""
     if has_shardy_attributes(module):
         run_passes(module, "xla-sdy-round-trip-import-shardy-attrs", "sdy-lift-inlined-meshes")

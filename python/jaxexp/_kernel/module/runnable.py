@@ -10,20 +10,20 @@ from jaxexp._kernel.function.data import ExportedData
 
 from . import mlir, signature
 
-# What the targets of LAPACK's routines begin with.
+# The beginning of the targets of LAPACK routines.
 _LAPACK = ("lapack_", "blas_")
 
 
 def parse(exported: ExportedData, context: Any) -> Any:
-    """The module of an exported function, for calling it: parsed, and brought up to what the installed JAX runs.
+    """The module of an exported function, for calls: parsed, and rewritten to a form that the installed JAX runs.
 
     Args:
         exported: the function.
-        context: the MLIR context to parse it in, which is entered.
+        context: the MLIR context to parse it in; it is entered.
 
     Raises:
-        DeserializationError: the bytes are no module, or not one of a function with this signature.
-        ExportError: the module calls a routine in a way that has no counterpart today.
+        DeserializationError: the bytes are not a module of a function with this signature.
+        ExportError: the module calls a routine in a form that has no counterpart today.
     """
     module = _with_shardings_of_today(exported, context)
     signature.check(exported, module)
@@ -49,11 +49,11 @@ def _with_shardings_of_today(exported: ExportedData, context: Any) -> Any:
         try:
             from_gspmd.to_shardy(module, exported.nr_devices)
         except from_gspmd.NotExpressibleError:
-            # The compiler still understands the old form, and says that it falls back to the old partitioner.
+            # The compiler still understands the old form, and reports that it uses the old partitioner.
             return mlir.parse(serialized, context)
     return module
 
 
 def _is_from_before_shardy(serialized: bytes) -> bool:
-    """Whether a serialized module has shardings from before Shardy, and none of Shardy."""
+    """Whether a serialized module has shardings from before Shardy, and no Shardy."""
     return module_head.may_name(serialized, "mhlo.sharding") and not module_head.may_name(serialized, "sdy")

@@ -1,4 +1,4 @@
-"""Whether a module fits the signature of its artifact."""
+"""Checks that a module fits the signature of its artifact."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jaxexp._kernel.function.data import ExportedData
 def check(exported: ExportedData, module: Any) -> None:
     """Compares a module's main function with the signature, argument by argument.
 
-    Nothing else ties the two together: without it, a module of another function would be compiled with arguments that
-    it does not expect.
+    Nothing else ties the two together: without this check, a module of another function would be compiled with
+    arguments that it does not expect.
 
     Args:
         exported: the function.
@@ -31,7 +31,7 @@ def check(exported: ExportedData, module: Any) -> None:
     inputs, results = list(type_.inputs), list(type_.results)
     groups = Arguments.of_exported(exported)
     if exported.calling_convention_version < OLDEST_VERSION and exported.ordered_effects:
-        return  # tokens are passed in another way; calls are refused with a better message
+        return  # it passes tokens in another way; calls are refused with a better message
     kept = exported.module_kept_var_idx
     _check_count("arguments", groups.array.stop, inputs, groups)
     _check_count("results", groups.tokens + len(exported.out_avals), results, groups)
@@ -42,7 +42,7 @@ def check(exported: ExportedData, module: Any) -> None:
     for found in (*inputs[groups.token], *results[: groups.tokens]):
         if found != _jax.token_type():
             _refuse("the token of an ordered effect", str(_jax.token_type()), found)
-    right: dict[int, Any] = {}  # types that were found right, by the identity of their aval
+    right: dict[int, Any] = {}  # types that were checked, by the identity of their aval
     for index, found in zip(kept, inputs[groups.array], strict=True):
         aval = exported.in_avals[index]
         if right.get(id(aval)) != found:
@@ -80,7 +80,7 @@ def _check_type(where: str, aval: Any, found: Any) -> None:
         _refuse(where, str(aval), found)
     for axis, size in enumerate(physical.shape):
         if _jax.is_constant_dim(size):
-            # A module may know less of a shape than the signature.
+            # A module may know less about a shape than the signature.
             fits = tensor.is_dynamic_dim(axis) or tensor.get_dim_size(axis) == size
         else:
             fits = tensor.is_dynamic_dim(axis)

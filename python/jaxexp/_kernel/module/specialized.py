@@ -19,7 +19,7 @@ def parse(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[A
     Args:
         exported: the function.
         in_avals: the abstract values of its arguments, with the new shapes.
-        out_avals: those of its results.
+        out_avals: the abstract values of its results.
         still_symbolic: whether a new shape is symbolic.
 
     Raises:
@@ -41,7 +41,7 @@ def parse(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[A
                     raise ExportError(
                         f"specializing {exported.fun_name} to symbolic shapes needs all of its arguments in the module"
                     )
-                # For the assertions: the old main function computes its own variables.
+                # Only for the assertions: the old main function computes its own variables.
                 main.dim_values_of(module, in_avals, exported.in_tree, given[arguments.array])
             return given
 

@@ -14,14 +14,14 @@ _MANUAL = "{manual}"
 
 
 def without_shardy(module: Any, refuse: Callable[[str], NoReturn]) -> None:
-    """Rewrites a module, in place, so that nothing of Shardy's dialect is left in it.
+    """Rewrites a module, in place, so that it has nothing of Shardy's dialect.
 
     A sharding becomes an ``mhlo.sharding``, a constraint the custom call ``Sharding``, and the body of a `shard_map`
     stands between ``SPMDFullToShardShape`` and ``SPMDShardToFullShape``.
 
     Args:
         module: the module, whose collectives list their replica groups.
-        refuse: called with what GSPMD has no words for; raises.
+        refuse: called with what GSPMD cannot express; raises.
     """
     with module.context, _jax.ir.Location.unknown(module.context):
         _Rewriter(module, refuse).run()
@@ -68,7 +68,7 @@ class _Rewriter:
         return _jax.ir.DictAttr.get(named)
 
     def hints(self, operation: Any) -> None:
-        """What an operation says about the sharding of its results. It may be left out; rules are only for Shardy."""
+        """Shardings of an operation's results. They are hints and may be left out; rules are only for Shardy."""
         attributes = operation.attributes
         if "sdy.sharding_rule" in attributes:
             del attributes["sdy.sharding_rule"]
@@ -113,7 +113,7 @@ class _Rewriter:
         self.replace(operation, results)
 
     def call(self, target: str, operand: Any, type_: Any, sharding: Any, before: Any, config: str = "") -> Any:
-        """A custom call on one value, in front of an operation."""
+        """A custom call on one value, before an operation."""
         text = _jax.ir.StringAttr.get
         attributes = {"call_target_name": text(target), "backend_config": text(config), "mhlo.sharding": sharding}
         created = _jax.ir.Operation.create(
@@ -134,7 +134,7 @@ class _Rewriter:
     def mesh(self, sharding: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """The sizes and names of a sharding's mesh axes."""
         mesh = sharding.mesh_or_ref
-        if str(mesh).startswith("@"):  # else it stands here in full
+        if str(mesh).startswith("@"):  # otherwise it is written out here
             mesh = self.meshes[_jax.ir.FlatSymbolRefAttr(mesh).value]
         mesh = _jax.sdy.MeshAttr(mesh)
         if list(mesh.device_ids):
@@ -143,7 +143,7 @@ class _Rewriter:
         return tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
 
     def text(self, attribute: Any) -> Any:
-        """A sharding of Shardy's as the text that GSPMD reads."""
+        """A Shardy sharding as the text that GSPMD reads."""
         sharding = _jax.sdy.TensorShardingAttr(attribute)
         if list(sharding.unreduced_axes):
             self.refuse("its module contains values that are unreduced over mesh axes")

@@ -1,4 +1,4 @@
-"""From a verified artifact to a function."""
+"""Makes functions from verified artifacts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxexp._kernel.function.vjps import LaterVjp
 
 
 class Reader:
-    """Makes functions of artifacts, of one class. `reader_of` returns the one of a class."""
+    """Makes functions of one class from artifacts. `reader_of` returns the reader of a class."""
 
     def __init__(self, made: type[ExportedData]) -> None:
         vjp = functools.partial(_LoadedVjp, self)
@@ -27,33 +27,33 @@ class Reader:
         )
 
     def read(self, buffer: Any, modules: Sequence[Any] = ()) -> Any:
-        """The function in a buffer, which is verified. Its module and its VJP are read on first use.
+        """Verifies a buffer, and returns its function. Its module and its VJP are read on first use.
 
         If modules are given, one for each function, the buffer is the image that `_native.cut` made of an artifact.
         """
         if modules:
             return self.decode(verified(buffer, modules))
         binding.bind()
-        try:  # the same in one native call
+        try:  # the same, in one native call
             return self._functions.read(buffer)
         except (DeserializationError, TypeError) as error:
             explain(error, buffer)
             raise
 
     def decode(self, artifact: _native.Artifact) -> Any:
-        """A function. Its fields, its module and its VJP are read on first use; fields that might be refused, now."""
+        """Makes a function. Its fields, module and VJP are read on first use; fields that might be refused, now."""
         artifact.prepare()
         return self._functions.function(artifact)
 
     def many(
         self, workers: int, stop: bool, admit: Callable[[_native.Artifact], None] | None = None
     ) -> _native.ReadMany:
-        """Reads many buffers or files at once, and makes functions of them, or exceptions.
+        """Reads many buffers or files at once, and makes a function or an exception from each.
 
         Args:
             workers: how many threads work.
             stop: whether the first exception ends the work.
-            admit: called with each artifact before anything is made of it; what it raises is the result.
+            admit: called with each artifact before anything is made from it; if it raises, the exception is the result.
         """
         binding.bind()
         return _native.ReadMany(self._functions, workers, stop, admit)
@@ -61,12 +61,12 @@ class Reader:
 
 @functools.cache
 def reader_of(made: Any) -> Reader:
-    """What makes functions of a class."""
+    """The `Reader` that makes functions of a class."""
     return Reader(made)
 
 
 def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
-    """The artifact in a buffer, or in an image and its modules; `Reader.decode` makes a function of it."""
+    """The artifact in a buffer, or in an image and its modules; `Reader.decode` makes a function from it."""
     binding.bind()
     return opened(buffer, modules)
 
@@ -84,7 +84,7 @@ def verify_modules(exported: ExportedData) -> None:
 
 
 class _LoadedVjp(LaterVjp):
-    """The VJP inside the artifact of a function that has one; equal to another one of equal content."""
+    """The VJP inside a function's artifact; equal to one of equal content."""
 
     __slots__ = ("primal", "reader")
 

@@ -1,5 +1,4 @@
-"""What the readers and compilers of JAX releases know, in addition to the table: each fact by the first release that
-has it.
+"""What readers and compilers of JAX releases know, in addition to the table, by the first release that knows it.
 
 `tests/interop` compares this with real releases. This module needs no JAX.
 """
@@ -18,14 +17,14 @@ Version = tuple[int, ...]
 MAX_AND_MIN: Version = (0, 4, 24)  # in symbolic dimensions
 REGISTERED_DTYPES: Version = (0, 7, 0)
 MEMORY_SPACES: Version = (0, 8, 2)
-LONG_DEVICE_COUNT: Version = (0, 8, 2)  # of 32 bits; before, a reader knows that of 16 bits only
+LONG_DEVICE_COUNT: Version = (0, 8, 2)  # of 32 bits; older readers know only 16 bits
 NAMED_SHARDINGS: Version = (0, 9, 0)
-INDICES: Version = (0, 10, 0)  # avals and shardings by index into tables; before, they have to be listed
-REFUSAL_OF_EXPIRED: Version = (0, 11, 1)  # artifacts with HloShardings, or with a device count of 16 bits only
+INDICES: Version = (0, 10, 0)  # avals and shardings by index into tables; older readers need them listed
+REFUSAL_OF_EXPIRED: Version = (0, 11, 1)  # artifacts with HloShardings, or only a device count of 16 bits
 
 # Modules
-COMPOSITES: Version = (0, 4, 32)  # which came into StableHLO before they came into XLA
-FOUR_BITS: Version = (0, 4, 36)  # other operations on 4-bit integers than conversions
+COMPOSITES: Version = (0, 4, 32)  # StableHLO had them before XLA
+FOUR_BITS: Version = (0, 4, 36)  # operations on 4-bit integers other than conversions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,22 +50,22 @@ _SERIALIZATION_VERSIONS = (
     SerializationVersion((0, 11, 1), None, 12),
 )
 
-# What a jaxlib parses is not always what its compiler takes: releases from the first to the second get no newer
-# StableHLO than this, as `tests/interop` has shown.
+# A jaxlib's compiler does not always take what the jaxlib parses: releases from the first to the second get StableHLO
+# up to this version, as `tests/interop` has shown.
 _STABLEHLO_THAT_COMPILES: tuple[tuple[Version, Version, str], ...] = (
     ((0, 4, 29), (0, 4, 31), "1.0.0"),  # batching dimensions of gather and scatter came with 1.1
     ((0, 4, 32), (0, 4, 34), "1.5.0"),  # an algorithm in a dot_general, from 1.6 on, crashes these
     ((0, 10, 0), (0, 10, 2), "1.15.1"),  # replica groups that name mesh axes came with 1.16
 )
 
-# Custom calls that JAX promises to keep came with one release or another. Where the typed form of a LAPACK routine was
-# still taking shape, this is the first release from which on it stayed as it is.
+# The first release that has each custom call that JAX promises to keep. If the typed form of a LAPACK routine changed
+# at first, this is the release from which on it stayed the same.
 _CUSTOM_CALLS: tuple[tuple[str, Version], ...] = (
     (r"lapack_[sdcz](potrf|getrf)_ffi", (0, 4, 31)),
     (r"lapack_[sdcz](geqrf|orgqr|ungqr|geev|gehrd|gesdd|syevd|heevd)_ffi", (0, 4, 32)),
     (r"lapack_[sdcz](gees|sytrd|hetrd)_ffi", (0, 4, 35)),
     (r"lapack_[sdcz](gtsv|geqp3)_ffi", (0, 5, 0)),
-    (r"lapack_[sdcz](gesvd|trsm)_ffi", (0, 5, 3)),  # trsm took one argument more before
+    (r"lapack_[sdcz](gesvd|trsm)_ffi", (0, 5, 3)),  # before, trsm took one more argument
     (r"lapack_[sdcz](ormqr|unmqr)_ffi", (0, 10, 0)),
     (r"cu_threefry2x32_ffi", (0, 4, 31)),
     (r"cusolver_(geqrf|getrf|orgqr|syevd)_ffi", (0, 4, 32)),
@@ -78,7 +77,7 @@ _CUSTOM_CALLS: tuple[tuple[str, Version], ...] = (
 
 
 def serialization_version(release: Release) -> SerializationVersion:
-    """Which numbers a release reads and writes in the first slot."""
+    """The numbers that a release reads and writes in the first slot."""
     return next(entry for entry in reversed(_SERIALIZATION_VERSIONS) if entry.since <= release.number)
 
 
@@ -89,12 +88,12 @@ def stablehlo_that_compiles(release: Release) -> str:
 
 
 def custom_call_since(target: str) -> Version | None:
-    """The first release whose jaxlib has a custom call; None if all have it, or if that is not known."""
+    """The first release whose jaxlib has a custom call; None if all have it, or if unknown."""
     return next((since for pattern, since in _CUSTOM_CALLS if re.fullmatch(pattern, target)), None)
 
 
 def since(knows: Callable[[Release], bool]) -> Version:
-    """The first release in the table that knows something, which the newest release must know."""
+    """The first release in the table that knows something. The newest release must know it."""
     return next(release.number for release in RELEASES if knows(release))
 
 
@@ -109,5 +108,5 @@ def dtype_since(kind: int | None) -> Version:
 
 
 def shardy_since() -> Version:
-    """The first release that takes modules with Shardy; before, a reader that did not switch it on refuses them."""
+    """The first release that takes modules with Shardy; older readers refuse them unless Shardy is switched on."""
     return since(lambda release: release.shardy)

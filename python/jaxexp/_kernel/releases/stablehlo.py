@@ -1,7 +1,7 @@
-"""Which releases of JAX can parse a module: the first release for each of StableHLO's operations, types and attributes.
+"""The releases of JAX that can parse a module: the first for each of StableHLO's operations, types and attributes.
 
 The version of StableHLO that a module was written for is a promise: every release whose jaxlib knows that version
-reads it. What is really needed is often less, because most operations are old. `tests/interop/measure_stablehlo.py`
+reads it. The real requirement is often lower, because most operations are old. `tests/interop/measure_stablehlo.py`
 finds the names in the released jaxlibs.
 """
 
@@ -15,8 +15,8 @@ from jaxexp._kernel.artifact.module_head import Bytecode
 from .features import shardy_since
 from .table import Release, first_to_read, number, release
 
-# By the first release whose jaxlib knows them; JAX 0.4.22 knew all others. Portable artifacts hold operations of the
-# dialect VHLO, in which a changed operation gets a new number.
+# By the first release whose jaxlib knows them; JAX 0.4.22 knows all others. Portable artifacts hold operations of the
+# dialect VHLO, which gives a changed operation a new number.
 _OPERATIONS = {
     "0.4.26": "composite_v1",
     "0.4.29": "dynamic_conv_v2 dynamic_gather_v2 gather_v2 scatter_v2",
@@ -34,7 +34,7 @@ _OPERATIONS = {
 }
 _FIRST_WITH_OPERATION = {f"vhlo.{name}": first for first, names in _OPERATIONS.items() for name in names.split()}
 
-# Types and attributes go by numbers in bytecode.
+# Types and attributes have numbers in bytecode.
 _TYPES = {
     "0.4.25": {30: "quantized per axis"},
     "0.4.31": {31: "i2", 32: "ui2"},
@@ -69,15 +69,15 @@ def needs(head: Bytecode) -> list[tuple[Release, str]]:
 
 
 def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool]:
-    """What in a module for a newer version of StableHLO is too new for a jaxlib.
+    """What is too new for a jaxlib in a module for a newer version of StableHLO.
 
     Args:
         module: a portable artifact.
         newest: the newest version of StableHLO that the jaxlib knows; the module is for a newer one.
 
     Returns:
-        What the module is and who reads it, and whether it is certain that this jaxlib cannot: a module for a newer
-        version need not make use of it.
+        A description of the module and its readers, and whether this jaxlib certainly cannot read it: a module for a
+        newer version need not use anything new.
     """
     head = module_head.read(module)
     too_new = [(first, what) for first, what in needs(head) if number(first.stablehlo) > number(newest)]

@@ -10,7 +10,7 @@ import datetime
 
 from jaxexp._errors import ExportError
 
-# Every jaxlib since JAX 0.4.22 reads and writes StableHLO from this version on.
+# Every jaxlib since JAX 0.4.22 reads and writes StableHLO from this version onwards.
 OLDEST_STABLEHLO = "0.9.0"
 
 
@@ -23,7 +23,7 @@ class Release:
         date: when it was uploaded to PyPI.
         stablehlo: the newest version of StableHLO that its jaxlib reads and writes.
         oldest_convention: the oldest calling convention that its `jax.export` calls.
-        newest_convention: the newest one, which it writes from 0.4.24 on.
+        newest_convention: the newest one. Releases from 0.4.24 on write it.
         dtypes: how many kinds of dtypes its `jax.export` knows; they are counted from 0, without gaps.
         custom_nodes: whether its `jax.export` knows custom pytree nodes.
         shardy: whether its exported functions may contain the Shardy dialect unless it is configured otherwise.
@@ -52,8 +52,8 @@ def _row(version: str, date: str, *facts: object) -> Release:
     return Release(version, datetime.date.fromisoformat(date), *facts)  # type: ignore[arg-type]
 
 
-# In the order of their numbers, which is not quite that of their dates. The date, StableHLO, calling conventions,
-# kinds of dtypes, custom pytree nodes, Shardy.
+# In the order of their numbers, which is not quite the order of their dates. The columns: the date, StableHLO, calling
+# conventions, kinds of dtypes, custom pytree nodes, Shardy.
 RELEASES = (
     _row("0.4.22", "2023-12-14", "0.16.1", 6, 9, 22, False, False),
     _row("0.4.23", "2023-12-14", "0.16.1", 6, 9, 22, False, False),
@@ -116,20 +116,20 @@ def release(version: str) -> Release:
         return _BY_VERSION[version]
     except KeyError:
         raise ExportError(
-            f"{version!r} is no release of JAX that is known here: expected one of {', '.join(_BY_VERSION)}"
+            f"{version!r} is not a known release of JAX: expected one of {', '.join(_BY_VERSION)}"
         ) from None
 
 
 def at(version: tuple[int, ...]) -> Release:
-    """The release of this number; for one that is not in the table, the newest that came before it."""
+    """The release of this number; if it is not in the table, the newest before it."""
     return max((r for r in RELEASES if r.number <= version), key=lambda r: r.number, default=RELEASES[0])
 
 
 def newest_before(date: datetime.date) -> Release | None:
-    """The newest release, by its number, on a given day; None before the first one."""
+    """The newest release, by number, on a given day; None before the first one."""
     return max((r for r in RELEASES if r.date <= date), key=lambda r: r.number, default=None)
 
 
 def first_to_read(stablehlo: str) -> Release | None:
-    """The first release whose jaxlib reads a version of StableHLO; None where all of them are older."""
+    """The first release whose jaxlib reads a version of StableHLO; None if all of them are older."""
     return next((r for r in RELEASES if number(r.stablehlo) >= number(stablehlo)), None)

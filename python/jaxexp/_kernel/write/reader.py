@@ -1,4 +1,4 @@
-"""For whom an artifact is written: an old release of JAX, what it knows, and what it cannot read."""
+"""The reader: the oldest release of JAX that an artifact is for, what it knows, and what it cannot read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reader:
     """The oldest release of JAX that an artifact is for."""
 
     release: Release
-    stablehlo: str  # the newest version that it can be given, and that the installed jaxlib writes
+    stablehlo: str  # the newest version that it reads and that the installed jaxlib writes
 
     @property
     def version(self) -> Version:
@@ -50,12 +50,12 @@ class Reader:
 
     @property
     def computes_in_four_bits(self) -> bool:
-        """Whether its compiler takes other operations on 4-bit integers than conversions."""
+        """Whether its compiler takes operations on 4-bit integers other than conversions."""
         return self.version >= features.FOUR_BITS
 
     @property
     def form(self) -> _native.Form:
-        """The slots to fill: those that this reader needs, in addition to those of today's readers."""
+        """The slots to fill: the slots that this reader needs, in addition to today's."""
         return _native.Form(
             serialization_version=features.serialization_version(self.release).written,
             short_device_count=self.version < features.LONG_DEVICE_COUNT,
@@ -64,7 +64,7 @@ class Reader:
 
     @property
     def choice(self) -> str:
-        """The value of the parameter `compatibility` that chooses it."""
+        """The `compatibility` that chooses it."""
         return f"jax-{self.release.version}"
 
     def refusal(self, fun_name: str, what: str, since: Version | None, advice: str = "") -> TooOldReaderError:
@@ -73,7 +73,7 @@ class Reader:
         Args:
             fun_name: the function's name.
             what: the feature.
-            since: the first release that knows it; None where there is none.
+            since: the first release that knows it; None if there is none.
             advice: what else can be done, from the comma on.
         """
         todo = f"write for JAX {_text(since)} or newer" if since else "no release is known to read it"
@@ -81,11 +81,11 @@ class Reader:
 
 
 def check_choice(compatibility: Any, parameter: str = "compatibility=") -> None:
-    """Refuses what is not a value of the parameter `compatibility`.
+    """Refuses anything that is not a value of the parameter `compatibility`.
 
     Raises:
         ExportTypeError: it is neither None nor a string.
-        ExportError: it is a string of another form, or names no release that is known.
+        ExportError: it is a string of another form, or does not name a known release.
     """
     if compatibility is not None and compatibility != MAX:
         reader_of(compatibility, parameter)
@@ -95,13 +95,13 @@ def reader_of(compatibility: Any, parameter: str = "compatibility=", *, or_max: 
     """The reader for a release, or for a number of weeks.
 
     Args:
-        compatibility: ``"0.6.2"`` or ``"jax-0.6.2"``; or ``"12w"`` for what was the newest release twelve weeks before
-            the installed one came out.
-        parameter: what messages call it.
-        or_max: whether messages say that ``"max"`` is taken, too, by whoever calls this.
+        compatibility: ``"0.6.2"`` or ``"jax-0.6.2"``; or ``"12w"`` for the newest release twelve weeks before the
+            installed one came out.
+        parameter: its name in messages.
+        or_max: whether the caller also takes ``"max"``, so that messages say it.
 
     Raises:
-        ExportError: it says neither, or a release or span that is not known.
+        ExportError: it is neither, or the release or the span of weeks is not known.
     """
     known = readers()
     accepted = (
@@ -130,7 +130,7 @@ def _weeks_back(weeks: int) -> Reader:
     """The newest release this many weeks before the installed release came out."""
     installed = table.at(_jax.installed_release)
     first = min(table.RELEASES, key=lambda release: release.date)
-    # No calendar goes back further than this, and `timedelta` knows its limits.
+    # A calendar does not go back further, and `timedelta` has limits.
     then = installed.date - datetime.timedelta(weeks=min(weeks, 52 * 100))
     release = table.newest_before(then)
     if release is None:
@@ -176,7 +176,7 @@ _KEY_DATA = (
 
 
 def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[], str], str, Version]]:
-    """What a signature uses that not every reader knows: where, what, and the first release that knows it."""
+    """Features of a signature that not every reader knows: where, what, and the first release that knows it."""
     for which, avals, shardings in (
         ("argument", exported.in_avals, exported._in_named_shardings),
         ("result", exported.out_avals, exported._out_named_shardings),

@@ -1,4 +1,4 @@
-"""An exported function for an older reader: its module in that reader's StableHLO, without later features."""
+"""Rewrites an exported function for an older reader: its module in that reader's StableHLO, without later features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .reader import MAX, Reader
 
 
 def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tuple[Reader, list[E]]:
-    """A function and its VJPs in the form for the reader that the parameter `compatibility` names.
+    """A function and its VJPs in the form for the reader that `compatibility` names.
 
     Args:
         chain: the function and its VJPs.
@@ -31,7 +31,7 @@ def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tupl
         weights: how many of the first arguments are weights.
 
     Raises:
-        ExportError: the choice names no reader, or the reader cannot read one of the functions.
+        ExportError: the choice does not name a reader, or the reader cannot read one of the functions.
     """
     if compatibility != MAX:
         reader = readers.reader_of(compatibility)
@@ -40,14 +40,14 @@ def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tupl
 
 
 def lowering_context(compatibility: str | None) -> Any:
-    """The context in which a function is lowered for a reader: without Shardy if the reader does not know it."""
+    """The context for lowering a function for a reader: without Shardy if the reader does not know it."""
     if compatibility is None or (compatibility != MAX and readers.reader_of(compatibility).has_shardy):
         return contextlib.nullcontext()
     return _jax.shardy_flag(False)
 
 
 def oldest(write: Any) -> tuple[Reader, Any]:
-    """The oldest reader for which `write` succeeds, and what that returns.
+    """The oldest reader for which `write` succeeds, and the result of `write`.
 
     Raises:
         TooOldReaderError: there is none.
@@ -83,13 +83,13 @@ def for_reader(exported: E, reader: Reader, weights: int = 0) -> E:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rewriting:
-    """A function whose module is written for a reader."""
+    """A function and the reader that its module is rewritten for."""
 
     exported: ExportedData
     reader: Reader
 
     def module(self) -> bytes | None:
-        """None if the module can stay as it is."""
+        """The rewritten module; None if the module can stay as it is."""
         serialized, reader = self.exported.mlir_module_serialized, self.reader
         has_shardy = module_head.may_name(serialized, "sdy") and not reader.has_shardy
         written = module_head.stablehlo_of(module_head.producer(serialized))
@@ -108,7 +108,7 @@ class _Rewriting:
         return self._without_shardy(serialized) if has_shardy else serialized
 
     def _without_shardy(self, serialized: bytes) -> bytes:
-        """A module in GSPMD's terms. It comes in the reader's StableHLO, so that its collectives name no meshes."""
+        """A module in GSPMD's terms. It is already in the reader's StableHLO, so its collectives do not name meshes."""
         lowered = f", or export the function with compatibility={self.reader.choice!r}, which lowers it without Shardy"
 
         def refuse(what: str) -> NoReturn:
@@ -142,7 +142,7 @@ class _Rewriting:
         """A module in the reader's StableHLO.
 
         Raises:
-            TooOldReaderError: names the operation or the type that this version does not have.
+            TooOldReaderError: names the operation or the type that this version lacks.
         """
         version = self.reader.stablehlo
         try:
@@ -173,7 +173,7 @@ def _first_to_read(module: Any, reader: Reader) -> Reader | None:
 
 
 def _not_in_stablehlo(message: str) -> str:
-    """What jaxlib's message is about, with the names that are used in modules."""
+    """The subject of jaxlib's message, with the names that modules use."""
     operation = re.search(r"failed to legalize operation 'vhlo\.(\w+?)_v\d+'", message)
     if operation is None:
         return f"something ({message.strip().splitlines()[-1]})"

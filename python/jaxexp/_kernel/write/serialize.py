@@ -22,7 +22,7 @@ from jaxexp._version import __version__
 from . import retarget
 from .options import Writing
 
-# What most artifacts are written with.
+# The options of most artifacts.
 _TODAY = _native.Form()
 _WRITER = f"jaxexp {__version__}"
 _NOTES = _native.Notes(_WRITER, {})
@@ -76,7 +76,7 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
 
 
 def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
-    """What a trailer says about the whole artifact. A loaded function keeps its metadata unless it gets new."""
+    """The trailer's notes about the whole artifact. A loaded function keeps its metadata unless given new."""
     metadata = how.metadata
     if not how.trailer:
         if metadata is None:
@@ -94,7 +94,7 @@ def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
     """The function, its VJP, the VJP of that, and so on."""
-    # By far the most common, and there is little else to do for a small function.
+    # By far the most common case, and there is little else to do for a small function.
     if type(vjp_order) is int and vjp_order == 0:
         return [exported]
     order = _order(exported, vjp_order)
