@@ -33,8 +33,8 @@ class Folders:
     hidden: list[str] = dataclasses.field(default_factory=list)
 
     def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
-        """The artifacts and archives in a folder, sorted by name. Hidden files are left out. So are files of weights, which
-        belong to the artifacts beside them.
+        """The artifacts and archives in a folder, sorted by name. Hidden files are left out, and so are files of
+        weights, which belong to the artifacts beside them.
 
         Raises:
             OSError: a folder cannot be read.
