@@ -101,7 +101,7 @@ def _look(
     name, (position, size, crc32, header_size) = _native.archive_weights_name(number), file
     zip_header = opened.source.read(position - header_size, header_size)
     if zip_header != _native.zip_local_header(name, size, crc32, position - header_size):
-        raise DeserializationError("", "its header in the ZIP file", "another; get another copy of the archive")
+        raise DeserializationError("", "its header in the ZIP file", "a different one; get another copy of the archive")
     length = header.size_of_header(opened.source.read(position, min(size, header.LENGTH_SIZE)), size)
     head = opened.source.read(position, length)
     found_crc = zlib.crc32(head)
@@ -117,7 +117,7 @@ def _look(
             wrong = True
             bad[digest] = found
     if found_crc != crc32 and not wrong:
-        raise DeserializationError("", "the bytes as they were written", "others in its header")
+        raise DeserializationError("", "the bytes as they were written", "other bytes in its header")
     return len(tensors)
 
 

@@ -210,7 +210,7 @@ class ArchiveWriter:
     def _check_name(self, name: str) -> None:
         try:
             if not isinstance(name, str):
-                raise ValueError(f"it is no str, but a {type(name).__name__}")
+                raise ValueError(f"it is a {type(name).__name__}, not a str")
             if not is_text(name):
                 raise ValueError("it is not UTF-8")
             self._records.check_name(name)

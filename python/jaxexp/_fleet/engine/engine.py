@@ -240,7 +240,7 @@ class _Running:
             self._suspects.appendleft(dataclasses.replace(share, deaths=share.deaths + 1))
         else:
             (part,) = share.parts
-            said = f"one of which {_DEATHS + 1} workers died ({_said(error)})"
+            said = f"one that killed {_DEATHS + 1} workers ({_said(error)})"
             died = FatalArtifactError("", "an artifact that a worker survives", said)
             self._ready.append(Finding(part.input, part, error=died))
 

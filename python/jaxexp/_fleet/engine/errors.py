@@ -28,7 +28,7 @@ def unpacked(said: Any) -> Exception:
     name, *fields = said
     kind: Any = _known(name)
     if kind is None:
-        raise ValueError(f"no error: {name!r}")
+        raise ValueError(f"not a packed error: {name!r}")
     error: Exception
     if issubclass(kind, OSError):
         number, text, file = fields

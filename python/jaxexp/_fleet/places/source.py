@@ -190,7 +190,7 @@ def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
     """What comes next in a file object."""
     if isinstance(file.read(0), str):
         raise ExportTypeError(
-            f"{file!r} is a file of text: an artifact is read from one of bytes, as of open(path, 'rb')"
+            f"{file!r} is a text file: an artifact is read from a binary file, as from open(path, 'rb')"
         )
     if check_size is None:
         return bytes(file.read())
