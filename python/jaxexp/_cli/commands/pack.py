@@ -34,7 +34,7 @@ Example:
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
 @click.option(
-    "-k", "--keep-going", is_flag=True, help="Pack whole artifacts and list the others at the end; the exit status is 1."
+    "-k", "--keep-going", is_flag=True, help="Pack whole artifacts and list the others last; the exit status is 1."
 )
 @inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
