@@ -62,7 +62,7 @@ def read(module: bytes | memoryview) -> Graph:
 
 
 def compare(old: Graph, new: Graph) -> None:
-    """Marks the operations of each graph that the other lacks: none there has the same kind, types, attributes and scope."""
+    """Marks the operations of each graph that the other lacks: same kind, types, attributes and scope."""
     found = [collections.Counter(_key(graph, operation) for operation in _operations(graph)) for graph in (old, new)]
     for graph, others in ((old, found[1].copy()), (new, found[0].copy())):
         for operation in _operations(graph):
