@@ -116,7 +116,7 @@ def test_pack_refuses(folder, damaged, tmp_path, run) -> None:
         ([f"../up={scores}"], "../up"),
         ([f"/top={scores}"], "/top"),
         ([scores, "-m", "nothing"], "KEY=JSON"),
-        ([scores, "-m", "a=b"], "is no JSON"),
+        ([scores, "-m", "a=b"], "is not JSON"),
         ([tmp_path], "nothing to pack"),
         ([damaged / "missing"], "missing"),
     ):

@@ -112,8 +112,8 @@ def test_no_message_has_it(private: str, tmp_path: Path, run: Run) -> None:
         (f": {TOKEN}", "--header is not 'NAME: VALUE'"),
         (f"X: {TOKEN}\nY: 2", "--header has a character that no header can have"),
         (f"@{tmp_path / 'wrong'}", f"--header @{tmp_path / 'wrong'}: line 2 is not 'NAME: VALUE'"),
-        (f"@{tmp_path / 'empty'}", "the file has no line"),
-        (f"@{tmp_path / 'bytes'}", "the file has no text in UTF-8"),
+        (f"@{tmp_path / 'empty'}", "the file has no header"),
+        (f"@{tmp_path / 'bytes'}", "the file is not UTF-8 text"),
         (f"@{tmp_path / 'missing'}", "No such file"),
     ):
         status, out, err = run("verify", "--header", header, f"{private}scores.jaxexp")

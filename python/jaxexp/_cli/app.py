@@ -1,4 +1,4 @@
-"""The group of commands, and what they have in common."""
+"""The group of commands, and everything that they share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .complaints import INTERRUPTED, UNREAD, complain, said_of_any, status_of
 _COMMANDS = (
     "inspect", "view", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "archive", "bench", "completion"
 )  # fmt: skip
-# As diff(1) does: 1 says that two things differ.
+# As in diff(1): 1 says that two things differ.
 _FAILED = {"diff": 2}
 
 
 class _InterruptedError(Exception):
-    """Replaces KeyboardInterrupt, for which click prints an empty line."""
+    """Replaces KeyboardInterrupt, after which click prints an empty line."""
 
 
 class _UnreadError(Exception):
@@ -32,7 +32,7 @@ class _UnreadError(Exception):
 
 
 class _Commands(click.Group):
-    """Imports the file of a command on demand, so no command waits for what another one needs."""
+    """Imports the file of a command on demand, so that no command waits for the imports of another."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -83,8 +83,8 @@ def commands(ctx: click.Context, traceback: bool) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command; an error of any kind becomes one line on stderr."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding gets \N escapes, not an error
+    """Runs a command; any error becomes one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal with another encoding gets \N escapes, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     state: dict[str, Any] = {"command": None, "traceback": False}
@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt, _InterruptedError):
         complain("interrupted")
         return INTERRUPTED
-    except (BrokenPipeError, _UnreadError):  # whoever read the output has seen enough
+    except (BrokenPipeError, _UnreadError):  # the reader of the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except Exception as error:

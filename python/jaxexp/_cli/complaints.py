@@ -1,4 +1,4 @@
-"""Errors become one line on stderr and an exit status."""
+"""Turns errors into one line on stderr and an exit status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from .page import colours, one_line
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-UNREAD = 141  # what shells say of a program that SIGPIPE ends
+UNREAD = 141  # the status that shells give a program ended by SIGPIPE
 
 
 def complain(text: str) -> None:
@@ -21,7 +21,7 @@ def complain(text: str) -> None:
 
 
 def status_of(error: BaseException) -> int:
-    """2 where the command line makes no sense, 1 where it does, but something is damaged or missing."""
+    """2 if the command line makes no sense; 1 if it does, but something is damaged or missing."""
     return MISUSED if isinstance(error, click.UsageError) else FAILED
 
 
@@ -35,7 +35,7 @@ def said(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError):
-        # Errors of jaxexp and of file systems alike; some have no more than a text.
+        # Errors of jaxexp and of file systems alike; some have only a text.
         name = error.filename if error.filename is not None else None
         return f"{os.fsdecode(name)!r}: {error.strerror}" if name is not None else error.strerror or str(error)
     if isinstance(error, (ExportError, ImportError)):

@@ -1,4 +1,4 @@
-"""What shells complete: files, and members behind `archive.zip::`."""
+"""Completion in shells: files, and members behind `archive.zip::`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxexp._fleet.places.source import MEMBER, is_url
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem, ShellComplete
 
-VARIABLE = "_JAXEXP_COMPLETE"  # by which a shell asks
+VARIABLE = "_JAXEXP_COMPLETE"  # a shell sets it to ask
 SHELLS = ("bash", "zsh", "fish")
 _MOST = 1000  # members of an archive
 
@@ -29,7 +29,7 @@ class Artifact(click.Path):
 
 
 def of_archive(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Members of the archive that is the argument before."""
+    """Members of the archive in the argument before."""
     archive = ctx.params.get("archive")
     return _items(_members(archive, incomplete)) if isinstance(archive, str) and not is_url(archive) else []
 
@@ -51,7 +51,7 @@ def _items(values: Iterable[str]) -> list[CompletionItem]:
 
 
 def shell(name: str, commands: click.Command) -> ShellComplete:
-    """The completion for a shell."""
+    """The completion class for a shell."""
     from click.shell_completion import get_completion_class
 
     register()
@@ -61,7 +61,7 @@ def shell(name: str, commands: click.Command) -> ShellComplete:
 
 
 def register() -> None:
-    """Lets bash complete words with colons, which it takes apart, and quotes what could mean something to it."""
+    """Makes bash complete words with colons, which it splits, and quotes characters that are special to it."""
     from click.shell_completion import BashComplete, add_completion_class, split_arg_string
 
     class Bash(BashComplete):
@@ -81,7 +81,7 @@ def register() -> None:
     add_completion_class(Bash)
 
 
-# `COMP_WORDS` has the line up to the cursor: bash itself makes three words of fleet.zip::resnet, and replaces the last.
+# `COMP_WORDS` has the line up to the cursor: bash itself splits fleet.zip::resnet into three words.
 _BASH = """\
 %(complete_func)s() {
     local current="${COMP_WORDS[COMP_CWORD]}" line="${COMP_LINE:0:COMP_POINT}" word type value before

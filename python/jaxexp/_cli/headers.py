@@ -1,6 +1,6 @@
-"""The option `--header`: what servers of HTTP get with every request of a command, such as a token.
+"""The option `--header`: headers, such as a token, that HTTP servers get with every request of a command.
 
-The words are those of curl. No message has any of the text, which may be a secret.
+The option works as in curl. No message shows any of the text, which may be a secret.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 _FORM = "'NAME: VALUE', or @FILE with such lines"
-# The protocols that share one file system in fsspec, which takes what is set for either; the last one counts.
+# These protocols share one file system in fsspec, which uses what is set for either; the last one counts.
 _PROTOCOLS = ("http", "https")
 
 
@@ -35,13 +35,13 @@ def option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
-    """Has requests of this process, and of those that it starts, send headers until the command ends."""
+    """Adds headers to the requests of this process, and of processes that it starts, until the command ends."""
     if not given or ctx.resilient_parsing:
         return
     headers = dict(header for text in given for header in _headers(text))
     try:
         from fsspec import config
-    except ImportError:  # which whoever opens a URL says
+    except ImportError:  # opening a URL will say so
         return
     options: dict[str, Any] = {}
     for protocol in _PROTOCOLS:
@@ -70,12 +70,12 @@ def _set(ctx: click.Context, known: MutableMapping[str, Any], name: str, value: 
 
 
 def _variable(protocol: str) -> str:
-    """Where fsspec looks for the options of a protocol when a process starts."""
+    """The variable in which fsspec looks for the options of a protocol when a process starts."""
     return f"FSSPEC_{protocol.upper()}"
 
 
 def _headers(text: str) -> list[tuple[str, str]]:
-    """The headers that the option has, or a file.
+    """The headers in the option, or in a file.
 
     Raises:
         click.UsageError: there are none.
@@ -91,17 +91,17 @@ def _headers(text: str) -> list[tuple[str, str]]:
     except OSError as error:
         raise click.UsageError(f"--header {text}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise click.UsageError(f"--header {text}: the file has no text in UTF-8") from None
+        raise click.UsageError(f"--header {text}: the file is not UTF-8 text") from None
     found = [_header(line, f"--header {text}: line {i}") for i, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise click.UsageError(f"--header {text}: the file has no line")
+        raise click.UsageError(f"--header {text}: the file has no header")
     return found
 
 
 def _header(text: str, where: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):  # RFC 9110, section 5.6.2
-        raise click.UsageError(f"{where} is not {_FORM} (what it is, is not shown)")
+        raise click.UsageError(f"{where} is not {_FORM} (its text is not shown)")
     if not value.strip().replace("\t", " ").isprintable():
         raise click.UsageError(f"{where} has a character that no header can have (it is not shown)")
     return name, value.strip()

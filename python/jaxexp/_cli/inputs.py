@@ -1,4 +1,4 @@
-"""Where artifacts are read from: files, members of archives, folders."""
+"""Sources of artifacts on a command line: files, members of archives, folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["MEMBER", "Folders", "Kind", "Source", "checked", "is_archive", "spli
 
 
 def artifacts(text: str) -> Iterator[Source]:
-    """What FILE on a command line stands for: a file, a member of an archive, or all that a pattern matches.
+    """The artifacts that FILE stands for: a file, a member of an archive, or all members that a pattern matches.
 
     Raises:
         click.ClickException: there is no such member, or an archive is named without one.
@@ -32,7 +32,7 @@ def artifacts(text: str) -> Iterator[Source]:
         yield from (Source(f"{path}{MEMBER}{name}", handle=handle) for name, handle in part(path, member).items())
         return
     if is_archive(path):
-        opened(path)  # or it is a ZIP file of something else
+        opened(path)  # fails if it is a ZIP file of something else
         raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME, or * for all")
     if os.path.isdir(path):
         raise click.ClickException(
@@ -72,7 +72,7 @@ def opened(path: str) -> Archive:
 
 
 def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Place | Unusable], int]:
-    """What a pass works on, and how many artifacts that are.
+    """The inputs of a pass, and how many artifacts they hold.
 
     Raises:
         click.ClickException: folders and archives hold nothing.
@@ -89,21 +89,21 @@ def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Pl
 
 
 def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of commands that look into folders: they make one argument, `folders`."""
+    """Adds the options of commands that look into folders. They make one argument, `folders`."""
 
     @click.option(
         "-r/-R",
         "--recursive/--no-recursive",
         default=True,
         show_default=True,
-        help="Whether to look into the folders inside of folders.",
+        help="Whether to look into folders inside of folders.",
     )
     @click.option(
         "--include",
         multiple=True,
         metavar="GLOB",
-        help="From folders, take the files with such names, whatever they are but weights. Without this, take "
-        "artifacts, and archives where the command takes any.",
+        help="In folders, take the files with matching names, whatever they are, except weights. Without this, take "
+        "artifacts, and archives if the command takes any.",
     )
     @functools.wraps(command)
     def with_folders(*args: Any, recursive: bool, include: tuple[str, ...], **kwargs: Any) -> Any:

@@ -1,10 +1,10 @@
-"""How results look: titles, fields and tables, on a terminal and in a pipe.
+"""The look of results: titles, fields and tables, on a terminal and in a pipe.
 
 Artifacts come from others, so everything that is printed from them is escaped here: no control character, no change of
-direction, no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped. On a terminal, no
-line is too wide: texts are wrapped, signatures are cut, and a table that still does not fit becomes records.
+direction and no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped. On a terminal,
+no line is too wide: texts are wrapped, signatures are cut, and a table that still does not fit becomes records.
 
-Tables are not drawn by rich, which knows none of this and takes 30 times as long for 10,000 rows (18 s, here 0.6 s).
+rich does not draw the tables: it does none of this, and takes 30 times as long for 10,000 rows (18 s; here 0.6 s).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TALLEST = 8  # and lines of a text, that may be long, on a terminal
 
 
 def one_line(text: str) -> str:
-    """Text of several lines as one that can be shown."""
+    """Joins the lines of a text into one that can be shown."""
     return shown(" ".join(line.strip("\t") for line in text.split("\n")))
 
 
 def colours(stream: IO[str]) -> bool:
-    """Whether a stream takes colours: a terminal, unless https://no-color.org or a dumb one."""
+    """Whether a stream takes colours: a terminal does, unless NO_COLOR (https://no-color.org) is set, or it is dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -49,10 +49,10 @@ class Column:
     Attributes:
         name: its head.
         right: whether it has numbers.
-        cut: whether a terminal that is too narrow may have the beginning of a cell instead of several lines.
+        cut: whether a narrow terminal may show only the beginning of a cell, instead of several lines.
         words: whether words of up to 40 characters, such as digests, stay in one piece.
         style: how it looks on a terminal.
-        marks: how cells look that begin with one of these texts.
+        marks: styles of cells that begin with one of these texts.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Column:
 
 
 class Page:
-    """What a command prints on stdout: collected, then written at once.
+    """The output of a command on stdout: collected, then written at once.
 
     Args:
-        everything: whether to print on a terminal, too, what would fill more than one.
+        everything: whether a terminal, too, gets output that is longer than a screen.
     """
 
     def __init__(self, *, everything: bool = True) -> None:
@@ -81,7 +81,7 @@ class Page:
         self._width = shutil.get_terminal_size().columns if self._is_terminal else sys.maxsize
 
     def title(self, name: str, where: str) -> None:
-        """The head of what follows."""
+        """The head of the text that follows."""
         self.blank()
         name, where = shown(name), shown(where)
         if _cells(name + _GAP + where) <= self._width:
@@ -102,7 +102,7 @@ class Page:
         self._lines.append(self.styled(shown(text), style))
 
     def lines(self, text: str) -> None:
-        """Text of several lines, as it is."""
+        """Text of several lines, unchanged."""
         self._lines += [shown(line.replace("\t", "    ")) for line in text.splitlines()]
 
     def fields(self, facts: Iterable[tuple[str, str]], indent: int = _INDENT) -> None:
@@ -158,12 +158,12 @@ class Page:
         return lines
 
     def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int] | None:
-        """What each column needs; if that is too much, the widest ones get less. None where not all of them fit."""
+        """What each column needs; if that is too much, the widest ones get less. None if they still do not all fit."""
         widths = [max(_cells(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
-        if not self._is_terminal:  # one long cell must not make thousands of rows as long
+        if not self._is_terminal:  # one long cell must not lengthen thousands of rows
             return [min(width, _WIDEST) for width in widths]
         room = self._width - _INDENT - len(_GAP) * (len(columns) - 1)
-        # Numbers are never broken, nor are short words.
+        # Numbers and short words are never broken.
         least = [min(width, _NARROWEST) for width in widths]
         for i, column in enumerate(columns):
             if column.right:
@@ -174,8 +174,8 @@ class Page:
         if sum(least) > room:
             return None
         widths = [min(width, room) for width in widths]
-        # What may be cut is cut before anything is broken. Half of the room is left to a name until the end: it has no
-        # spaces, and people copy it.
+        # Cells are cut before any are broken. A name keeps half of the room until the end: it has no spaces, and people
+        # copy it.
         cut = [_SHORT if c.cut else width for c, width in zip(columns, widths, strict=True)]
         broken = [
             max(width, room // 2 if c.style == "name" else _SHORT) for c, width in zip(columns, least, strict=True)
@@ -248,11 +248,11 @@ def _head(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of a text, broken at spaces where there are any, else behind a slash."""
+    """Lines of a text, broken at spaces if there are any, else after a slash."""
     lines: list[str] = []
     start = 0
     while True:
-        ahead = text[start : start + 4 * width]  # all that a line may take
+        ahead = text[start : start + 4 * width]  # as much as a line can take
         if start + len(ahead) == len(text) and _cells(ahead) <= width:
             return [*lines, ahead]
         head = _head(ahead, width)

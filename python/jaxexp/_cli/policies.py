@@ -1,4 +1,4 @@
-"""A policy in a file, for commands that take one."""
+"""Reads a policy from a file, for commands that take one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def read(path: str) -> Policy:
-    """The policy in a file. This imports JAX.
+    """Reads a policy from a file. This imports JAX.
 
     Raises:
-        click.UsageError: the file cannot be read, is not TOML, or has what is no field of a policy; the message names
-            the file and the field.
+        click.UsageError: the file cannot be read, is not TOML, or has a key that is not a field of a policy; the
+            message names the file and the field.
     """
     from jaxexp._policy.policy import Policy
 

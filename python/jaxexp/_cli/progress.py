@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 from jaxexp._errors import shown
 
-# Seconds. What is done before needs no bar, and what draws it takes a while to import.
+# Seconds. Shorter work needs no bar, and the bar's code takes a while to import.
 DELAY = 0.3
 
 
@@ -22,7 +22,7 @@ def bar(what: str, total: int) -> Generator[Callable[[int], None]]:
         total: how many steps it has.
 
     Returns:
-        A context manager of a function that is called after some steps, with how many they were.
+        A context manager. It gives a function to be called after some steps with their number.
     """
     if not sys.stderr.isatty():
         yield lambda steps: None

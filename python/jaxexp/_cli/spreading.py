@@ -1,4 +1,4 @@
-"""The options of commands that spread their work: over threads, processes, or the workers of a Dask cluster."""
+"""Options that spread the work of a command over threads, processes, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Who does the work, and what remembers it.
+    """Who does the work, and the journal that remembers it.
 
     Attributes:
-        workers: how many threads or processes; None where nobody said.
+        workers: how many threads or processes; None if not given.
         address: of a Dask scheduler, or None.
         journal: the file that remembers what is done, or None.
     """
@@ -35,11 +35,11 @@ class Spread:
 
     @contextlib.contextmanager
     def means(self, *, processes: bool) -> Generator[Means]:
-        """What does the work, and what remembers it.
+        """The workers and the journal, until the block ends.
 
         Args:
-            processes: whether workers are processes, for work under Python's global lock. Otherwise they are threads
-                of the work itself.
+            processes: whether workers are processes, for work under Python's global lock. Otherwise the work itself
+                uses threads.
 
         Raises:
             ImportError: Dask is not installed.

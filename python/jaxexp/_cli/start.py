@@ -1,4 +1,4 @@
-"""Starts a command, or says what has to be installed first."""
+"""Starts a command, or says which packages it needs first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: those of the command line, without the program's name; None for this process's own.
+        arguments: the command line without the program's name; None for that of this process.
 
     Returns:
         The exit status.

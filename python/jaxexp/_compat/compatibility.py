@@ -1,4 +1,4 @@
-"""What an artifact is, and who can read it, found out from its bytes without running it."""
+"""Finds out what an artifact is, and who can read it, from its bytes and without running it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jaxexp._kernel.write.reader import reader_of
 from jaxexp._native import Artifact
 from jaxexp._public import part_of, public
 
-# What jax.export promises to read ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
+# The promise of jax.export ("Compatibility guarantees" in https://docs.jax.dev/en/latest/export/export.html).
 PROMISED_MONTHS = 6
 
 
@@ -59,38 +59,38 @@ class Compatibility:
     """What an artifact is and who can load it. `print` shows it for a terminal.
 
     Loading means decoding the signature and parsing the module. Whether the function also runs depends on the custom
-    calls, devices and registered pytree node types of the process that loads it. Nodes of types that nobody registered,
-    and dicts with keys that are not strings, are read by jaxexp, and by `jax.export` only in a process that imported
-    jaxexp. `readers` and `refusals` speak of `jax.export` without jaxexp, `jaxexp_readers` of jaxexp. What refuses an
-    artifact may load what `migrate` writes for it, ``migrate(artifact, to="0.6.2")``, which says so if it cannot.
+    calls, devices and registered pytree node types of the process that loads it. Nodes of unregistered types, and dicts
+    with keys that are not strings, are read by jaxexp, and by `jax.export` only in a process that imported jaxexp.
+    `readers` and `refusals` are about `jax.export` without jaxexp, `jaxexp_readers` about jaxexp. If a release refuses
+    an artifact, it may load what `migrate` writes, as in ``migrate(artifact, to="0.6.2")``, which says so if it cannot.
 
     Attributes:
         fun_name: the name of the function.
         jax_version: the release of JAX that wrote it; None if the artifact does not say so (before JAX 0.11.1).
-        writers: the oldest and the newest release of JAX that write such an artifact.
-        layout: its generation of the format, in words.
+        writers: the oldest and the newest release of JAX that write artifacts like this one.
+        layout: the generation of its format, in words.
         serialization_version: the version number in its first slot; several layouts share one.
         stablehlo: the version of StableHLO that the module was written for; None if it is not a portable artifact.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
         custom_calls: how many operations call each custom call target; None if the module cannot be parsed here.
         dtypes: the dtypes of the arguments and results.
-        custom_nodes: its custom pytree nodes: their serialized names, or the names of classes that nobody registered.
+        custom_nodes: its custom pytree nodes: their serialized names, or the names of unregistered classes.
         platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         calling_convention_version: the version of the calling convention.
         vjp_order: how many VJPs it holds.
         readers: ranges of JAX releases whose `jax.export` loads it, each as (oldest, newest).
         refusals: why the other releases cannot load it.
-        jaxexp_readers: ranges of JAX releases on which jaxexp loads it, each as (oldest, newest): those whose jaxlib
-            parses its module.
+        jaxexp_readers: ranges of JAX releases on which jaxexp loads it, each as (oldest, newest): the releases with a
+            jaxlib that parses its module.
         unreadable_here: why jaxexp cannot load it in this process; None if it can.
         jax_export_version: the installed JAX.
         jax_export_refuses: why the installed `jax.export` cannot load it without jaxexp; None if it can.
         expired_flag_helps: whether the installed `jax.export` refuses it now, but loads it if the flag
             ``jax_export_deserialize_expired_versions`` is on.
-        promised_until: the day until which new releases of `jax.export` promise to load it; None if its writer is not
-            known, or if only jaxexp reads its pytree nodes.
+        promised_until: the day until which new releases of `jax.export` promise to load it; None if its writer is
+            unknown, or if only jaxexp reads its pytree nodes.
     """
 
     fun_name: str
@@ -142,14 +142,14 @@ part_of(Compatibility, Refusal)
 
 
 def runs_of(found: Compatibility) -> list[tuple[str, str]]:
-    """The releases of `jax.export` in order, and why they refuse an artifact; nothing if they load it."""
+    """The releases of `jax.export` in order, each with the reason why they refuse an artifact; "" if they load it."""
     runs = [(first, last, "") for first, last in found.readers]
     runs += [(refusal.first, refusal.last, refusal.reason) for refusal in found.refusals]
     return [(span(first, last), why) for first, last, why in sorted(runs, key=lambda run: number(run[0]))]
 
 
 def facts_of(found: Compatibility) -> Facts:
-    """What there is to say of an artifact, but for the releases of `jax.export` that load it."""
+    """All facts about an artifact, except the releases of `jax.export` that load it."""
     written_for = "not a portable artifact" if found.stablehlo is None else f"StableHLO {found.stablehlo}"
     return [
         ("platforms", words.lowered_for(found.platforms, found.nr_devices)),
@@ -189,16 +189,16 @@ def _by_jax_export(found: Compatibility) -> str:
 
 
 def to_json(found: Compatibility) -> dict[str, Any]:
-    """The fields, of JSON types."""
+    """The fields as JSON types."""
     until = found.promised_until
     return {**dataclasses.asdict(found), "promised_until": None if until is None else until.isoformat()}
 
 
 def from_json(fields: dict[str, Any]) -> Compatibility:
-    """The same `Compatibility` again.
+    """Makes the `Compatibility` again.
 
     Raises:
-        TypeError: there are other fields.
+        TypeError: the fields are not those of a `Compatibility`.
         ValueError: a field is of another kind.
     """
     made: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
@@ -211,16 +211,16 @@ def from_json(fields: dict[str, Any]) -> Compatibility:
 
 
 def release_of(reader: str, parameter: str) -> Release:
-    """The release that somebody asks about, in the words that `compatibility=` takes.
+    """The release that a user asks about, in the form that `compatibility=` takes.
 
     Raises:
-        ExportError: it is none that is known; the message begins with what the parameter is called.
+        ExportError: it is not a known release; the message begins with the name of the parameter.
     """
     return reader_of(reader, parameter, or_max=False).release
 
 
 def compatibility_of(buffer: Any) -> Compatibility:
-    """What the public function `compatibility` returns, of an artifact in a buffer."""
+    """The result of the public function `compatibility`, for an artifact in a buffer."""
     artifact = verified(buffer)
     facts = _Facts.of(artifact)
     installed = table.at(_jax.installed_release)
@@ -266,7 +266,7 @@ class _Facts:
     dtypes: frozenset[int]
     memory_spaces: frozenset[int]
     custom_nodes: frozenset[str]
-    own_nodes: frozenset[str]  # those of them that are stored in a way of jaxexp's own
+    own_nodes: frozenset[str]  # the custom nodes that are stored in jaxexp's own way
     hlo_sharding_alone: bool
     named_shardings: bool
     listed: bool  # whether avals and shardings are listed in full, and not only by index
@@ -303,7 +303,7 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
     if facts.own_nodes:
         reader = "it reads only if jaxexp is imported" if release.number >= _jax.OLDEST_JAX else "only jaxexp reads"
         nodes = f"pytree nodes that {reader}: {listed(sorted(facts.own_nodes), most=_NAMED)}"
-        # To import jaxexp helps only where nothing else is in the way.
+        # Importing jaxexp helps only if nothing else is in the way.
         other = _why_not(release, dataclasses.replace(facts, own_nodes=frozenset()), expired)
         if other is None:
             return nodes
@@ -327,7 +327,7 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
 
 
 def _too_new(release: Release, facts: _Facts) -> list[str]:
-    """What is in a module and newer than what a release can read, with jaxexp or without."""
+    """The parts of a module that are newer than a release can read, with jaxexp or without."""
     return [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]
 
 
@@ -338,7 +338,7 @@ def _read_by_jaxexp(facts: _Facts) -> tuple[tuple[str, str], ...]:
 
 
 def _readers(reasons: list[tuple[Release, str | None]]) -> tuple[tuple[str, str], ...]:
-    """The first and the last release of each run that nothing keeps from reading."""
+    """The first and the last release of each run that can read."""
     return tuple((first, last) for first, last, reason in _runs(reasons) if reason is None)
 
 
@@ -352,9 +352,9 @@ def _runs(reasons: list[tuple[Release, str | None]]) -> Iterator[tuple[str, str,
 def _writers(artifact: Artifact, facts: _Facts) -> tuple[str, str]:
     if (version := artifact.jax_version) is not None:
         return version, version
-    first, _, last = artifact.writer.partition(" to ")  # one that tells no more than a first release has a jax_version
+    first, _, last = artifact.writer.partition(" to ")  # a range without an end comes with a jax_version
     last = last or first
-    # Nobody writes what he does not read.
+    # A release writes only what it reads.
     needed = [release for release, _ in stablehlo.needs(facts.head)]
     if facts.head.stablehlo is not None and (release := table.first_to_read(facts.head.stablehlo)):
         needed.append(release)

@@ -16,7 +16,7 @@ from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._public import public
 
-#: jaxexp's own in the place of these names in `jax.export`.
+#: The names in `jax.export` that jaxexp replaces by its own.
 _OURS: dict[str, Any] = {
     "DisabledSafetyCheck": DisabledSafetyCheck,
     "Exported": Exported,
@@ -61,17 +61,17 @@ def install() -> _Installation:
     A name that was imported from the module, as in ``from jax.export import deserialize``, does not change later: it is
     jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. Objects keep their class,
     although the name `jax.export.Exported` changes its meaning. JAX's private modules, and code that imports them
-    (``jax.experimental.jax2tf``), are not affected. What shows the log of `jax.export`, such as its module's name in
-    ``JAX_DEBUG_LOG_MODULES``, shows that of jaxexp.
+    (``jax.experimental.jax2tf``), are not affected. Settings that show the log of `jax.export`, such as its module's
+    name in ``JAX_DEBUG_LOG_MODULES``, then show that of jaxexp.
 
     Returns:
         A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`
-        is restored when `uninstall` was called as often as `install`.
+            is restored when `uninstall` has been called as often as `install`.
     """
     global _installations
     with _lock:
         if not _installations:
-            # A newer JAX may have names that jaxexp lacks, and an older one lacks some: those stay as they are.
+            # A newer JAX may have names that jaxexp lacks, and an older one may lack some: these stay as they are.
             names = [name for name in _jax.jax_export_module.__all__ if name in _OURS]
             _originals.update((name, getattr(_jax.jax_export_module, name)) for name in names)
             for name in names:
@@ -95,7 +95,7 @@ def uninstall() -> None:
 
 
 def _log_below(parent: logging.Logger | None) -> None:
-    """Gives jaxexp's loggers the levels and handlers of another logger, for what has none of its own."""
+    """Gives jaxexp's loggers the levels and handlers of another logger, unless they have their own."""
     global _above_logger
     _above_logger, _logger.parent = _logger.parent, parent
-    _logger.setLevel(_logger.level)  # logging forgets the levels that it has looked up
+    _logger.setLevel(_logger.level)  # makes logging forget the levels that it has looked up

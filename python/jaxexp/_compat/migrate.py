@@ -1,4 +1,4 @@
-"""Old artifacts in today's format, or in another release's: decoded, brought up to date, written and read again."""
+"""Migration: an old artifact is decoded, updated to today's format or another release's, written and read again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from jaxexp._kernel.write.options import Writing
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
 
-# How far two runs of a function may differ, in units of the last place of a result's largest value: its module may be
-# compiled in another way.
+# How far two runs of a function may differ, in units of the last place of a result's largest value, because the module
+# may be compiled in another way.
 _ULPS = 64
 
 
 def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None) -> bytearray:
-    """What the public function `migrate` returns, of an artifact in a buffer."""
+    """The result of the public function `migrate`, for an artifact in a buffer."""
     check_reader(to, "to=")
     old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
@@ -40,16 +40,16 @@ def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[s
 
 
 def check_reader(to: str | None, parameter: str) -> None:
-    """Refuses what names no reader that can be written for.
+    """Refuses a name that is not that of a reader to write for.
 
     Raises:
-        ExportError: it does not; the message says what the parameter takes.
+        ExportError: it is not; the message says what the parameter takes.
     """
     check_choice(to, parameter)
 
 
 def _up_to_date(old: Exported) -> Exported:
-    """The same function and VJPs, with everything replaced that is out of date."""
+    """The same function and VJPs, with all outdated parts replaced."""
     return dataclasses.replace(
         old,
         mlir_module_serialized=_module_up_to_date(old),
@@ -59,7 +59,7 @@ def _up_to_date(old: Exported) -> Exported:
 
 
 def _module_up_to_date(old: Exported) -> bytes:
-    """The module without what only older jaxlibs run, for the version of StableHLO that `export` writes for."""
+    """The module without operations that only older jaxlibs run, for the StableHLO version that `export` writes for."""
     with _jax.make_ir_context() as context:
         return mlir.serialize(runnable.parse(old, context))
 
@@ -78,7 +78,7 @@ def _convention_up_to_date(old: Exported) -> int:
 
 
 def _check_signatures(old: Exported, migrated: Exported, named_shardings: bool) -> None:
-    """Compares what a caller relies on. Some formats drop the names of mesh axes."""
+    """Compares the facts that callers rely on. Some formats drop the names of mesh axes."""
     before, after = _signature(old, named_shardings), _signature(migrated, named_shardings)
     if differing := [name for name in before if before[name] != after[name]]:
         raise ExportError(
@@ -88,7 +88,7 @@ def _check_signatures(old: Exported, migrated: Exported, named_shardings: bool) 
 
 
 def _signature(exported: Exported, named_shardings: bool = True) -> dict[str, Any]:
-    """What stays the same, in a form that compares across symbolic scopes."""
+    """The facts that stay the same, in a form that compares across symbolic scopes."""
     kind = "_{}_named_shardings" if named_shardings else "{}_shardings_hlo"
     return {
         "fun_name": exported.fun_name,
@@ -113,7 +113,7 @@ def _aval(aval: Any) -> tuple[tuple[str, ...], Any, Any]:
 
 
 def _check_results(old: Exported, migrated: Exported, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Runs both functions."""
+    """Runs both functions and compares their results."""
     before, after = (_jax_leaves(exported.call(*args, **kwargs)) for exported in (old, migrated))
     for i, (expected, found) in enumerate(zip(before, after, strict=True)):
         if not _same(np.asarray(expected), np.asarray(found)):
@@ -124,7 +124,7 @@ def _check_results(old: Exported, migrated: Exported, args: Sequence[Any], kwarg
 
 
 def _jax_leaves(results: Any) -> list[Any]:
-    """Results as arrays that numpy can hold."""
+    """Results as arrays that NumPy can hold."""
     leaves = jax.tree_util.tree_leaves(results)
     return [jax.random.key_data(x) if _jax.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in leaves]
 

@@ -1,4 +1,4 @@
-"""What `migrate` does for releases that refuse an artifact: found out by migrating it, in memory."""
+"""Finds out what `migrate` can do for releases that refuse an artifact, by migrating it in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .migrate import migrated
 
 
 def rewritten(buffer: Any, to: str | None) -> Compatibility:
-    """What an artifact would be for a release, or for the installed one.
+    """The compatibility of an artifact after it is rewritten for a release, or for the installed one.
 
     Raises:
         ExportError: it cannot be written for it; the message says why.
@@ -22,10 +22,10 @@ def rewritten(buffer: Any, to: str | None) -> Compatibility:
 
 
 def rewritten_for_oldest(buffer: Any) -> tuple[str, Compatibility]:
-    """The oldest release that an artifact can be written for, and what it would be then.
+    """The oldest release that an artifact can be written for, and its compatibility then.
 
     Raises:
-        ExportError: it cannot be written for any.
+        ExportError: it cannot be written for any release.
     """
     reader, blob = _tried(lambda: retarget.oldest(lambda reader: migrated(buffer, reader.release.version, None)))
     return reader.release.version, compatibility_of(blob)
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 def _tried(write: Callable[[], _T]) -> _T:
-    """What `write` returns. Whatever jaxlib raises of a module of others, it cannot be written."""
+    """The result of `write`. If jaxlib raises anything for a foreign module, the module cannot be written."""
     try:
         return write()
     except (ExportError, MemoryError):

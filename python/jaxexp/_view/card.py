@@ -1,4 +1,4 @@
-"""Cards for notebooks: the first part of a page as HTML of its own, with styles and without scripts."""
+"""Cards for notebooks: the first part of a page as separate HTML, with styles and without scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .markup import Markup, element, joined
 if TYPE_CHECKING:
     from jaxexp._kernel.function.data import ExportedData
 
-# Values of a card, which stays in a notebook for as long as it does.
+# The most values in a card, which a notebook stores.
 _MOST_VALUES = 200
 _MOST_FIGURES = 12
 
@@ -83,7 +83,7 @@ def rows(found: Iterable[tuple[str, str]]) -> Markup:
 
 
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> Markup:
-    """A table of texts; a line's last element may be the class of its row, behind as many texts as there are heads."""
+    """A table of texts. If a line has one text more than there are heads, the last one is the class of its row."""
     head = element("thead", [element("tr", [element("th", name, scope="col") for name in heads])])
     body = [
         element(
@@ -97,7 +97,7 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> Markup:
 
 
 def signature(found: Facts, old: Facts | None = None) -> list[Markup]:
-    """Arguments and results, with the shardings among them drawn; beside those of another function, if there is one."""
+    """Arguments and results, with drawings of their shardings; next to those of another function, if there is one."""
     parts: list[Markup] = []
     for title, now, count, before in (
         ("argument", found.arguments, found.argument_count, None if old is None else old.arguments),
@@ -136,7 +136,7 @@ def shardings(leaves: Sequence[Leaf]) -> list[Markup]:
 
 
 def weights(found: Facts, old: Facts | None = None) -> list[Markup]:
-    """The weights, or else the arguments, by their sizes."""
+    """The weights, or else the arguments, by size."""
     parts: list[Markup] = []
     if found.weight_count or (old is not None and old.weight_count):
         parts.append(element("h3", counted(found.weight_count, "weight")))

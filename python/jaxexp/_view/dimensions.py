@@ -1,4 +1,4 @@
-"""The names of dimensions: modules have sizes and question marks, the signature of a function has expressions."""
+"""The names of dimensions: modules have sizes and question marks, signatures have expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANY = "?"
 
 
 class Known(NamedTuple):
-    """The type of an argument or a result, as the signature has it.
+    """The type of an argument or a result in the signature.
 
     Attributes:
         dtype: the name of its dtype.
@@ -24,7 +24,7 @@ class Known(NamedTuple):
     dims: tuple[str, ...]
 
     def fits(self, text: str) -> bool:
-        """Whether it is what a type in the graph says, and says more."""
+        """Whether it agrees with a type in the graph, and says more."""
         dtype, _, rest = text.partition("[")
         found = rest.removesuffix("]").split(",") if rest != "]" else []
         return (
@@ -39,12 +39,12 @@ class Known(NamedTuple):
 
 
 def named(graph: Graph, arguments: Sequence[Known], results: Sequence[Known]) -> Graph:
-    """The same graph with names of dimensions, where arguments and results of the function pass through it.
+    """The same graph with names of dimensions, as far as arguments and results of the function pass through it.
 
     Args:
         graph: the graph; it stays as it is.
-        arguments: what `main` takes; its last arguments, where it has more.
-        results: what it returns, likewise.
+        arguments: the arguments of `main`; its last ones if it has more.
+        results: its results, likewise.
     """
     if "main" not in graph.functions:
         return graph
@@ -52,13 +52,13 @@ def named(graph: Graph, arguments: Sequence[Known], results: Sequence[Known]) ->
 
 
 class _Naming:
-    """One graph, while its dimensions are named."""
+    """A graph whose dimensions are being named."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.numbers = {text: number for number, text in enumerate(graph.texts)}
         self.functions = dict(graph.functions)
-        # A function that is called more than once may be called with other dimensions.
+        # A function that is called twice may be called with other dimensions.
         self.calls = collections.Counter(
             name for block in graph.functions.values() for name in map(self.called, _operations(block)) if name
         )
@@ -81,7 +81,7 @@ class _Naming:
     def function(
         self, name: str, arguments: list[Known | None], results: list[Known | None]
     ) -> list[tuple[str, list[Known | None], list[Known | None]]]:
-        """Names what is known in a function, and says what is known of those that it calls."""
+        """Names the known dimensions in a function, and returns what is known about the functions that it calls."""
         block = self.functions[name]
         passed = [*zip(block["r"], results, strict=False), *enumerate(arguments[: len(block["a"])])]
         known = {value: one for value, one in passed if one is not None}
@@ -124,5 +124,5 @@ def _operations(block: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def _values(block: dict[str, Any]) -> int:
-    """How many numbers the values of a block and of those inside of it have."""
+    """How many values are numbered in a block and the blocks inside of it."""
     return len(block["a"]) + sum(len(operation[4]) + sum(map(_values, operation[6])) for operation in block["o"])

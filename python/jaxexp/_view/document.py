@@ -1,4 +1,4 @@
-"""The file of a page: its head, its styles and scripts, and what the script draws, as data."""
+"""The file of a page: its head, its styles and scripts, and the data that the script draws."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .graph import Graph
 from .markup import Markup, element, joined
 from .sides import Side, modules
 
-# Arguments that are named, of a VJP of a VJP.
+# How many arguments of a VJP of a VJP are named.
 _MOST_LABELS = 20_000
-# Dimensions of an array that are named.
+# How many dimensions of an array are named.
 _MOST_DIMS = 16
 
 
 def data(sides: Sequence[Side]) -> Markup:
-    """What the script draws, as JSON; no text in it can end the element that it is in."""
+    """The data that the script draws, as JSON. No text in it can end the element that contains it."""
     found_modules = []
     taken = {one: _taken(one) for one in sides}
     for one, order, name, label in modules(sides):
@@ -60,7 +60,7 @@ class _Value:
 
     Attributes:
         name: its name.
-        kind: what it is: a weight, an argument as in the call, or a cotangent.
+        kind: a weight, an argument as in the call, or a cotangent.
         type: its type in the signature.
     """
 
@@ -70,11 +70,11 @@ class _Value:
 
 
 class _Signature(NamedTuple):
-    """What a module takes and returns.
+    """The arguments and results of a module.
 
     Attributes:
-        arguments: the arguments of its function that it has.
-        results: what it returns.
+        arguments: the arguments of its function that the module takes.
+        results: its results.
         takes: how many arguments of each kind its function has.
     """
 
@@ -84,7 +84,7 @@ class _Signature(NamedTuple):
 
 
 def _taken(one: Side) -> list[_Signature]:
-    """What each module takes of the arguments of its function, and what it returns.
+    """The arguments of its function that each module takes, and its results.
 
     A VJP takes the arguments of its function and a cotangent for each result; it returns one for each argument.
     """
@@ -107,12 +107,12 @@ def _taken(one: Side) -> list[_Signature]:
 
 
 def _dims(shape: tuple[int | str, ...]) -> tuple[str, ...]:
-    """Dimensions as texts; none of them where they are many: a signature may repeat a long shape for each value."""
+    """Dimensions as texts; none if there are many, because a signature may repeat a long shape for each value."""
     return tuple(cut(str(dim), 40) for dim in shape) if len(shape) <= _MOST_DIMS else ()
 
 
 def _named(one: Side, found: Graph, signature: _Signature) -> tuple[Graph, list[tuple[str, str]]]:
-    """The graph of a module with names of dimensions, and a name and a kind for each argument of its main function."""
+    """The graph of a module with named dimensions, and a name and a kind for each argument of its main function."""
     arguments, results, _ = signature
     before = ["platform"] * (len(one.found.platforms) > 1) + ["token"] * len(one.found.ordered_effects)
     count = len(found.functions["main"]["a"]) if "main" in found.functions else 0
@@ -130,7 +130,7 @@ def _short_block(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short_operation(operation: list[Any]) -> list[Any]:
-    """An operation without what is empty at its end."""
+    """An operation without the empty items at its end."""
     short = [*operation[:6], [_short_block(block) for block in operation[6]], *operation[7:]]
     while len(short) > 5 and not short[-1]:
         short.pop()

@@ -1,4 +1,4 @@
-"""What cards and pages show of a function: values with types, sizes, shardings and notes, as far as there is room."""
+"""The facts about a function that cards and pages show: values with types, sizes, shardings and notes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from jaxexp._kernel.function.data import ExportedData
     from jaxexp._native import Artifact
 
-# Values of a list. What is left out is counted.
+# The most values in a list. The others are only counted.
 MOST_VALUES = 2_000
-# Names in a text about the whole function, and characters of it.
+# The most names in a text about the whole function, and characters of that text.
 _MOST_NAMES, _LONGEST_TEXT = 50, 2_000
-# A step of a path: a key, an attribute, or the number of a child; and the rest of a path that was cut.
+# A step of a path: a key, an attribute, or the number of a child; or the rest of a path that was cut.
 STEP = re.compile(r"\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[[^\]]*\]|\.\w+|<\d+>|/?[^\[./<]+|.", re.DOTALL)
 
 
@@ -33,7 +33,7 @@ class Placement:
     Attributes:
         axes: the names and sizes of the mesh's axes.
         spec: for each dimension of the array, the axes that divide it.
-        memory: the kind of memory, if it is not that of the device.
+        memory: the kind of memory, if it is not the device's.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -58,9 +58,9 @@ class Leaf:
         shape: its dimensions as texts.
         bytes: its size; None if that depends on a dimension variable.
         sharding: how it is divided, in words; None if that is not specified.
-        placement: the same as data, where it is a NamedSharding.
-        notes: what else there is to say.
-        digest: of its value, which a weight has.
+        placement: the same as data, if it is a NamedSharding.
+        notes: other facts.
+        digest: the digest of its value, if it is a weight.
     """
 
     path: str
@@ -79,12 +79,12 @@ class Facts:
 
     Attributes:
         name: its name.
-        rows: facts about all of it, as pairs of a name and a text.
-        arguments: its arguments, the first of them if they are many; without weights.
+        rows: facts about the whole function, as pairs of a name and a text.
+        arguments: its arguments without weights; only the first ones if there are many.
         argument_count: how many there are.
         results: its results, likewise.
         result_count: how many there are.
-        weights: its weights, likewise: arguments that are in files.
+        weights: its weights, likewise: the arguments in files.
         weight_count: how many there are.
     """
 
@@ -103,7 +103,7 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
 
     Args:
         artifact: the artifact.
-        found: what `inspect` says of it.
+        found: the result of `inspect`.
         donated: for each argument that the module takes, whether its memory may be used; empty if that is not known.
     """
     described: dict[str, Any] = artifact.describe(shown_node)
@@ -128,7 +128,7 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
 
 
 def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
-    """The facts of a function in this process, without its module: nothing is parsed, and no file is read.
+    """The facts of a function in this process, without its module: this parses nothing and reads no file.
 
     Args:
         exported: the function.
@@ -179,7 +179,7 @@ def _facts(
     results: Sequence[Leaf],
     result_count: int,
 ) -> Facts:
-    """The first of the arguments are weights."""
+    """The first arguments are the weights."""
     return Facts(
         name=cut(name),
         rows=tuple((label, cut(text, _LONGEST_TEXT)) for label, text in rows),

@@ -1,6 +1,6 @@
 """Drawings as SVG: an array on the devices of its mesh, sizes as areas, releases in a row.
 
-Positions and sizes are attributes and never styles, so a page needs to allow no inline styles.
+Positions and sizes are attributes, never styles, so a page need not allow inline styles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxexp._kernel.artifact.words import bytes_in_words, cut
 from .facts import STEP, Leaf, Placement
 from .markup import Markup, element
 
-# Parts of an array, and devices, that are drawn one by one.
+# How many parts of an array, and devices, are drawn one by one.
 _MOST_PARTS, _MOST_DEVICES = 64, 256
 _SHOWN_DEVICES = 4
 _COLOURS = 8
@@ -24,10 +24,10 @@ _WIDE = 1032.0  # which are as wide as a page or smaller
 
 
 def sharding(leaf: Leaf, placement: Placement) -> Markup | None:
-    """An array, cut as its sharding cuts it, with the numbers of the devices that have each part.
+    """An array divided by its sharding, with the numbers of the devices that have each part.
 
-    Devices are numbered in the order of the mesh. Of an array of more than two dimensions, two are drawn: those that
-    are cut. None if there are too many parts.
+    Devices are numbered in the order of the mesh. If an array has more than two dimensions, the two that are cut are
+    drawn. None if there are too many parts.
     """
     sizes = dict(placement.axes)
     devices = math.prod(sizes.values())
@@ -60,7 +60,7 @@ def sharding(leaf: Leaf, placement: Placement) -> Markup | None:
 
 
 def copied(placement: Placement) -> list[str]:
-    """The axes of a mesh that do not divide an array: each of their devices has a copy."""
+    """The axes of a mesh that do not divide an array: each of their devices has a copy of it."""
     used = set(itertools.chain.from_iterable(placement.spec))
     return [f"{name!r} ({size})" for name, size in placement.axes if name not in used and size > 1]
 
@@ -117,7 +117,7 @@ def areas(leaves: Sequence[Leaf], what: str) -> Markup | None:
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """Names for paths in one tree, without what all of them begin with, such as ``layers/0/w``."""
+    """Names for paths in one tree, without their common beginning, such as ``layers/0/w``."""
     steps = [[step.strip("[]<>'\"./") for step in STEP.findall(path)] for path in paths]
     shared = 0
     while all(len(one) > shared + 1 and one[shared] == steps[0][shared] for one in steps):
@@ -139,7 +139,7 @@ def _area(look: str, name: str, title: str, size: int, place: tuple[float, float
 
 
 def _end_of(name: str, room: int) -> str:
-    """Names of one tree begin alike, and differ at their ends."""
+    """The end of a name: names in one tree begin alike, and differ at their ends."""
     if len(name) <= room:
         return name
     start = name.find("/", len(name) - room + 1)
@@ -147,7 +147,7 @@ def _end_of(name: str, room: int) -> str:
 
 
 def squarified(sizes: Sequence[int], width: float, height: float) -> list[tuple[float, float, float, float]]:
-    """Rectangles (x, y, width, height) of these areas, which fill a larger one and are as square as can be.
+    """Rectangles (x, y, width, height) with these areas, as square as possible, that fill a larger one.
 
     The algorithm of Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000). Sizes descend.
     """
@@ -179,14 +179,14 @@ def squarified(sizes: Sequence[int], width: float, height: float) -> list[tuple[
 
 
 def _worst(largest: float, smallest: float, total: float, side: float) -> float:
-    """The worst ratio of the sides of rectangles in a row."""
+    """The worst ratio of sides among the rectangles in a row."""
     if not total or not smallest:
         return math.inf
     return max(side * side * largest / total**2, total**2 / (side * side * smallest))
 
 
 def releases(states: Iterable[tuple[str, bool]]) -> Markup:
-    """A row of releases, oldest first, each marked by whether it loads an artifact."""
+    """A row of releases, oldest first, marked to show which ones load an artifact."""
     found = list(states)
     width = _WIDE / len(found)
     parts: list[Markup] = []

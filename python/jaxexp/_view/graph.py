@@ -1,7 +1,7 @@
 """A module as a graph: its operations with their operands, types, name scopes and source lines, as plain data.
 
-Nothing here grows faster than the module does: types and attributes are made into text once each, texts are cut, and a
-module of more than `MOST_OPERATIONS` operations is not taken apart at all.
+Nothing here grows faster than the module: types and attributes are made into text once each, texts are cut, and a
+module of more than `MOST_OPERATIONS` operations is not taken apart.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from . import locations
 
-# Operations of all modules of an artifact together, and operands and results of one module.
+# Limits: operations of all modules of an artifact, and operands and results of one module.
 MOST_OPERATIONS, MOST_VALUES = 10_000, 100_000
-# Blocks inside each other, and characters of a text.
+# Limits: nested blocks, and characters of a text.
 _DEEPEST, LONGEST = 48, 160
 # Operations whose operands are the results of the block that they end.
 _TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
@@ -28,11 +28,11 @@ class Graph:
     """The graph of a module.
 
     A block is a dict of the types of its arguments (`a`), its operations (`o`) and the values that it returns (`r`).
-    That of a function also has the numbers and names of the arguments that are dimensions, where there are any (`d`).
-    An operation is a list: its kind, its name scope, where it is from, its operands, the types of its results, what
-    else there is to say, the blocks inside of it, and 1 if it has no counterpart in what the module is compared with.
+    A function's block also has the numbers and names of the arguments that are dimensions, if there are any (`d`).
+    An operation is a list: its kind, its name scope, its source line, its operands, the types of its results, other
+    facts, the blocks inside of it, and 1 if it has no counterpart in the module that this one is compared with.
     All but operands and blocks are indices into `texts`. Values are numbered within a function: in each block first its
-    arguments, then the results of each operation, followed by what is inside of it; -1 is a value from elsewhere.
+    arguments, then the results of each operation, followed by the values inside of it; -1 is a value from elsewhere.
 
     Attributes:
         texts: the distinct texts; the first one is empty.
@@ -46,7 +46,7 @@ class Graph:
 
 
 def read(module: bytes | memoryview) -> Graph:
-    """Takes a module apart, which imports JAX.
+    """Takes a module apart. This imports JAX.
 
     Args:
         module: the bytes of a module that has at most `MOST_OPERATIONS` operations.
@@ -62,7 +62,7 @@ def read(module: bytes | memoryview) -> Graph:
 
 
 def compare(old: Graph, new: Graph) -> None:
-    """Marks the operations of each graph that the other one has not: of the same kind, types, attributes and scope."""
+    """Marks the operations of each graph that the other lacks: same kind, types, attributes and scope."""
     found = [collections.Counter(_key(graph, operation) for operation in _operations(graph)) for graph in (old, new)]
     for graph, others in ((old, found[1].copy()), (new, found[0].copy())):
         for operation in _operations(graph):
@@ -87,7 +87,7 @@ def _key(graph: Graph, operation: list[Any]) -> tuple[str, ...]:
 
 
 class _Texts:
-    """Distinct texts by their numbers."""
+    """Distinct texts and their numbers."""
 
     def __init__(self) -> None:
         self.numbers = {"": 0}
@@ -97,7 +97,7 @@ class _Texts:
 
 
 class _Reader:
-    """One module, while it is taken apart."""
+    """A module that is being taken apart."""
 
     def __init__(self, module: Any) -> None:
         from jaxexp import _jax
@@ -112,7 +112,7 @@ class _Reader:
     def read(self) -> Graph:
         tops = [top for top in self.module.body.operations if top.operation.name not in _NOT_SHOWN]
         functions: dict[str, dict[str, Any]] = {}
-        order: list[tuple[Any, list[Any]]] = []  # operations with what is made of them
+        order: list[tuple[Any, list[Any]]] = []  # operations, each with its item in the graph
         donated: tuple[bool, ...] = ()
         for top in sorted(tops, key=lambda top: _symbol(self.ir, top) != "main"):
             name = _symbol(self.ir, top)
@@ -168,7 +168,7 @@ class _Reader:
         return self.types[type_]
 
     def _text_of_type(self, type_: Any) -> str:
-        """As JAX writes types of arrays. Other types may be nested so that their texts are endless."""
+        """A type of arrays as JAX writes it. Other types can be nested so deeply that their texts are endless."""
         ir = self.ir
         if isinstance(type_, ir.RankedTensorType):
             dims = ("?" if type_.is_dynamic_dim(i) else str(type_.get_dim_size(i)) for i in range(type_.rank))
@@ -181,7 +181,7 @@ class _Reader:
         return "tuple" if isinstance(type_, ir.TupleType) else "another type"
 
     def _more(self, operation: Any, name: str) -> str:
-        """What tells an operation from others of its kind: what it calls, its value, its attributes."""
+        """The facts that distinguish an operation from others of its kind: its callee, its value, its attributes."""
         attributes = operation.attributes
         if name == "stablehlo.constant" and "value" in attributes:
             return self._constant(attributes["value"])
@@ -203,7 +203,7 @@ class _Reader:
             try:
                 splat = value.get_splat_value()
                 return f"{splat.value:g}" if isinstance(splat, ir.FloatAttr) else str(ir.IntegerAttr(splat).value)
-            except (TypeError, ValueError, AttributeError):  # kinds of numbers that have no counterpart in Python
+            except (TypeError, ValueError, AttributeError):  # kinds of numbers without a counterpart in Python
                 return ""
         return ""
 
@@ -225,7 +225,7 @@ class _Reader:
         return tuple("tf.aliasing_output" in one or "jax.buffer_donor" in one for one in found)
 
     def _dimensions(self, function: Any) -> list[tuple[int, int]]:
-        """The arguments whose values are the same in the whole module: dimension variables, and the platform."""
+        """The arguments that are the same in the whole module: dimension variables, and the platform."""
         return [
             (i, self.texts.number("platform" if name == "_platform_index" else name))
             for i, one in enumerate(self._attributes_of_arguments(function))
@@ -237,7 +237,7 @@ class _Reader:
         return [*map(self.ir.DictAttr, self.ir.ArrayAttr(attributes["arg_attrs"]))] if "arg_attrs" in attributes else []
 
     def _place(self, functions: dict[str, dict[str, Any]], order: list[tuple[Any, list[Any]]]) -> None:
-        """Adds to each operation its name scope and its line."""
+        """Adds its name scope and its line to each operation."""
         if not self.only_arrays:  # the text of a module has all types in full
             return
         found = locations.of_operations(self.module)
@@ -253,9 +253,9 @@ def _empty() -> dict[str, Any]:
     return {"a": [], "o": [], "r": []}
 
 
-# The attribute of an argument that names a dimension variable, or the platform.
+# The attribute that marks an argument as a dimension variable, or as the platform.
 _CONSTANT = "jax.global_constant"
-# The attribute that says what an operation calls.
+# The attribute that names the target of a call.
 _CALLED = {
     "func.call": "callee",
     "stablehlo.custom_call": "call_target_name",
@@ -269,12 +269,12 @@ def _symbol(ir: Any, operation: Any) -> str | None:
 
 
 def _name_of(attribute: Any) -> str:
-    """A map of attributes gives names, or in older releases attributes with their names."""
+    """The key of an entry in a map of attributes: a name, or in older releases an attribute with its name."""
     return attribute if isinstance(attribute, str) else str(attribute.name)
 
 
 def _tidy(text: str) -> str:
-    """The text of an attribute with as little of MLIR in it as can be understood without."""
+    """The text of an attribute with as little MLIR syntax as is needed to understand it."""
     text = _WHOLE.sub(r"\1", _ARRAY.sub(r"[\1]", text))
     return _DIALECT.sub("", text)
 
@@ -303,12 +303,12 @@ def _width(ir: Any, element: Any) -> int:
 
 
 def labels(count: int, kept: Sequence[tuple[str, str]], before: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and kinds for the arguments of a module's main function; those that are no arrays are each of their own.
+    """Names and kinds for the arguments of a module's main function; one that is not an array is a kind of its own.
 
     Args:
         count: how many it has.
-        kept: where the arrays that it takes are in the tree, and of which kind; they are its last arguments.
-        before: the names of those before the arrays.
+        kept: paths in the tree and kinds of the arrays that it takes, which are its last arguments.
+        before: the names of the arguments before the arrays.
     """
     if count != len(before) + len(kept):
         return [(f"argument {i}", "") for i in range(count)]

@@ -1,4 +1,4 @@
-"""Functions in one line, for `repr`: it ends up in jaxprs and logs, so it is short whatever the function is."""
+"""Functions in one line, for `repr`. The line ends up in jaxprs and logs, so it is always short."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 if TYPE_CHECKING:
     from jaxexp._kernel.function.data import ExportedData
 
-# Values, dimensions of one, characters of a dimension.
+# Values in a line, dimensions of a value, characters of a dimension.
 _VALUES, _DIMS, _LONGEST_DIM = 4, 6, 24
 
 

@@ -1,7 +1,7 @@
-"""Where the operations of a module are from: the name scopes of their function, and lines of its source.
+"""The origin of a module's operations: the name scopes of their function, and lines of its source.
 
-Releases of jaxlib differ in what their bindings tell about locations, and a location may share its parts so often that
-its text is endless. The text of a whole module names each location once, and is the same in all of them.
+Releases of jaxlib differ in what their bindings say about locations, and a location can share its parts so often that
+its text is endless. The text of a whole module names each location once, and is the same in all releases.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _FIRST_IN = re.compile(r"(?:callsite\(|fused(?:<[^>]*>)?\[)(#loc\d*|unknown)")
 _ALIAS = re.compile(r"#loc\d*")
 _TRANSFORMED = re.compile(r"((?:(?:vmap|jvp|transpose)\()+)([^()]*)(\)+)")
 _MOST_STEPS = 32  # from an operation to its line
-_KEPT = 64  # elements of constants in the text
+_KEPT = 64  # elements of a constant in the text
 
 
 class Place(NamedTuple):
-    """Where an operation is from.
+    """The origin of an operation.
 
     Attributes:
         scope: its name scopes, outermost first, with slashes between; without the primitive.
@@ -53,7 +53,7 @@ def of_operations(module: Any) -> dict[Any, Place] | None:
 
 
 def place_of(name: str, named: dict[str, str]) -> Place:
-    """The place that a name of a location stands for, in the text of a module."""
+    """The place that the name of a location stands for, in the text of a module."""
     text, names = named.get(name, ""), list[str]()
     for _ in range(_MOST_STEPS):
         if (quoted := _QUOTED.match(text)) is not None:
@@ -72,7 +72,7 @@ def place_of(name: str, named: dict[str, str]) -> Place:
 
 
 def plain(text: str) -> str:
-    """A name as it was before MLIR printed it, which escapes bytes."""
+    """A name without the escapes that MLIR printed."""
     if "\\" not in text:
         return text
     found = _ESCAPED.sub(lambda one: bytes.fromhex(one[1].decode()) if len(one[1]) == 2 else one[1], text.encode())
@@ -90,7 +90,7 @@ def _scope(names: list[str]) -> str:
 
 
 def _shown(part: str) -> str:
-    """A scope with the transformations of JAX behind its name, and nothing for a `vmap` of no scope."""
+    """A scope with JAX's transformations after its name; nothing for a `vmap` without a scope."""
     if (found := _TRANSFORMED.fullmatch(part)) is None or found[1].count("(") != len(found[3]):
         return part
     transformations = found[1].rstrip("(").split("(")

@@ -1,4 +1,4 @@
-"""HTML and SVG from texts that others wrote: everything is escaped where it is put in, and nowhere else."""
+"""HTML and SVG from foreign texts: everything is escaped here when it is put in, and nowhere else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable
 from typing import NewType
 
-# What is HTML already.
+# Text that is HTML already.
 Markup = NewType("Markup", str)
 
 _WITHOUT_END = frozenset(("meta", "input", "br"))
@@ -27,8 +27,8 @@ def element(tag: str, inside: str | Iterable[Markup] | None = None, **attributes
     Args:
         tag: its name.
         inside: a text, which is escaped, or elements, which are not.
-        attributes: its attributes: an underscore at the end is dropped, others become hyphens. None and False leave
-            one out, and True leaves out its value.
+        attributes: its attributes: an underscore at the end is dropped, others become hyphens. None and False omit an
+            attribute, and True omits its value.
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items())
     content = texts(inside) if isinstance(inside, str) else joined(inside or ())

@@ -1,4 +1,4 @@
-"""Pages: one HTML file about one artifact or two, which loads nothing and runs no script but its own."""
+"""Pages: one HTML file about one artifact or two. It loads nothing, and runs only its own script."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .sides import Side, modules
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection
 
-# Rows of a table, and kinds of operations that are counted one by one.
+# Rows of a table, and kinds of operations that are counted separately.
 _MOST_ROWS, _MOST_KINDS = 200, 40
 # Differences of a section that are not folded at first.
 _OPEN = 16
 
-# By section and name: what the one artifact has, and the other.
+# By section and name: the value in the one artifact, and in the other.
 Differences = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
 def page(new: Side, old: Side | None = None, differences: Differences | None = None) -> str:
-    """The page about an artifact, or about what differs between two.
+    """The page about an artifact, or about the differences between two.
 
     Args:
         new: the artifact.
         old: the artifact that it is compared with.
-        differences: what differs.
+        differences: the differences.
     """
     sides = [new] if old is None else [old, new]
     earlier = None if old is None else old.facts
@@ -114,7 +114,7 @@ def _differences(old: Side, new: Side, differences: Differences) -> list[Markup]
 
 
 def _plain(name: str) -> str:
-    """The name of what differs, with kinds of operations as in StableHLO."""
+    """The name of a difference, with kinds of operations as in StableHLO."""
     order, colon, kind = name.rpartition(": ")
     return cut(f"{order}{colon}{_short(kind)}")
 
@@ -136,7 +136,7 @@ def _module(sides: Sequence[Side]) -> list[Markup]:
 
 
 def _short(kind: str) -> str:
-    """The kind of an operation in a portable artifact, as in StableHLO."""
+    """The kind of an operation of a portable artifact, as StableHLO names it."""
     name = kind.removeprefix("vhlo.")
     stem, _, version = name.rpartition("_v")
     return stem if stem and version.isdecimal() else name
@@ -212,7 +212,7 @@ def _trust(one: Side) -> list[Markup]:
     parts = [
         element(
             "p",
-            f"What Policy() says, the policy that allows only what is understood and stable. Effects: {cut(effects)}.",
+            f"The verdict of Policy(), which allows only what is understood and stable. Effects: {cut(effects)}.",
         )
     ]
     lines = [
@@ -229,7 +229,7 @@ def _trust(one: Side) -> list[Markup]:
         parts.append(element("p", text, class_="bad-text"))
     if found.unknown_operations:
         names = cut(listed(found.unknown_operations, most=50), 2_000)
-        text = f"Operations about which jaxexp does not know what they do, and which Policy() refuses: {names}"
+        text = f"Operations that jaxexp does not know, and that Policy() refuses: {names}"
         parts.append(element("p", text, class_="bad-text"))
     return parts
 

@@ -1,4 +1,4 @@
-"""The artifacts of a page: what is known of each, and its modules taken apart."""
+"""The artifacts of a page: the facts about each, and its modules taken apart."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection
     from jaxexp._native import Artifact
 
-# Modules of a page, and those of them whose arguments have names.
+# How many modules a page shows, and how many of them have named arguments.
 _MOST_MODULES, _MOST_NAMED = 128, 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """Who loads an artifact.
+    """The releases that load an artifact.
 
     Attributes:
-        releases: all releases of JAX that are known, and whether each one loads it.
-        spans: releases from a first to a last one, and why they refuse it; empty where they load it.
-        facts: what else there is to say.
+        releases: all known releases of JAX, and whether each one loads it.
+        spans: ranges of releases, and why they refuse it; empty if they load it.
+        facts: other facts.
     """
 
     releases: tuple[tuple[str, bool], ...]
@@ -43,9 +43,9 @@ class Side:
 
     Attributes:
         where: its file, or its place in an archive.
-        found: what `inspect` says of it.
-        facts: the same, as it is shown.
-        graphs: the graphs of its modules, or why there is none.
+        found: the result of `inspect`.
+        facts: the same, as shown on the page.
+        graphs: the graphs of its modules, or why one has none.
         kept: for the first modules, which arguments of its function each one takes.
         readers: who loads it.
     """
@@ -59,12 +59,12 @@ class Side:
 
 
 def side(where: str, artifact: Artifact, found: Inspection, readers: Readers) -> Side:
-    """Takes an artifact apart, as far as a page has room for it. This imports JAX.
+    """Takes an artifact apart, as far as a page has room. This imports JAX.
 
     Args:
         where: its file, or its place in an archive.
         artifact: the artifact.
-        found: what `inspect` says of it.
+        found: the result of `inspect`.
         readers: who loads it.
     """
     graphs: list[Graph | str] = []
@@ -76,7 +76,7 @@ def side(where: str, artifact: Artifact, found: Inspection, readers: Readers) ->
         if order < _MOST_NAMED:
             kept.append(tuple(link.describe(shown_node)["kept"]) if drawn else ())
         if count is None:
-            graphs.append("It is damaged, or written in a way that is not known here, so it is not drawn.")
+            graphs.append("It is damaged, or in a format that is not known here, so it is not drawn.")
         elif count > left:
             graphs.append(
                 f"It has {count:,} operations. A page has room for {graph.MOST_OPERATIONS:,} in all modules of an "
@@ -106,7 +106,7 @@ class Module(NamedTuple):
         side: the artifact that has it.
         order: 0 for the function, 1 for its VJP, and so on.
         name: the name of what it computes.
-        label: the same, among the modules of two artifacts.
+        label: its name among the modules of two artifacts.
     """
 
     side: Side

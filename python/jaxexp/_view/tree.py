@@ -19,7 +19,7 @@ SAME, CHANGED, ADDED, REMOVED = "same", "changed", "added", "removed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A leaf, and what it was before; one of them may be missing."""
+    """A leaf and its earlier state; one of them may be missing."""
 
     new: Leaf | None
     old: Leaf | None
@@ -53,7 +53,7 @@ class _Node:
 
 
 def rows(new: Iterable[Leaf], old: Iterable[Leaf] | None = None) -> list[Row]:
-    """Leaves beside what they were, by their paths."""
+    """Pairs leaves with their earlier states, by path."""
     if old is None:
         return [Row(leaf, leaf) for leaf in new]
     before = {leaf.path: leaf for leaf in old}
@@ -66,7 +66,7 @@ def tree(found: Sequence[Row], missing: int) -> Markup:
 
     Args:
         found: the rows.
-        missing: how many more there are.
+        missing: how many more rows there are.
     """
     root = _Node()
     for row in found:
@@ -123,7 +123,7 @@ def _leaf(row: Row, key: str) -> Markup:
         more += [element("del", note, class_="note") for note in old.notes if note not in leaf.notes]
     if state != SAME:
         more.append(element("span", state, class_=f"state {state}"))
-    parts = [  # a column each, also where there is nothing in it
+    parts = [  # a column each, even if it is empty
         element("code", key, class_="key"),
         element("span", types),
         element("span", "" if leaf.bytes is None else bytes_in_words(leaf.bytes), class_="size"),

@@ -133,7 +133,7 @@ def test_what_kills_each_worker_is_named(folder, expected, tmp_path) -> None:
             found = jaxexp.verify_many([folder], executor=executor, journal=journal)
         error = found.pop(str(poison))
         assert isinstance(error, FatalArtifactError)
-        assert "found one of which 3 workers died" in str(error)
+        assert "found one that killed 3 workers" in str(error)
         assert bulk.said(found) == expected
         # Nothing was decided about it: another day, a worker may survive it.
         assert bulk.said(jaxexp.verify_many([folder], journal=journal)) == expected

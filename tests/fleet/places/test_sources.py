@@ -204,7 +204,7 @@ def test_what_is_no_artifact(folder, function: str) -> None:
         ) as error:
             getattr(jaxexp, function)(wrong)
         assert isinstance(error.value, jaxexp.ExportError)
-    with open(folder / "sine.jaxexp", encoding="latin-1") as text, pytest.raises(TypeError, match="a file of text"):
+    with open(folder / "sine.jaxexp", encoding="latin-1") as text, pytest.raises(TypeError, match="a text file"):
         getattr(jaxexp, function)(text)
 
 

@@ -68,10 +68,10 @@ def remove(archive: str, patterns: tuple[str, ...]) -> None:
 
 
 def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) -> list[str]:
-    """The members that any of the patterns matches; a name stands for itself.
+    """The members that match any of the patterns; a name is a pattern for itself.
 
     Raises:
-        click.ClickException: one of the patterns matches none.
+        click.ClickException: a pattern matches no member.
     """
     names = writer.names()
     found: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""`jaxexp bench`: how long artifacts take to load, with jaxexp and with jax.export."""
+"""`jaxexp bench`: times how long artifacts take to load, with jaxexp and with jax.export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Example:
   jaxexp bench
   jaxexp bench model.jaxexp fleet.zip::resnet/b8"""
 
-_SAMPLE = 0.005  # seconds that a sample takes at least: the clock is good for less, and the machine is not
+_SAMPLE = 0.005  # the least seconds for a sample: the clock is precise enough for less, the machine is not
 
 
 @click.command(epilog=_EXAMPLE, short_help="Time jaxexp and jax.export on artifacts.")
@@ -69,7 +69,7 @@ def _need_flatbuffers() -> None:
 
 
 def _cases(files: tuple[str, ...]) -> list[tuple[str, bytes | str]]:
-    """Artifacts by their names, all in memory before the first one is timed; or why one cannot be read."""
+    """Artifacts by name, all in memory before the first one is timed; or the reason why one cannot be read."""
     if not files:
         return list(_exported_here().items())
     cases: dict[str, bytes | str] = {}
@@ -108,7 +108,7 @@ def _exported_here() -> Mapping[str, bytes]:
 
 
 def _difference(blob: bytes) -> str | None:
-    """A difference between the two libraries for an artifact; None if there is none."""
+    """A difference between the results of the two libraries for an artifact; None if there is none."""
     from jax import export as jax_export
 
     from jaxexp._api.exported import reader
@@ -119,7 +119,7 @@ def _difference(blob: bytes) -> str | None:
         return str(error)
     try:
         theirs: Any = jax_export.deserialize(bytearray(blob))
-    except Exception as error:  # whatever it raises, of which it has no class of its own
+    except Exception as error:  # jax.export has no class of its own for its errors
         return f"jax.export cannot load it: {type(error).__name__}: {error}"
     while True:
         for field in _COMPARED:
@@ -174,11 +174,11 @@ def _walked(exported: Any) -> int:
 
 
 def _timed(rivals: Mapping[str, Callable[[], object]], rounds: int, advance: Callable[[int], None]) -> dict[str, Any]:
-    """Samples of both in turns, so that what slows the machine down slows down both."""
+    """Takes samples of both in turns, so that anything that slows the machine down affects both."""
     loops = {name: _loops(run) for name, run in rivals.items()}
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     gc.collect()
-    gc.disable()  # a collection would be charged to whoever happens to run
+    gc.disable()  # a collection would count for the one that happens to run
     try:
         for turn in range(rounds):
             for name in list(rivals)[:: 1 if turn % 2 else -1]:
@@ -193,7 +193,7 @@ def _timed(rivals: Mapping[str, Callable[[], object]], rounds: int, advance: Cal
 
 
 def _loops(run: Callable[[], object]) -> int:
-    run()  # what fills caches is not timed
+    run()  # fills caches, so it is not timed
     return max(1, round(_SAMPLE / max(_seconds(run, 1), 1e-9)))
 
 

@@ -1,4 +1,4 @@
-"""`jaxexp compat`: who can load an artifact."""
+"""`jaxexp compat`: tells who can load an artifact."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ Example:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
-@spreading.options("How many processes work; by default only this one.")
+@spreading.options("How many processes to use; by default only this one.")
 @headers.option
 def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: inputs.Folders, spread: Spread) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
-    FILE is an artifact, or an archive or a folder, which stand for all that is in them. Of several artifacts, the most
-    important is shown in a row each. Nothing is run. JAX is imported, to parse the modules. Of one artifact that some
-    releases refuse, the last line says what 'migrate' does for them: that is tried, and nothing is written.
+    FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. For several artifacts, each
+    gets a row with the most important facts. Nothing is run. JAX is imported, to parse the modules. If some releases
+    refuse a single artifact, the last line says how 'migrate' helps: this is tried, but nothing is written.
     """
     from jaxexp._compat.compatibility import to_json
 
@@ -84,7 +84,7 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
 def _described(
     files: tuple[str, ...], folders: inputs.Folders, spread: Spread
 ) -> tuple[list[tuple[str, Compatibility]], list[tuple[str, Exception]]]:
-    """What is known of the artifacts, and the errors of those that cannot be read, both in the order of the files.
+    """The facts about the artifacts, and the errors of those that cannot be read, both in the order of the files.
 
     Raises:
         Exception: there is only one artifact, and it cannot be read.
@@ -162,7 +162,7 @@ def _show(page: Page, name: str, found: Compatibility) -> None:
 
 
 def _remedies(name: str, found: Compatibility) -> Iterator[str]:
-    """What `migrate` does for the releases that refuse an artifact, and jaxexp where it does not load it."""
+    """How `migrate` helps releases that refuse an artifact, and jaxexp on releases where it cannot load it."""
     from jaxexp._compat.remedy import rewritten, rewritten_for_oldest
 
     if not found.refusals or found.unreadable_here is not None:

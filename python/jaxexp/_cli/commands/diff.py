@@ -1,4 +1,4 @@
-"""`jaxexp diff`: the differences between two artifacts."""
+"""`jaxexp diff`: shows the differences between two artifacts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _Rows = dict[str, tuple[Any, Any]]
 
 
 def compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
-    """The differences in each section: a name, and its values in both artifacts; None if one has no such thing."""
+    """The differences in each section: a name, and its values in both artifacts; None if one lacks it."""
     inspected = read(old), read(new)
     orders = min(len(found.module_bytes) for found in inspected)
     a, b = (_facts(source, found, orders) for source, found in zip((old, new), inspected, strict=True))
@@ -75,9 +75,8 @@ def _compared_members(old: str, new: str) -> _Rows:
 
 
 def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, dict[str, Any]]:
-    """What is compared, by section and name.
-
-    Operations are those of the first `orders` modules, which both artifacts have.
+    """The facts to compare, by section and name. Operations are those of the first `orders` modules, which both
+    artifacts have.
     """
     signature: dict[str, Any] = {
         "name": found.fun_name,
@@ -116,7 +115,7 @@ def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, d
 
 
 def _digests(source: inputs.Source) -> dict[str, str]:
-    """Digests of the real bytes, not those in the trailer: modules may have equal operations and other constants."""
+    """Digests of the actual bytes, not those in the trailer: modules may have equal operations and other constants."""
     import hashlib
 
     from jaxexp._kernel.artifact.chain import chain

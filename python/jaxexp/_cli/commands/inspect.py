@@ -1,4 +1,4 @@
-"""`jaxexp inspect`: what an artifact says about itself."""
+"""`jaxexp inspect`: shows what an artifact says about itself."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def command(
         except BrokenPipeError:
             raise
         except Exception as error:
-            # One of several that cannot be read does not hide the others.
+            # If one of several cannot be read, the others are still shown.
             message = complaints.said(error)
             status = complaints.status_of(error) if len(files) == 1 else complaints.FAILED
             if as_json:
@@ -156,7 +156,7 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
 
 
 def _sizes_of_dimensions(given: tuple[str, ...]) -> dict[str, int]:
-    """What --size says, by the names of the dimensions."""
+    """The sizes in --size, by the names of the dimensions."""
     sizes: dict[str, int] = {}
     for text in given:
         found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18})\s*", text)
@@ -183,10 +183,10 @@ def _jaxpr(source: inputs.Source, order: int, sizes: dict[str, int]) -> str:
 
 
 def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a function whose dimensions have these sizes; none if it has no symbolic ones.
+    """The arguments of a function whose dimensions have these sizes; none if it has no symbolic dimensions.
 
     Raises:
-        click.ClickException: a dimension has no size, or a size no dimension.
+        click.ClickException: a dimension has no size, or a size has no dimension.
     """
     import jax
 
@@ -225,4 +225,4 @@ def _text(module: bytes, name: str, most: int | None) -> str:
         return str(parsed.operation.get_asm(large_elements_limit=most))
 
 
-_ELEMENTS = 16  # constants of more are cut
+_ELEMENTS = 16  # larger constants are cut

@@ -1,4 +1,4 @@
-"""`jaxexp ls`: what is in an archive."""
+"""`jaxexp ls`: lists the members of an archive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> Non
     with inputs.part(archive, pattern) as opened:
         handles = list(opened.values())
         if as_json:
-            # As texts: members can have one long text of metadata in common, whose values take much more memory.
+            # Rendered as texts, because members can share a long text of metadata, whose values take much more memory.
             texts = [textwrap.indent(json.dumps(_facts(handle), indent=2), "  ") for handle in handles]
             for i, text in enumerate(texts):
                 click.echo(f"{',' if i else '['}\n{text}", nl=False)

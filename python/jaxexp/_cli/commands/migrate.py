@@ -33,8 +33,8 @@ Example:
 @click.option(
     "--to",
     metavar="READER",
-    help="For whom to write: a release such as 0.6.2, one of weeks ago such as 12w, or max "
-    "for the oldest that can read it; the installed JAX by default.",
+    help="The reader to write for: a release such as 0.6.2, one of some weeks ago such as 12w, or max for the oldest "
+    "one that can read the artifact; by default the installed JAX.",
 )
 @click.option(
     "--inputs",
@@ -44,7 +44,7 @@ Example:
     "such a file, with one array for each argument.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
-@spreading.options("Of several artifacts, how many processes work; by default only this one.")
+@spreading.options("How many processes to use for several artifacts; by default only this one.")
 @headers.option
 def command(old: str, new: str, to: str | None, inputs: str | None, force: bool, spread: Spread) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
@@ -86,7 +86,7 @@ def _stands_for_several(old: str) -> bool:
 
 
 def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Spread) -> int:
-    """Migrates all that IN stands for; what is wrong with some does not keep others."""
+    """Migrates everything that IN stands for; errors in some do not stop the others."""
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
@@ -124,7 +124,7 @@ def _check_reader(to: str) -> None:
 
 
 def _check_place(source: Source, new: str) -> None:
-    """The weights of a function stay where they are, so the new artifact has to be beside them."""
+    """Checks that the new artifact is beside its weights, which stay where they are."""
     with source.named():
         folders = apart(source, source.read(), new)
     if folders is not None:
@@ -168,7 +168,7 @@ def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise click.ClickException(f"{path!r} is no file of numpy.savez: {error}") from error
+        raise click.ClickException(f"{path!r} is not a file of numpy.savez: {error}") from error
     names = [f"arr_{i}" for i in range(len(exported.in_avals))]
     if found.keys() != set(names):
         raise click.ClickException(

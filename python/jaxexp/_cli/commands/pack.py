@@ -1,4 +1,4 @@
-"""`jaxexp pack`: many artifacts into one archive."""
+"""`jaxexp pack`: puts many artifacts into one archive."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Example:
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
 @click.option(
-    "-k", "--keep-going", is_flag=True, help="Pack what is whole, and say at the end what is not; the exit status is 1."
+    "-k", "--keep-going", is_flag=True, help="Pack whole artifacts and list the others last; the exit status is 1."
 )
 @inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
 @spreading.options(
-    "Verify the artifacts before the archive is written, in so many threads; with --dask, the threads of each worker."
+    "Verify the artifacts before the archive is written, in this many threads; with --dask, the threads of each worker."
 )
 @headers.option
 def command(
@@ -55,11 +55,11 @@ def command(
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
     The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
-    that folder. Weights in files beside artifacts are packed, too, each tensor once. Of a FOLDER, files are skipped
-    that are no artifacts, by their names and their beginnings; the last line says how many. If an artifact is damaged
-    or cannot be read, nothing is packed; with --keep-going, all others are. With --keep-going, --workers, --dask or
-    --journal they are all verified first; then one process writes. The archive appears, or changes, when everything is
-    written. Metadata goes into the index of the archive; the artifacts stay as they are. JAX is not imported.
+    that folder. Weights in files beside artifacts are packed, too, each tensor once. In a FOLDER, files are skipped if
+    neither their names nor their beginnings are those of artifacts; the last line says how many. If an artifact is
+    damaged or cannot be read, nothing is packed; with --keep-going, all others are. With --keep-going, --workers,
+    --dask or --journal, all are verified first; then one process writes. The archive appears, or changes, when all is
+    written. Metadata goes into the archive's index; the artifacts stay as they are. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)
@@ -106,7 +106,7 @@ def _complain(failed: dict[str, Exception]) -> int:
 
 
 def _whole(source: inputs.Source, known: _Verified | None) -> Any:
-    """The bytes of an artifact that is whole."""
+    """The bytes of an artifact, which was verified now or before."""
     if known is None or not known.holds(source):
         return inputs.checked(source).buffer
     with source.named():
@@ -117,14 +117,14 @@ class _Verified:
     """Artifacts that workers have verified.
 
     Attributes:
-        errors: what is wrong with some, by the names that they would have.
+        errors: the errors of some, by the names that they would have in the archive.
     """
 
     def __init__(self, found: dict[str, inputs.Source], spread: Spread, keep_going: bool) -> None:
-        """Has them verified.
+        """Has workers verify them.
 
         Raises:
-            Exception: one of them is damaged, or cannot be read, and nobody said to keep going.
+            Exception: one of them is damaged, or cannot be read, and `keep_going` is not set.
         """
         names, sources = list(found), list(found.values())
         failed: dict[int, Exception] = {}
@@ -144,7 +144,7 @@ class _Verified:
 
 
 def _stamp(source: inputs.Source) -> Any:
-    """What is different when a file is; whoever reads it says why it cannot be read."""
+    """A value that changes when a file changes; the reader says why a file cannot be read."""
     if source.path is None or not source.is_file:
         return None
     try:
@@ -162,7 +162,7 @@ def _place(source: inputs.Source, order: int) -> Place:
 
 
 def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithDigests | None:
-    """The weights of an artifact: of a file, those in files beside it; of a member, those in its archive."""
+    """The weights of an artifact: for a file, in files beside it; for a member, in its archive."""
     from jaxexp import _native
     from jaxexp._fleet.archive import member_weights
 
@@ -188,7 +188,7 @@ def _entry(text: str) -> tuple[str, Any]:
     try:
         return key, json.loads(value)
     except ValueError as error:
-        raise click.UsageError(f"--metadata {text!r}: {value!r} is no JSON ({error}); a text needs quotes") from error
+        raise click.UsageError(f"--metadata {text!r}: {value!r} is not JSON ({error}); a text needs quotes") from error
 
 
 def _named(paths: tuple[str, ...], folders: inputs.Folders) -> dict[str, inputs.Source]:
@@ -200,7 +200,7 @@ def _named(paths: tuple[str, ...], folders: inputs.Folders) -> dict[str, inputs.
     found: dict[str, inputs.Source] = {}
     for path in paths:
         for name, source in _of(path, folders):
-            if any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are no text, as Python has them in paths
+            if any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are not text, as Python has them in paths
                 raise click.ClickException(
                     f"the name of {source.name!r} is not UTF-8, as the names of members are: say NAME=FILE for it"
                 )
@@ -220,7 +220,7 @@ def _of(path: str, folders: inputs.Folders) -> Iterator[tuple[str, inputs.Source
         yield name, inputs.artifact(file)
     elif os.path.isdir(path):
         for inside, kind in folders.files(path):
-            if kind is inputs.Kind.ARCHIVE:  # perhaps the one that is written
+            if kind is inputs.Kind.ARCHIVE:  # perhaps the one that is being written
                 folders.skipped.append(str(inside))
             else:
                 yield inside.relative_to(path).with_suffix("").as_posix(), inputs.Source(str(inside), str(inside))
@@ -234,6 +234,6 @@ def _name(source: inputs.Source) -> str:
         assert source.handle is not None
         return source.handle.name
     path = PurePath(source.path).with_suffix("")
-    # A name says where a member lies inside; of what lies elsewhere, the last part does.
+    # A member name is a path inside of the archive. A file elsewhere gets only its last part.
     inside = not path.is_absolute() and ".." not in path.parts
     return path.as_posix() if inside else path.name

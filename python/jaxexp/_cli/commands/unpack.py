@@ -1,4 +1,4 @@
-"""`jaxexp unpack`: members of an archive as files."""
+"""`jaxexp unpack`: writes members of an archive as files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
             for name, target in targets.items():
                 data = inputs.checked(sources[name]).buffer
                 make_folder(directory, target)
-                total += weights.write(sources[name], directory)  # first: no program is without its weights
+                total += weights.write(sources[name], directory)  # first, so that no program lacks its weights
                 outputs.write(target, data, force=force)
                 total += memoryview(data).nbytes
                 advance(1)
@@ -73,7 +73,7 @@ class _Weights:
             if weights is None:
                 return
             if self._unpacking is None:
-                from jaxexp._weights.arrays.unpacking import Unpacking  # which few archives need
+                from jaxexp._weights.arrays.unpacking import Unpacking  # few archives need it
 
                 self._unpacking = Unpacking()
             folder = os.path.dirname(target)

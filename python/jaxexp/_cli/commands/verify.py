@@ -1,4 +1,4 @@
-"""`jaxexp verify`: whether artifacts are whole."""
+"""`jaxexp verify`: checks that artifacts are whole."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Verdict:
     Attributes:
         file: its name.
         state: "whole"; "damaged"; "unreadable" if there is no such file or it cannot be opened; or "refused" if it is
-            whole, and the policy does not allow it.
+            whole, but the policy does not allow it.
         bytes: its size, without the weights beside it.
-        digests: whether it has digests, by which any damage is found; None if that is not known.
+        digests: whether it has digests, which reveal any damage; None if that is not known.
         error: what is wrong with it; None if nothing is.
         archive: the archive that it is a member of, or None.
         unfinished_bytes: how many bytes an interrupted append left after the end of that archive; they do no harm.
@@ -77,7 +77,7 @@ class Verdict:
     "This imports JAX.",
 )
 @spreading.options(
-    "How many threads work; by default one for each processor. With --dask, the threads of each worker, by default 1."
+    "How many threads to use; by default one for each processor. With --dask, the threads of each worker; by default 1."
 )
 @headers.option
 def command(
@@ -85,10 +85,10 @@ def command(
 ) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
-    FILE is an artifact, an archive (index, directory and all members), or a folder. Of a folder, files are skipped that
-    are neither by their names nor by their beginnings; the last line says how many. Weights in files beside an artifact
-    are read and compared with their digests, too. JAX is imported only for a policy. The exit status is 0 if everything
-    is whole, and 1 if something is damaged, cannot be read, or is not allowed.
+    FILE is an artifact, an archive (index, directory and all members), or a folder. In a folder, files are skipped if
+    neither their names nor their beginnings are those of artifacts or archives; the last line says how many. Weights in
+    files beside an artifact are read and compared with their digests, too. JAX is imported only for a policy. The exit
+    status is 0 if everything is whole, and 1 if something is damaged, cannot be read, or is not allowed.
     """
     allowed = None if policy is None else policies.read(policy)
     verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
@@ -158,7 +158,7 @@ def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verd
 def _wrong(name: str, size: int, error: Exception) -> Verdict:
     if isinstance(error, FatalArtifactError):
         return Verdict(name, "unreadable", size, None, _said(error))
-    if isinstance(error, WeightsError):  # which may be in another file
+    if isinstance(error, WeightsError):  # the weights may be in another file
         said = f"{_WEIGHTS}{error.path[:300]}: {_said(error)}" if error.file == name and error.path else str(error)
         return Verdict(name, "damaged", size, None, said)
     if isinstance(error, DeserializationError):
@@ -201,8 +201,8 @@ def _total(verdicts: list[Verdict]) -> tuple[int, int]:
 
 
 def _rows(verdicts: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
-    """A row for each artifact. Of an archive, one for members that are whole, and one for those that use weights that
-    are damaged."""
+    """A row for each artifact. For an archive, one for members that are whole, and one for those that use damaged
+    weights."""
     for archive, group in itertools.groupby(verdicts, key=lambda verdict: verdict.archive):
         found = list(group)
         if archive is not None:

@@ -1,4 +1,4 @@
-"""`jaxexp view`: a page about an artifact."""
+"""`jaxexp view`: makes a page about an artifact."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def command(file: str, other: str | None, output: str | None, show: bool, force:
 
 
 def page_of(source: inputs.Source, other: inputs.Source | None = None) -> str:
-    """The page about an artifact, or about what differs between two."""
+    """The page about an artifact, or about the differences between two."""
     from jaxexp._view.page import page
 
     if other is None:
@@ -98,7 +98,7 @@ def _readers(found: Compatibility) -> Readers:
 
 
 def _stem(text: str) -> str:
-    """The name of a page, in the current folder."""
+    """The name of a page in the current folder."""
     path, member = inputs.split(text)
     name = os.path.basename((member or path).rstrip("/"))
     return name.removesuffix(".jaxexp").removesuffix(".bin") or "page"

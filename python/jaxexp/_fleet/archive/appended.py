@@ -1,4 +1,4 @@
-"""An archive that is appended to: its file, locked, which is as it was before unless the append is completed."""
+"""An archive while it is appended to: its file is locked, and stays as it was unless the append completes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Appended:
                 with opened.placed():
                     self.records.take(opened.index)
                 self.end = opened.end
-            self.file.truncate(self.end)  # who was here before was interrupted
+            self.file.truncate(self.end)  # an earlier append was interrupted
         except BaseException as error:
             self._lock.__exit__(type(error), error, error.__traceback__)
             raise
@@ -54,10 +54,10 @@ class Appended:
 
 
 def refuse_unknown_rest(opened: Opened) -> None:
-    """Refuses to write where it would cut off what no append has left, unless that is nothing but zeros.
+    """Refuses to write if that would cut off bytes that no append has left, unless all of them are zeros.
 
     Raises:
-        DeserializationError: there is something else behind the archive.
+        DeserializationError: something else follows the archive.
     """
     if opened.rest_is_known or not opened.unfinished_bytes:
         return
@@ -76,5 +76,5 @@ def refuse_unknown_rest(opened: Opened) -> None:
 
 
 def open_for_writing(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
-    """An archive that its caller is about to change, or to write again."""
+    """An archive that its caller is about to change or to write again."""
     return contextlib.closing(Opened(open_source(path, {})))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .writer import ArchiveWriter
 
 
-# Members of a card in a notebook.
+# Rows of a card in a notebook.
 _SHOWN = 50
 
 
@@ -40,7 +40,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts one that is stored under
     its own name, and any `jax.export` reads it. The last member is an index. Opening a local file reads only the root
     of the index, however many members there are. Everything else is read and checked when you ask for it, and a
-    large module when its function is called. Of a URL or a file object, opening reads the whole index.
+    large module when its function is called. For a URL or a file object, opening reads the whole index.
 
     The file stays open as long as something loaded from it is in use. An archive shows the file as it was when it was
     opened: appending overwrites nothing, and compacting makes a new file.
@@ -60,7 +60,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     def __init__(self, opened: Opened, names: tuple[str, ...] | None = None) -> None:
         self._opened = opened
-        self._names = names  # of a slice, ascending
+        self._names = names  # only for a slice; in ascending order
 
     @staticmethod
     def open(source: str | os.PathLike[str] | BinaryFile, **storage_options: Any) -> Archive:
@@ -90,7 +90,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            ExportError: another process is changing the old archive, or made one before the block ends. Or the path is
+            ExportError: another process is changing the old archive, or makes one before the block ends. Or the path is
                 a URL.
             OSError: the file cannot be written.
         """
@@ -111,7 +111,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            DeserializationError: it is not an archive, its index is damaged, or what follows it was left by no append.
+            DeserializationError: it is not an archive, its index is damaged, or bytes follow it that no append left.
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
         """
@@ -236,7 +236,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             DeserializationError: a member, or the index, is damaged. The error names the archive and the member.
             PolicyError: a member contains something that the policy does not allow. The error names both, too.
         """
-        from jaxexp._api.many import Manner  # which takes JAX along
+        from jaxexp._api.many import Manner  # imports JAX
 
         return load_all(self._opened, self._names if names is None else names, Manner(workers, on_error, policy))
 
@@ -251,14 +251,14 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
 
         Args:
-            names: the members; None for all. Those with symbolic dimensions need arguments to be compiled for: pass a
-                dict with the tuple of arguments of each member, or None for one whose shapes are constant.
+            names: the members; None for all. Members with symbolic dimensions need arguments to compile for: pass a
+                dict with the tuple of arguments of each member, or None for a member with constant shapes.
             into: the file, as in `Exported.precompile`.
             mesh_or_device: as in `Exported.precompile`.
             policy: as in `Handle.load`, checked before a function is compiled.
 
         Returns:
-            What is in the file for each member.
+            The executables in the file for each member.
 
         Raises:
             KeyError: there is no member with such a name.
@@ -269,7 +269,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from jaxexp._executables.file import GrowingFile
 
-        file = GrowingFile(into)  # which reads its records once for all members
+        file = GrowingFile(into)  # reads its records once for all members
         given = names if isinstance(names, Mapping) else dict.fromkeys(self._listed() if names is None else names)
         compiled: dict[str, tuple[Executable, ...]] = {}
         for name, args in given.items():
@@ -294,9 +294,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         members and their weights are checked.
 
         Args:
-            workers: how many threads; None for as many as there are CPUs. With an executor, the threads of each of its
-                workers; None for one.
-            executor: what reads the members, as in `verify_many`: the archive is cut into shares by bytes.
+            workers: how many threads; None for one per CPU. With an executor, the threads of each of its workers; None
+                for one.
+            executor: reads the members, as in `verify_many`: the archive is cut into shares by bytes.
             journal: as in `verify_many`, a file that remembers what is done.
 
         Returns:
@@ -304,9 +304,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
         Raises:
             DeserializationError: the index, or the ZIP file's directory, is damaged; or the journal is.
-            ExportError: it is in a file object, which no other process can open; or as in `verify_many`.
+            ExportError: it is in a file object, which other processes cannot open; or as in `verify_many`.
         """
-        from jaxexp._fleet.engine.crew import Means  # which few processes need
+        from jaxexp._fleet.engine.crew import Means  # few processes need it
 
         from .verification import verify
 
@@ -341,7 +341,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
 
 def matching(archive: Archive, pattern: str) -> Archive:
-    """The same as `Archive.glob`, where a name stands for itself."""
+    """Like `Archive.glob`, but a name also stands for itself."""
     return Archive(archive._opened, (pattern,)) if pattern in archive else archive.glob(pattern)
 
 
@@ -351,7 +351,7 @@ def only(handle: Handle) -> Archive:
 
 
 def parts_of(archive: Archive) -> tuple[Opened, tuple[str, ...] | None]:
-    """What is open, and the names of the members that are meant; None for all."""
+    """The open archive, and the names of the members; None for all."""
     return archive._opened, archive._names
 
 
@@ -367,7 +367,7 @@ def _refuse_unknown_sizes(handle: Handle, function: Exported) -> None:
 
 
 def _on_this_machine(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """A path that is no URL."""
+    """Returns a path that is not a URL."""
     if isinstance(path, str) and "://" in path:
         raise ExportError(
             f"{path} is a URL, from which archives are only read: write a file on this machine, and copy it there"

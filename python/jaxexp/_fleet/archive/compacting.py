@@ -1,4 +1,4 @@
-"""Compacting archives: the members that are left, and the weights that they use, in a new file."""
+"""Compacting archives: writes the remaining members, and the weights that they use, into a new file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .writer import ArchiveWriter
 
 
 def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
-    """What `Archive.compact` does."""
+    """See `Archive.compact`."""
     with lock.locked(path), open_for_writing(path) as old:
         old.check()
         refuse_unknown_rest(old)

@@ -41,7 +41,7 @@ class Handle:
 
     @property
     def label(self) -> str:
-        """The archive and the name, as in ``"fleet.zip::resnet/b8"``: what `load` takes, and what errors say."""
+        """The archive and the name, as in ``"fleet.zip::resnet/b8"``: `load` takes it, and errors show it."""
         return self._opened.label(self.name)
 
     @property
@@ -61,7 +61,7 @@ class Handle:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata that `ArchiveWriter.add` was given, otherwise that of the artifact."""
+        """The metadata that was passed to `ArchiveWriter.add`, or else that of the artifact."""
         with self._placed():
             return self._opened.metadata(self._number)
 
@@ -77,7 +77,7 @@ class Handle:
         verify: bool = False,
         executables: str | os.PathLike[str] | None = None,
     ) -> Exported:
-        """The function, as from `jaxexp.load`. Of a local file, a large module is read when the function is called.
+        """The function, as from `jaxexp.load`. In a local file, a large module is read when the function is called.
 
         If its weights are in the archive, it is a `BoundExported`. They are mapped, or fetched from a URL, when they
         are first used.
@@ -143,7 +143,7 @@ class Handle:
             return self._opened.artifact_bytes(self._number)
 
     def stored_weights(self) -> WithDigests | None:
-        """The weights of the function, where they are in the archive; None if there are none. Without JAX.
+        """The weights of the function, if they are in the archive; else None. Without JAX.
 
         Raises:
             DeserializationError: as in `read`.
@@ -153,7 +153,7 @@ class Handle:
             return of_artifact(self._opened, self._opened.label(self.name), artifact)
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
-        """What the artifact says about itself, as from `jaxexp.inspect`."""
+        """Shows what the artifact says about itself, as `jaxexp.inspect` does."""
         with self._placed():
             image, modules = self._opened.parts(self._number)
             return described(image, check_modules, modules)
@@ -170,7 +170,7 @@ class Handle:
         place = f"{self.name!r} in {self._opened.source.name!r}"
         try:
             return f"Handle({place}: {cut(str(self.summary))}, {bytes_in_words(self.size)})"
-        except (DeserializationError, OSError):  # the index is read where it is needed
+        except (DeserializationError, OSError):  # the index is read when it is needed
             return f"Handle({place})"
 
     def _repr_html_(self) -> str:
@@ -204,4 +204,4 @@ class Handle:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operator.getitem, (self._opened, self.name)  # which will be an archive: see Opened
+        return operator.getitem, (self._opened, self.name)  # unpickling makes an archive of `_opened`: see Opened

@@ -1,4 +1,4 @@
-"""Loading many members of an archive, from wherever it is read."""
+"""Loading many members of an archive, wherever it is."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def load_one(opened: Opened, name: str, policy: Policy | None = None) -> Exporte
 
 
 def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> list[Any]:
-    """What `Archive.load_all` returns."""
-    from jaxexp._api.many import load_slices  # which takes JAX along
+    """See `Archive.load_all`."""
+    from jaxexp._api.many import load_slices  # imports JAX
 
     with opened.placed():
         numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
@@ -52,7 +52,7 @@ def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> lis
 
 
 def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner: Manner) -> None:
-    """Puts functions with their weights in the place of programs. Nothing of the weights is read."""
+    """Replaces programs by functions with their weights. This reads no weights."""
     from jaxexp._api.exported import BoundExported
     from jaxexp._kernel.function.data import weights_in_trailer
     from jaxexp._weights.bound.program import stored
@@ -72,7 +72,7 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
 def _replace(
     opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner, new: Callable[[int, Any], Any]
 ) -> None:
-    """Puts what a function makes of members, or their errors, in their places."""
+    """Replaces members by the results of a function, or by their errors."""
     for i, number in enumerate(numbers):
         if isinstance(loaded[i], Exception):
             continue
@@ -86,7 +86,7 @@ def _replace(
 
 
 def _remember_metadata(opened: Opened, numbers: list[int], loaded: Sequence[Any]) -> None:
-    """Of members with metadata of their own. Members can have one text in common: each text is looked at once here."""
+    """Notes the metadata that members have of their own. Members can share one text: each text is checked once."""
     from jaxexp._kernel.function.data import artifact_of
 
     texts: dict[str, str] = {}
@@ -103,7 +103,7 @@ def _remember_metadata(opened: Opened, numbers: list[int], loaded: Sequence[Any]
 
 
 class _Values(Mapping[str, Any]):
-    """What a JSON text of the index says, from the first look at it on."""
+    """The values in a JSON text of the index, parsed at the first use."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -128,10 +128,10 @@ class _Values(Mapping[str, Any]):
 def _copied(
     opened: Opened, numbers: Sequence[int], extents: Sequence[Any], labels: Sequence[str], manner: Manner
 ) -> tuple[bytes, list[Any], dict[int, Exception]]:
-    """A buffer of their own for members, where they are in it, and the errors of those that are too large, or not what
-    the index says.
+    """Copies members into one buffer. Returns it with their places in it, and the errors of members that are too large,
+    or not what the index says.
 
-    They are not used where they lie: with a policy, what runs has to be what was checked.
+    The copy is needed because with a policy, the code that runs has to be the code that was checked.
     """
     refused: dict[int, Exception] = {}
 
@@ -160,8 +160,8 @@ def _copied(
 
 
 def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
-    """Compares members without digests of their own with those of the index, as they were read from a file that was
-    written to."""
+    """Compares members that have no digests of their own with the digests of the index: the file has been written to
+    since it was opened."""
 
     def checked(number: int, program: Any) -> Any:
         if program._artifact.trailer() is None:
@@ -172,7 +172,7 @@ def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], ma
 
 
 class _Labels(Sequence[str]):
-    """The names of members for messages, made only when there is a message."""
+    """The names of members for messages, made only if there is a message."""
 
     def __init__(self, opened: Opened, numbers: Sequence[int]) -> None:
         self._opened = opened
@@ -182,7 +182,7 @@ class _Labels(Sequence[str]):
         return len(self._numbers)
 
     def without(self, left_out: Container[int]) -> _Labels:
-        """Those of all members but some, which are given by their places in the sequence."""
+        """The labels without those of some members, which are given by their places in the sequence."""
         return _Labels(self._opened, [number for i, number in enumerate(self._numbers) if i not in left_out])
 
     @overload
@@ -196,14 +196,14 @@ class _Labels(Sequence[str]):
 
 
 def _in_one_buffer(members: Iterable[tuple[bytes, Sequence[bytes]]]) -> tuple[bytes, list[Any]]:
-    """Members and their modules copied into one buffer, and their places in it."""
+    """Copies members and their modules into one buffer. Returns it, and their places in it."""
     pieces: list[Any] = []
     end = 0
 
     def place(data: Any) -> tuple[int, int]:
         nonlocal end
         position, size = end, len(data)
-        padding = -size % 8  # numbers in artifacts are read where they lie
+        padding = -size % 8  # numbers in artifacts are read in place
         pieces.extend((data, bytes(padding)))
         end += size + padding
         return position, size

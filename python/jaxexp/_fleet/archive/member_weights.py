@@ -1,4 +1,4 @@
-"""The weights of a member: which tensors of the archive they are."""
+"""The weights of a member: finds the archive's tensors that it uses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def of_table(opened: Opened, label: str, table: Table, types: Mapping[str, Any]) -> WithDigests:
-    """The tensors that a member needs, which are looked for when they are used.
+    """The tensors that a member needs. They are looked up when they are used.
 
     Args:
         opened: the archive.
         label: what messages call the member.
-        table: what the member's trailer says.
-        types: what has the dtype and the shape of each weight, by its name.
+        table: the table in the member's trailer.
+        types: objects with the dtype and the shape of each weight, by its name.
     """
     from jaxexp._weights.arrays.by_digest import ByDigest
 
@@ -30,7 +30,7 @@ def of_table(opened: Opened, label: str, table: Table, types: Mapping[str, Any])
 
 
 def of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> WithDigests | None:
-    """The same for an artifact that is no function yet; None if it has no weights in the archive."""
+    """The same for an artifact that is not a function yet; None if it has no weights in the archive."""
     found = artifact.weights()
     if found is None or not opened.has_tensors(found):
         return None
@@ -42,10 +42,10 @@ def of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> WithD
 
 
 def of_file(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
-    """The weights of an artifact that is about to become a member, in files beside its own; None if it has none.
+    """The weights of an artifact that is about to become a member, in files beside it; None if it has none.
 
     Raises:
-        DeserializationError: it is not an artifact. Or other tensors are in these files, too, which would get lost.
+        DeserializationError: it is not an artifact; or these files have other tensors, too, which would be lost.
     """
     found = _native.Artifact(blob).weights()
     if found is None:

@@ -1,4 +1,4 @@
-"""An archive that is open: its file and its index, which slices, handles and bulk loading share."""
+"""An open archive: the file and its index, which slices, handles and bulk loading share."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
     from jaxexp._weights.files.header import Tensor
 
-# What is read from both ends of a file that takes a request for each range: with luck the whole index.
+# How much to read from both ends of a file that takes a request for each range: often the whole index.
 _FIRST_FETCH = 1 << 16
-# What shows that a file is one of another program.
+# Enough bytes to tell that a file belongs to another program.
 _HEAD = 32
 # How many requests it may take to find the end.
 _MOST_FETCHES = 1000
-# Elsewhere, what is read at once while looking for the end.
+# How much to read at once from other files while looking for the end.
 _BLOCK = 1 << 12
-# How much is fetched at once from where an archive is not in memory, and verified without a sign of life.
+# How much to fetch at once from an archive that is not in memory, and to verify without a sign of life.
 _AT_ONCE = 1 << 26
 
 
 class Opened:
-    """An open file and its index: what an archive, its slices and its handles share."""
+    """An open file and its index, which an archive, its slices and its handles share."""
 
     def __init__(self, source: Storage, open_again: Callable[..., Any] | None = None) -> None:
         """Finds the end of the archive, and reads the root of the index.
 
         Attributes:
             end: where the archive ends in its file.
-            rest_is_known: whether what follows there, if anything does, was left by an append.
+            rest_is_known: whether the bytes after the end, if any, were left by an append.
             is_closed: whether the file was released.
 
         Args:
             source: the file.
-            open_again: opens an archive by its address; what a pickle of this calls.
+            open_again: opens an archive by its address; unpickling calls it.
         """
         self.source = source
         self.is_closed = False
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
-        self.kept: dict[int, tuple[Exported, Any]] = {}  # with the policies that they were loaded with
+        self.kept: dict[int, tuple[Exported, Any]] = {}  # each with the policy that it was loaded with
         self._open_again = open_again
         self._names: list[str] | None = None
         with self.placed():
@@ -59,7 +59,7 @@ class Opened:
 
     @functools.cached_property
     def tensors(self) -> ArchivedTensors:
-        """Where the weights are."""
+        """Finds the weights."""
         with self.placed():
             return ArchivedTensors(self.source, self.index, self.end)
 
@@ -70,7 +70,7 @@ class Opened:
             return bool(self.index.weights_files())
 
     def has_tensors(self, weights: Any) -> bool:
-        """Whether all tensors are here that a trailer names. If an artifact was added as bytes, they are elsewhere."""
+        """Whether all tensors that a trailer names are here. If an artifact was added as bytes, they are elsewhere."""
         return self.has_weights and all(self.index.tensor(digest) is not None for _, _, _, digest in weights[1])
 
     @property
@@ -78,11 +78,11 @@ class Opened:
         return self.source.size - self.end
 
     def label(self, name: str) -> str:
-        """What messages call a member."""
+        """The name of a member in messages."""
         return f"{self.source.name}::{name}"
 
     def placed(self, name: str | None = None) -> named_in_errors:
-        """A context in which errors get the name of the file, and of the member, that they are about."""
+        """A context that adds the name of the file, and of the member, to errors."""
         return named_in_errors(self.source.name if name is None else self.label(name))
 
     def check(self) -> None:
@@ -112,13 +112,13 @@ class Opened:
             return self.object(member.metadata)
         if member.own_metadata:
             return {}
-        from jaxexp._kernel.artifact.metadata import from_json  # takes a while to import, for what few ask
+        from jaxexp._kernel.artifact.metadata import from_json  # slow to import, and rarely needed
 
         return from_json(_native.Artifact(*self.parts(number)).metadata() or {})
 
     @staticmethod
     def object(text: str) -> dict[str, Any]:
-        """What a JSON text of the index says."""
+        """Parses a JSON text of the index."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -128,7 +128,7 @@ class Opened:
         return value
 
     def parts(self, number: int) -> tuple[bytes, list[bytes]]:
-        """The bytes of a member, and of its modules if they are apart.
+        """The bytes of a member, and of its modules if they are stored apart.
 
         Raises:
             DeserializationError: as in `check_fetched`.
@@ -139,7 +139,7 @@ class Opened:
         return image, parts
 
     def parts_of(self, extents: Sequence[Any]) -> list[tuple[bytes, list[bytes]]]:
-        """The bytes of several members, and of their modules, by their extents."""
+        """The bytes of several members and of their modules, by their extents."""
         ranges = [place for position, size, modules, *_ in extents for place in ((position, size), *modules)]
         found = iter(self.source.read_many(ranges))
         return [(next(found), [next(found) for _ in modules]) for _, _, modules, *_ in extents]
@@ -154,8 +154,8 @@ class Opened:
         return image
 
     def check_fetched(self, number: int, image: bytes, modules: Sequence[bytes]) -> None:
-        """Compares a member with the index, if its bytes were fetched. Of a file that somebody replaced meanwhile, they
-        may be another artifact, which is whole.
+        """Compares a member that was fetched with the index. If the file was replaced meanwhile, the bytes may be
+        another artifact, and a whole one.
 
         Raises:
             DeserializationError: it is not what the index says.
@@ -170,7 +170,7 @@ class Opened:
             )  # fmt: skip
 
     def check_digest(self, number: int, found: bytes) -> None:
-        """Of a member in a file that was written to: appending leaves what was there, others may not.
+        """Checks a member of a file that was written to: an append leaves old bytes alone, other writers may not.
 
         Raises:
             DeserializationError: it is not what the index says.
@@ -196,10 +196,10 @@ class Opened:
 
 
 class ArchivedTensors:
-    """Where the tensors of an archive are found. It outlives the archive: functions look for weights later."""
+    """Finds the tensors of an archive. It outlives the archive, because functions look for weights later."""
 
     def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int) -> None:
-        """Maps a local file, of which nothing is read.
+        """Maps a local file, without reading any of it.
 
         Args:
             source: the file.
@@ -207,14 +207,14 @@ class ArchivedTensors:
             end: where the archive ends.
 
         Raises:
-            DeserializationError: there is another file of this name since the archive was opened.
+            DeserializationError: the file was replaced since the archive was opened.
         """
         self.name = source.name
         self.identity: tuple[int, ...] | None = None
         self._index = index
         self._mapping: mmap.mmap | None = None
         if source.whole is None:
-            self._source = copy.copy(source)  # which nobody closes
+            self._source = copy.copy(source)  # a copy, which is never closed
         else:
             with open(self.name, "rb") as file:
                 found = os.fstat(file.fileno())
@@ -230,19 +230,19 @@ class ArchivedTensors:
         return self._index.tensor(digest)
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
-        """The bytes of a tensor, whose position is in the archive: a part of the mapped file, or what was fetched."""
+        """The bytes of a tensor at a position in the archive: a part of the mapped file, or fetched bytes."""
         if self._mapping is not None:
             return memoryview(self._mapping)[tensor.start : tensor.end]
         return memoryview(self._source.read(tensor.start, tensor.size))
 
 
 def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
-    """Groups of members, of a limited size, by where they are. The next group begins when this one is done with."""
+    """Groups of members, of a limited size, by their extents. The next group begins when this one is done."""
     batch: list[Any] = []
     size = 0
     for extent in extents:
         batch.append(extent)
-        size += extent[1] + sum(module for _, module in extent[2])  # modules that are apart count, too
+        size += extent[1] + sum(module for _, module in extent[2])  # modules stored apart count, too
         if size >= _AT_ONCE:
             yield batch
             batch, size = [], 0
@@ -251,7 +251,7 @@ def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
-    """Where the archive ends; what its last bytes say; whether an append left what follows; and its index."""
+    """Where the archive ends; its last bytes; whether an append left the rest of the file; and its index."""
     if source.size == 0:
         raise empty("an archive of artifacts")
     ranges = _Fetched(source)
@@ -271,13 +271,13 @@ def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native
 
 
 class _Fetched:
-    """Ranges of a file, from what was read before where that is possible."""
+    """Ranges of a file, taken from bytes that were read before if possible."""
 
     def __init__(self, source: Storage) -> None:
         self._source = source
         self._blocks: list[tuple[int, bytes]] = []
         self._fetches = 0
-        if source.takes_requests:  # the start and the end are needed anyway, and come at the same time
+        if source.takes_requests:  # both ends are needed anyway, and come at once
             head, size = _native.ARCHIVE_SECTION_HEAD_SIZE, source.size
             tail = _FIRST_FETCH - head
             places = [(0, head), (size - tail, tail)] if size > _FIRST_FETCH else [(0, size)]

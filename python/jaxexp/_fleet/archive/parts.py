@@ -1,4 +1,4 @@
-"""Archives as inputs of passes: members by their numbers, in an archive that each worker opens for itself."""
+"""Archives as inputs of passes: members by number, in an archive that each worker opens for itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place_of(opened: Opened, what: str) -> tuple[Any, ...]:
 
 
 def identity_of(opened: Opened, numbers: Sequence[int]) -> list[Any]:
-    """What is different when the archive is, or when other members of it are asked for."""
+    """A value that changes when the archive changes, or when other members of it are asked for."""
     changed = os.stat(opened.source.name).st_mtime_ns if opened.source.whole is not None else 0
     chosen: list[Any] = [len(numbers), numbers[0] if numbers else 0]
     if not isinstance(numbers, range):
@@ -43,13 +43,13 @@ def identity_of(opened: Opened, numbers: Sequence[int]) -> list[Any]:
 
 
 def members(opened: Opened, names: Sequence[str] | None, about: Any, what: str) -> Input:
-    """The members of an archive, or some of them, each of which is a unit.
+    """The members of an archive, or some of them, each as a unit.
 
     Args:
         opened: the archive.
         names: the members; None for all.
         about: what is kept with the input.
-        what: a word for workers, with the archive's place.
+        what: a word for workers, sent with the archive's place.
 
     Raises:
         DeserializationError: the index is damaged.
@@ -62,7 +62,7 @@ def members(opened: Opened, names: Sequence[str] | None, about: Any, what: str) 
 
 
 def input_of(opened: Opened, numbers: Sequence[int], what: str, about: Any) -> Input:
-    """Some members of an archive, whose index was checked."""
+    """Some members of an archive whose index was checked."""
 
     def sizes(start: int, stop: int) -> Iterable[int]:
         for _, size, modules in opened.index.extents(list(numbers[start:stop])):
@@ -73,17 +73,17 @@ def input_of(opened: Opened, numbers: Sequence[int], what: str, about: Any) -> I
 
 @contextlib.contextmanager
 def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Generator[Opened]:
-    """The archive of a place.
+    """Opens the archive of a place.
 
     Raises:
-        DeserializationError: it is another one than when the pass began, or is damaged.
+        DeserializationError: it has changed since the pass began, or is damaged.
         OSError: it cannot be opened.
     """
     if "://" not in path:
         with contextlib.closing(_same(Opened(open_source(path, {})), root_digest)) as opened:
             yield opened
         return
-    # Of a URL, the whole index was read: it is kept for the next share, or is known to whoever began the pass here.
+    # For a URL, the whole index was read. This process keeps it for the next share, or has had it since the pass began.
     here = _opened.get(_key(path, root_digest))
     if here is not None and not here.is_closed and here.source.address == (path, options):
         yield here
@@ -95,7 +95,7 @@ def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Ge
 
 
 _here = threading.local()
-# What this thread has open. A forked process and other threads open archives for themselves.
+# Open archives by process and thread: a forked process and other threads open archives for themselves.
 _opened: weakref.WeakValueDictionary[tuple[int, int, str, str], Opened] = weakref.WeakValueDictionary()
 
 

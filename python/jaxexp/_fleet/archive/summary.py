@@ -1,4 +1,4 @@
-"""What an archive's index says about a member: enough to choose one without reading its artifact."""
+"""The summary of a member in an archive's index: enough to choose one without reading its artifact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._public import public
 
-# How many arguments and results are listed, and in one line, and how many bytes their list may have.
+# How many arguments and results are listed, how many of them in one line, and how many bytes their list may have.
 _LISTED, _FEW, _LIST_SIZE = 32, 4, 1 << 12
 _LONGEST_METADATA = 1 << 16  # bytes of JSON
 
@@ -24,21 +24,21 @@ _LONGEST_METADATA = 1 << 16  # bytes of JSON
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What the index of an archive says about a member. `Handle.inspect` says more.
+    """The part of an archive's index about one member. `Handle.inspect` says more.
 
     Attributes:
         fun_name: the name of the function.
         jax_version: the release of JAX that wrote it; None if the artifact does not say so (before JAX 0.11.1).
-        writer: the releases of JAX that write such an artifact.
+        writer: the releases of JAX that write artifacts like this one.
         platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         weight_count: how many weights it has, in the archive or in files beside the artifact.
         arguments: the first arguments of a call, such as ``"float32[b,128]"``: at most 32, and 4 kB of text.
-        argument_count: how many there are. Of members that jaxexp added before it knew of `weight_count`, weights count
+        argument_count: how many there are. If jaxexp added the member before it knew of `weight_count`, weights count
             as arguments.
         results: the first results, in the same form.
         result_count: how many there are.
-        module_bytes: the size of its module, then of those of its VJPs.
+        module_bytes: the sizes of its module and of its VJPs' modules.
     """
 
     fun_name: str
@@ -92,7 +92,7 @@ def _some(values: tuple[str, ...], count: int) -> str:
 
 
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
-    """An artifact's summary, as the index of an archive stores it."""
+    """The summary of an artifact, as the index of an archive stores it."""
     facts = artifact.describe(shown_node)
     _, tensors, _ = artifact.weights() or ((), (), ())
     arguments, results = values_of(artifact, facts, len(tensors) + _LISTED)
@@ -111,7 +111,7 @@ def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
 
 
 def of_member(member: _native.Member) -> Summary:
-    """The summary of a member of an index."""
+    """The summary of a member in an index."""
     stored = member.summary
     arguments = _lines(stored.arguments)
     weights = _weights(arguments[0] if arguments else "", stored.argument_count)
@@ -131,7 +131,7 @@ def of_member(member: _native.Member) -> Summary:
 
 
 def _weights(line: str, most: int) -> int:
-    """How many weights the first line of the arguments stands for; 0 where it is that of an argument."""
+    """How many weights the first line of the arguments stands for; 0 if the line is an argument."""
     found = re.fullmatch(r"([0-9,]{1,13}) weights?", line)
     count = int(found[1].replace(",", "") or 0) if found else 0
     return count if count <= most else 0
@@ -142,7 +142,7 @@ def _list(before: list[str], values: tuple[Value, ...]) -> str:
     left = _LIST_SIZE - sum(len(line) + 1 for line in before)
     for value in values:
         if sum(len(size) if isinstance(size, str) else 1 for size in value.shape) > left:
-            break  # before it is written out: dimensions may share a long text
+            break  # checked before writing it out: dimensions may share a long text
         line = str(value).replace("\n", " ")
         left -= len(line.encode()) + 1
         if left < 0:
@@ -159,7 +159,7 @@ def metadata_text(metadata: Mapping[str, Any]) -> str:
     """The metadata of a member as the text of a JSON object.
 
     Raises:
-        ExportError: it is too long, or no JSON.
+        ExportError: it is too long, or not JSON.
     """
     text = _object_text(to_json(metadata))
     if (size := len(text.encode())) > _LONGEST_METADATA:
@@ -171,7 +171,7 @@ def metadata_text(metadata: Mapping[str, Any]) -> str:
 
 
 def stored_metadata(artifact: _native.Artifact) -> str | None:
-    """The metadata of an artifact, if it is short: some readers read the whole index."""
+    """The metadata of an artifact if it is short, because some readers read the whole index."""
     text = _object_text(artifact.metadata() or {})
     return text if len(text.encode()) <= _LONGEST_METADATA else None
 

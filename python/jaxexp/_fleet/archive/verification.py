@@ -1,5 +1,5 @@
-"""Verifying an archive: its index, its members, their weights, and the directory that `unzip` uses; here, or in parts
-by the workers of a pass."""
+"""Verifying an archive: its index, its members, their weights, and the directory that `unzip` uses. This process does
+it, or the workers of a pass do parts of it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Means
     from jaxexp._policy.policy import Policy
 
-# Reading is quick: what a share costs beside it should not matter.
+# Reading is quick, so a share has to be large: its other costs should not matter.
 SHARE_BYTES, UNIT_BYTES = 1 << 27, 1 << 14
-# What a worker reads of an archive.
+# The two kinds of work for a worker.
 _MEMBERS, _WEIGHTS = "members", "weights"
 _MOST_HEADER = 128
 
 
 def verify(opened: Opened, names: Sequence[str] | None, means: Means) -> dict[str, Any]:
-    """What `Archive.verify` returns."""
+    """See `Archive.verify`."""
     verification = Verification(opened, names)
     if means.executor is None and means.journal is None:
         return verification.here(means.threads)
@@ -59,7 +59,7 @@ def task(means: Means, policy: Policy | None) -> Task:
 
 
 def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
-    """Reads parts of archives: what `read_part` returns for each."""
+    """Reads parts of archives: returns the result of `read_part` for each."""
     return work.each(parts, functools.partial(read_part, **options))
 
 
@@ -67,16 +67,16 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
     """Reads all bytes of members, or of files of weights.
 
     Args:
-        place: which archive, and what of it.
+        place: the archive, and which kind of parts.
         numbers: of the members or the files.
-        threads: how many may work.
-        policy: what members may contain.
+        threads: how many threads may work.
+        policy: the policy for the members.
 
     Returns:
         The numbers and packed errors of members that are damaged; or `InWeights`, with digests as text.
 
     Raises:
-        DeserializationError: it is another archive than when the pass began, or is damaged outside of its members.
+        DeserializationError: the archive has changed since the pass began, or is damaged outside of its members.
         OSError: it cannot be read.
     """
     _, what, *address = place
@@ -91,7 +91,7 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
 
 
 def decoded(part: Part, result: Any) -> Any:
-    """What `read_part` found, with errors and digests as they were."""
+    """The result of `read_part`, with errors and digests unpacked."""
     if part.input.place[1] == _WEIGHTS:
         seen, bad = result
         return InWeights(int(seen), {bytes.fromhex(digest): bytes.fromhex(found) for digest, found in bad.items()})
@@ -102,15 +102,15 @@ def decoded(part: Part, result: Any) -> Any:
 
 
 class Verification:
-    """An archive that is being verified: members that share their bytes are verified once.
+    """An archive while it is verified: members that share their bytes are verified once.
 
     Attributes:
-        about: whatever its maker needs.
+        about: whatever the caller needs.
         is_done: whether all parts were read.
     """
 
     def __init__(self, opened: Opened, names: Sequence[str] | None, about: Any = None) -> None:
-        """Checks the index, and of a whole archive the ZIP file's directory.
+        """Checks the index, and for a whole archive also the ZIP file's directory.
 
         Args:
             opened: the archive.
@@ -129,11 +129,11 @@ class Verification:
         with opened.placed():
             self._numbers: Sequence[int] = range(len(index)) if names is None else index.find_all(list(names))
             owners = index.owners(list(self._numbers))
-        self._others: dict[int, list[int]] = {}  # with the bytes of another member, by that one
+        self._others: dict[int, list[int]] = {}  # members with the bytes of another one, by that one
         for number, owner in zip(self._numbers, owners, strict=True):
             if number != owner:
                 self._others.setdefault(owner, []).append(number)
-        # The members that are read, and the files of weights. Of a slice, only the tensors that it uses are read.
+        # The members to read, and the files of weights. Slices read only the tensors that they use.
         self._units: Sequence[int] = sorted(set(owners)) if self._others else self._numbers
         self._files = index.weights_files() if names is None else []
         self._left = len(self._units) + len(self._files)
@@ -146,7 +146,7 @@ class Verification:
         return not self._left
 
     def here(self, threads: int) -> dict[str, Any]:
-        """Reads everything in this process, and returns the errors of members by their names.
+        """Reads everything in this process, and returns the errors of members by name.
 
         Raises:
             DeserializationError: a file of weights is damaged outside of its tensors.
@@ -157,7 +157,7 @@ class Verification:
         return dict(errors + self._errors_by_weights())
 
     def inputs(self) -> Iterator[Input]:
-        """The members that are read, and of a whole archive its files of weights.
+        """The members to read, and for a whole archive its files of weights.
 
         Raises:
             ExportError: it is in a file object.
@@ -173,8 +173,8 @@ class Verification:
             yield Input(name, identity_of(opened, numbers), place_of(opened, _WEIGHTS), numbers, sizes, self)
 
     def take(self, finding: Finding) -> tuple[int, list[tuple[str, Any]]]:
-        """How many members a finding is about, and the errors of some by their names. With the last finding come the
-        errors that need all others.
+        """How many members a finding covers, and errors of members by name. The errors that need all other findings
+        come with the last one.
 
         Raises:
             DeserializationError: a file of weights is damaged outside of its tensors, or cannot be read.
@@ -199,7 +199,7 @@ class Verification:
         return count, errors
 
     def _errors(self, damaged: Iterable[tuple[int, Exception]]) -> list[tuple[str, Any]]:
-        """The errors of members by their names, for all that have the bytes of one that is damaged."""
+        """The errors of members by name, also for members that share the bytes of a damaged one."""
         found = []
         for unit, error in damaged:
             for number in (unit, *self._others.get(unit, ())):
@@ -212,7 +212,7 @@ class Verification:
         return found
 
     def _errors_by_weights(self) -> list[tuple[str, Any]]:
-        """The errors of members whose weights are damaged, after all others were found."""
+        """The errors of members whose weights are damaged, except members with another error."""
         if self._tensors is not None:
             check_seen(self._opened, self._tensors.seen)
         whole = (number for number in self._numbers if number not in self._broken)
@@ -220,7 +220,7 @@ class Verification:
 
 
 def _damaged(opened: Opened, numbers: Sequence[int], threads: int) -> list[tuple[int, DeserializationError]]:
-    """The members that are damaged, with their errors. Members that share bytes with these are not looked at."""
+    """The damaged members with their errors. Members that share their bytes are not looked at."""
     damaged = _damaged_in_file if opened.source.whole is not None else _damaged_in_ranges
     return [(number, DeserializationError(*wrong)) for number, *wrong in damaged(opened, list(numbers), threads)]
 
@@ -234,15 +234,15 @@ def _damaged_in_file(opened: Opened, numbers: list[int], threads: int) -> Iterat
 
 def _damaged_in_ranges(opened: Opened, numbers: list[int], threads: int) -> Iterator[Any]:
     verification, pending = _native.ArchiveVerification(opened.index), iter(numbers)
-    # What one step has is not in the next one again: so extents are asked for step by step.
+    # Members that are in one step are not in the next one, so extents are asked for step by step.
     for extents in batches(verification.extent(number) for number in numbers):
         step = list(itertools.islice(pending, len(extents)))
         yield from verification.step(step, opened.parts_of(extents), threads)
 
 
 def _refused(opened: Opened, numbers: Sequence[int], damaged: set[int], policy: Policy) -> list[tuple[int, Exception]]:
-    """What the policy does not allow."""
-    from jaxexp._api.many import Manner  # which takes JAX along
+    """The members that the policy refuses, with their errors."""
+    from jaxexp._api.many import Manner  # imports JAX
 
     from .load_all import load_all
 
@@ -260,7 +260,7 @@ def _check_directory(opened: Opened) -> None:
         most = min(_MOST_HEADER, pointer.index_position)
         before = opened.source.read(pointer.index_position - most, most)
         behind = opened.source.read(start, opened.end - start)
-        for header in range(most, 0, -1):  # it is as long as its own beginning asks for
+        for header in range(most, 0, -1):  # its first bytes say how long it is
             begin = pointer.index_position - header
             if before[most - header :] == _native.zip_local_header(
                 _native.ARCHIVE_INDEX_NAME, pointer.index_size, crc32, begin

@@ -1,4 +1,4 @@
-"""Verifying the weights in an archive: the files that they are in, and what members make of them."""
+"""Verifying the weights in an archive: their files, and the arrays that members make of them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PIECE = 1 << 24
 
 
 class InWeights(NamedTuple):
-    """What was found in files of weights.
+    """The result for files of weights.
 
     Attributes:
-        seen: how many tensors are there.
-        bad: the digests of those that are damaged, with the digests of what is in their places.
+        seen: how many tensors the files have.
+        bad: the digests of damaged tensors, each with the digest of the bytes in its place.
     """
 
     seen: int
@@ -39,7 +39,7 @@ def damaged_members(
     Args:
         opened: the archive.
         numbers: the members.
-        bad: what is damaged in all files of weights; None to read only the tensors that these members use.
+        bad: the damaged tensors of all files; None to read only the tensors that these members use.
     """
     if not opened.has_weights or bad == {}:
         return
@@ -65,10 +65,10 @@ def damaged_members(
 
 
 def check_seen(opened: Opened, seen: int) -> None:
-    """Whether so many tensors are all that the index has.
+    """Checks that the index has no tensors besides those that were seen.
 
     Raises:
-        DeserializationError: there are others, which are in no file.
+        DeserializationError: it has others, which are not in any file.
     """
     if missing := len(opened.index.tensors()) - seen:
         with opened.placed():
@@ -97,11 +97,11 @@ def _look(
     places: dict[bytes, list[int]],
     bad: dict[bytes, bytes],
 ) -> int:
-    """Reads a file of weights: takes its tensors out of `places`, and adds what is damaged to `bad`."""
+    """Reads a file of weights: removes its tensors from `places`, and adds damaged ones to `bad`."""
     name, (position, size, crc32, header_size) = _native.archive_weights_name(number), file
     zip_header = opened.source.read(position - header_size, header_size)
     if zip_header != _native.zip_local_header(name, size, crc32, position - header_size):
-        raise DeserializationError("", "its header in the ZIP file", "another; get another copy of the archive")
+        raise DeserializationError("", "its header in the ZIP file", "a different one; get another copy of the archive")
     length = header.size_of_header(opened.source.read(position, min(size, header.LENGTH_SIZE)), size)
     head = opened.source.read(position, length)
     found_crc = zlib.crc32(head)
@@ -117,7 +117,7 @@ def _look(
             wrong = True
             bad[digest] = found
     if found_crc != crc32 and not wrong:
-        raise DeserializationError("", "the bytes as they were written", "others in its header")
+        raise DeserializationError("", "the bytes as they were written", "other bytes in its header")
     return len(tensors)
 
 

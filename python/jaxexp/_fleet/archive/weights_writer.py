@@ -1,4 +1,4 @@
-"""Writing weights into an archive: each tensor once, whatever functions it belongs to."""
+"""Writing weights into an archive: each tensor once, however many functions use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .output import Output
 
 
 class WeightsWriter:
-    """Adds files of tensors to an archive, whose names there are the digests of their bytes."""
+    """Adds files of tensors to an archive. In the archive, the name of a tensor is the digest of its bytes."""
 
     def __init__(self, output: Output, records: _native.ArchiveRecords) -> None:
         self._output = output
@@ -25,11 +25,11 @@ class WeightsWriter:
         self._seen = _Seen()
 
     def add(self, sources: Sequence[Source]) -> dict[str, bytes]:
-        """Writes those tensors that are not in the archive yet, and returns the digests of all by their names.
+        """Writes the tensors that are not in the archive yet, and returns the digests of all by name.
 
         Raises:
             ExportError: a tensor has the digest of another one.
-            WeightsError: one is damaged where it is read from.
+            WeightsError: one is damaged in its source.
         """
         digests: dict[str, bytes] = {}
         unseen: list[Source] = []
@@ -76,7 +76,7 @@ class WeightsWriter:
         self._output.end = position + size
 
     def _write_tensor(self, position: int, size: int, source: Source, digest: bytes, crc32: int) -> int:
-        """Returns the CRC-32 of the file up to here."""
+        """Writes one tensor, and returns the CRC-32 of the file up to its end."""
         digester = _native.Digester()
         written = 0
         for piece in source.pieces():
@@ -89,7 +89,7 @@ class WeightsWriter:
         return crc32
 
     def _compare(self, source: Source, position: int, size: int) -> None:
-        """Equal digests can be forged, so the bytes are compared."""
+        """Compares the bytes, because equal digests can be forged."""
         if size != source.size:
             raise _forged(source)
         for piece in source.pieces():
@@ -100,7 +100,7 @@ class WeightsWriter:
 
 
 class _Seen:
-    """Digests of tensors that are in the archive, by what they were made from: the next function may have them, too."""
+    """Digests of tensors in the archive, by their sources: the next function may have the same ones."""
 
     def __init__(self) -> None:
         self._of_files: dict[tuple[Any, ...], bytes] = {}

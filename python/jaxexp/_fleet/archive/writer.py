@@ -38,7 +38,7 @@ _WRITER = f"jaxexp {__version__}"
 class ArchiveWriter:
     """Writes an archive in a `with` block. `Archive.create` and `Archive.append` return one.
 
-    Programs that open the archive see the changes when the block ends. An exception in the block undoes all of them.
+    Programs that open the archive see the changes when the block ends. An exception in the block undoes them.
 
     An artifact that is in the archive already is not stored again: both names refer to the same bytes. If
     `share_modules` is true, modules that another member has are not stored again either. Then only the rest of the
@@ -46,8 +46,8 @@ class ArchiveWriter:
     functions with the same module, for example exported with different trees, need its space only once. A member that
     is stored under its own name is always an artifact that `jax.export` reads.
 
-    Weights are stored once for each content, whatever functions have them, in safetensors files in the folder
-    ``.jaxexp/weights``. Removed members leave them there, until `Archive.compact`.
+    Weights are stored once for each content, however many functions use them, in safetensors files in the folder
+    ``.jaxexp/weights``. Weights of removed members stay there until `Archive.compact`.
 
     Args:
         share_modules: whether modules are shared between different artifacts.
@@ -58,27 +58,27 @@ class ArchiveWriter:
     ) -> None:
         self._output = Output(file, end, in_place)
         self._records = records
-        self._start = end  # of the section that is written
+        self._start = end  # of the section that this writes
         self._share_modules = share_modules
         self._weights = WeightsWriter(self._output, records)
-        self._context = contextlib.ExitStack()  # of the file: it is told how the block ended
+        self._context = contextlib.ExitStack()  # of the file; its exit sees how the block ended
         self._appended: Appended | None = None
-        self._is_inside = False  # of its block, where it can be used
-        self._is_pending = False  # whether somebody has to end the block
+        self._is_inside = False  # inside of the block, the only place to use it
+        self._is_pending = False  # whether the block still has to end
         self._path = "path"
-        # What readers find here until the section is complete: nothing that is in it counts before.
+        # A section is incomplete until its end is written. Until then, readers ignore all that is in it.
         self._output.write_at(self._start, head := _native.archive_section_head(self._start))
         self._output.sync()
         self._output.end += len(head)
 
     @classmethod
     def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
-        """Of a new file, which takes the place of the old one; nobody may change that one meanwhile."""
+        """For a new file, which replaces the old one; no other process may change that one meanwhile."""
         return cls._of(lock.replacing_locked(path), share_modules)._for(path)
 
     @classmethod
     def compacting(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
-        """The same for whoever has locked the old one already."""
+        """The same for a caller that holds the lock of the old one."""
         return cls._of(files.replacing(path), share_modules)
 
     @classmethod
@@ -172,7 +172,7 @@ class ArchiveWriter:
     def add_with_weights(
         self, name: str, blob: Any, weights: WithDigests | None, metadata: Mapping[str, Any] | None
     ) -> None:
-        """An artifact as it is, and the tensors that its trailer names, wherever they are now."""
+        """Adds an artifact as it is, with the tensors that its trailer names, wherever they are now."""
         self._require_inside()
         own = None if metadata is None else metadata_text(metadata)
         self._check_name(name)  # before weights are written
@@ -181,16 +181,16 @@ class ArchiveWriter:
         self._add(name, memoryview(blob), own)
 
     def _add_weights(self, sources: Sequence[Source]) -> dict[str, bytes]:
-        """Stores tensors that are not there yet. Returns the digests of all by their names."""
+        """Stores tensors that are not there yet. Returns the digests of all by name."""
         return self._weights.add(sources)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
-        """Adds an artifact in a buffer that nobody changes meanwhile. Returns the digest of what was added."""
+        """Adds an artifact from a buffer that does not change meanwhile. Returns the digest of what was added."""
         self._check_name(name)
         artifact = _native.Artifact(blob, in_place=True)
         modules = artifact.modules()
         size = artifact.size
-        blob = memoryview(blob)[:size]  # what follows in the buffer is no part of it
+        blob = memoryview(blob)[:size]  # the rest of the buffer is not part of it
         digest = _native.digest(blob)
         member = _native.Member(
             summary=to_store(artifact),
@@ -210,7 +210,7 @@ class ArchiveWriter:
     def _check_name(self, name: str) -> None:
         try:
             if not isinstance(name, str):
-                raise ValueError(f"it is no str, but a {type(name).__name__}")
+                raise ValueError(f"it is a {type(name).__name__}, not a str")
             if not is_text(name):
                 raise ValueError("it is not UTF-8")
             self._records.check_name(name)
@@ -230,7 +230,7 @@ class ArchiveWriter:
             if (member := self._records.get(name) if name in self else None) is None:
                 raise KeyError(name)
             members[name] = member.place
-        # Those first that use bytes of others: what nobody uses any more need not be moved.
+        # First the members that use bytes of others: bytes that are no longer used need not be moved.
         for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
             self._remove(name)
 
@@ -240,7 +240,7 @@ class ArchiveWriter:
         self._records.remove(name)
         if member.place.shared:
             return
-        # Those who share its bytes: one of them has them from now on.
+        # One of the members that share its bytes becomes their owner.
         if heirs := self._records.sharing(member.place.position):
             self._move(member, heirs[0], heirs[1:])
         elif not member.place.apart:
@@ -273,7 +273,7 @@ class ArchiveWriter:
         self._context.__exit__(kind, error, trace)
 
     def __del__(self) -> None:
-        """Undoes what was begun, as an exception in the block would; nobody can end that block any more."""
+        """Undoes what was begun, as an exception in the block would; the block can no longer end."""
         if not getattr(self, "_is_pending", False):
             return
         dropped = ExportError("a writer that nobody uses any more")
@@ -294,7 +294,7 @@ class ArchiveWriter:
             raise ExportError(f"{name!r} cannot be stored in the archive: {error}") from error
 
     def _store(self, name: str, blob: Any, member: _native.Member, modules: list[tuple[int, int, bytes]]) -> None:
-        """Writes an artifact as a member of its own."""
+        """Writes an artifact as a member under its own name."""
         place = self._write(name, blob)
         inside = [(place.position + offset, size, digest) for offset, size, digest in modules]
         self._put(name, member.at(place, inside))
@@ -302,11 +302,11 @@ class ArchiveWriter:
     def _store_apart(
         self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: _native.Member
     ) -> None:
-        """Writes an artifact without its modules, which are elsewhere."""
+        """Writes an artifact without its modules, which are stored elsewhere."""
         self._put(name, member.at(self._write(name, image, apart=True), modules))
 
     def _write(self, name: str, data: Any, *, apart: bool = False) -> _native.MemberPlace:
-        """Writes a member of the ZIP file after the others."""
+        """Appends a member to the ZIP file."""
         if apart:
             name = _native.ARCHIVE_APART_FOLDER + name
         crc32 = zlib.crc32(data)
@@ -318,7 +318,7 @@ class ArchiveWriter:
         return _native.MemberPlace(position, size, crc32, len(header), apart=apart)
 
     def _equal(self, blob: Any, digest: bytes, size: int) -> _native.Member | None:
-        """A member with the same content. Equal digests can be forged, so the bytes are compared."""
+        """A member with the same content. The bytes are compared, because equal digests can be forged."""
         name = self._records.of_content(digest, size)
         member = None if name is None else self._records.get(name)
         return member if member is not None and self._artifact_bytes(member) == bytes(blob) else None
@@ -326,7 +326,7 @@ class ArchiveWriter:
     def _apart(
         self, artifact: _native.Artifact, blob: memoryview, modules: list[tuple[int, int, bytes]]
     ) -> tuple[bytes, list[tuple[int, int, bytes]]] | None:
-        """The artifact without its modules, and where these are, if other members have all of them."""
+        """The artifact without its modules, and the places of these; only if other members have all of them."""
         if artifact.trailer() is None:
             return None
         places = []
@@ -335,7 +335,7 @@ class ArchiveWriter:
             if position is None or self._output.read(position, size) != bytes(blob[offset : offset + size]):
                 return None
             places.append((position, size, digest))
-        with contextlib.suppress(DeserializationError):  # laid out in a way that cannot be cut
+        with contextlib.suppress(DeserializationError):  # its layout cannot be cut
             return _native.cut(blob), places
         return None
 
@@ -360,11 +360,11 @@ class ArchiveWriter:
             self._give_modules(removed)
 
     def _give_modules(self, removed: _native.Member) -> None:
-        """Finds other places for the modules of a removed member that others use, or makes one of these whole."""
+        """Finds new places for the modules of a removed member that others use, or makes one of these members whole."""
         for name in self._records.using(removed.place.position, removed.place.size):
             member = self._records.get(name)
             assert member is not None
-            if member.place.shared or not member.place.apart:  # those who share bytes follow their owner
+            if member.place.shared or not member.place.apart:  # members that share bytes follow their owner
                 continue
             sharing = self._records.sharing(member.place.position)
             found = [(self._records.module(digest, size), size, digest) for _, size, digest in member.modules]
@@ -382,7 +382,7 @@ class ArchiveWriter:
                 self._put(other, follower.at(owner.place.as_shared(), owner.modules))
 
     def _finish(self) -> None:
-        """Writes the index and the ZIP file's own directory; when all of this is on the disk, the section's end."""
+        """Writes the index and the ZIP file's own directory, and when they are on the disk, the section's end."""
         start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
         try:
             index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
@@ -396,13 +396,13 @@ class ArchiveWriter:
         self._output.sync()
         head = _native.archive_section_head(self._start, self._output.end, last[-_native.ARCHIVE_END_SIZE :])
         if self._appended is not None:
-            self._appended.is_published = True  # from its first byte on: a reader may have seen it
+            self._appended.is_published = True  # from the first byte on: a reader may have seen it
         self._output.write_at(self._start, head)
         self._output.sync()
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
-    """An artifact in memory that nobody else can change: what is stored is what was verified."""
+    """An artifact in memory that cannot change: the bytes that are stored are those that were verified."""
     try:
         view = memoryview(exported_or_bytes).cast("B")
     except TypeError:

@@ -1,4 +1,4 @@
-"""Executors: whatever the user gives, with a new one in the place of a process pool that a dead worker broke."""
+"""Executors: the one that the user gives, and a new process pool if a dead worker broke the old one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from jaxexp._kernel.io.workers import worker_count
 if TYPE_CHECKING:
     Workers: TypeAlias = Executor | Callable[[], Executor]
 
-# How many shares an executor has at a time that does not say how many workers it has.
+# How many shares to submit at a time if an executor does not say how many workers it has.
 _WINDOW = 128
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """By what a pass is done, and what remembers it; `verify_many` explains the fields."""
+    """Who does a pass, and the journal that remembers it; `verify_many` explains the fields."""
 
     executor: Workers | None = None
     workers: int | None = None
@@ -33,7 +33,7 @@ class Means:
 
     @property
     def threads(self) -> int:
-        """How many threads do a share: all CPUs are for one process, not for each of an executor's."""
+        """How many threads do a share: this process uses all CPUs, but a worker of an executor does not."""
         return worker_count(self.workers) if self.workers is not None or self.executor is None else 1
 
 
@@ -41,7 +41,7 @@ class Crew:
     """The workers of one pass.
 
     Attributes:
-        window: how many shares it should have at a time.
+        window: how many shares to submit at a time.
     """
 
     def __init__(self, given: Workers | None) -> None:
@@ -73,7 +73,7 @@ class Crew:
         """Has a worker call a function.
 
         Raises:
-            Exception: the executor takes no more work, and no other can take its place.
+            Exception: the executor takes no more work, and cannot be replaced.
         """
         try:
             return self._executor.submit(function, *args)
@@ -85,13 +85,13 @@ class Crew:
         return self._executor.submit(function, *args)
 
     def close(self, *, wait: bool) -> None:
-        """Ends what is not the user's. What a worker has begun is finished, here or after this returns."""
+        """Ends the executor if it is not the user's. Shares that have begun are finished, now or after this returns."""
         if self._own is not None:
             self._own.shutdown(wait=wait, cancel_futures=True)
 
 
 def _maker_of_another(pool: ProcessPoolExecutor) -> Callable[[], Executor] | None:
-    """A function that makes a pool like this one; None where Python keeps what it was made with elsewhere."""
+    """A function that makes a pool like this one; None if this Python keeps the pool's arguments elsewhere."""
     kept = {
         "max_workers": "_max_workers",
         "mp_context": "_mp_context",
@@ -121,12 +121,12 @@ class _Here(Executor):
 
 
 def processes(count: int) -> Workers:
-    """New processes of this machine, which end with this one, however it ends."""
+    """New processes on this machine. They end with this one, however it ends."""
     return lambda: ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin)
 
 
 def _begin() -> None:
-    """Ctrl-C is for the process that the user started; and a worker whose parent was killed has nothing left to do."""
+    """Leaves Ctrl-C to the process that the user started, and ends a worker whose parent was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -144,7 +144,7 @@ def dask(address: str) -> Generator[Workers]:
 
     Raises:
         ImportError: Dask is not installed.
-        OSError: there is no cluster.
+        OSError: there is no cluster at this address.
     """
     try:
         distributed: Any = importlib.import_module("distributed")

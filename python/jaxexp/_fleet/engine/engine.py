@@ -1,4 +1,4 @@
-"""The engine of all passes: shares go out, results come back, dead workers cost their share only."""
+"""The engine of all passes: shares go out and results come back. A dead worker costs only its share."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .work import Input, Part, Share, Unusable, cut
 if TYPE_CHECKING:
     from .crew import Means
 
-# A single unit is given up when so many workers died of it while they had nothing else to do.
+# A single unit is given up after this many workers died while it was all that they had to do.
 _DEATHS = 2
-# How many findings may wait for the caller that needed no worker.
+# How many findings that needed no worker may wait for the caller.
 _READY = 1000
 
 
@@ -34,15 +34,15 @@ class Task:
 
     Attributes:
         title: the name of the pass.
-        home: the function that does it in a worker: its module below jaxexp, a colon, and its name. It takes a list of
-            places with numbers, and `options`; it returns for each place a result of JSON types, or the error of one
+        home: the function that does it in a worker: its module below jaxexp, a colon, and its name. It takes `options`
+            and a list of places with numbers. For each place it returns a result of JSON types, or the error of a place
             that cannot be read.
         options: its options; they are pickled.
         about: the same options for the journal, of JSON types.
         with_jax: whether it needs JAX.
         share_bytes: how large a share is.
-        unit_bytes: what a unit counts beside its own bytes.
-        decoded: makes something of a result, for the caller. A result in a journal may be anything.
+        unit_bytes: bytes added for each unit, as in `cut`.
+        decoded: converts a result for the caller. A result in a journal may be anything.
         is_current: whether a result in a journal still holds.
     """
 
@@ -59,10 +59,10 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """The result for units of an input, or why there is none.
+    """The result for units of an input, or the reason why there is none.
 
     Attributes:
-        input: the input; one that is unusable has no part.
+        input: the input; an unusable one has no part.
         part: the units.
         found: the decoded result.
         error: why there is none.
@@ -75,23 +75,23 @@ class Finding:
 
     @property
     def units(self) -> int:
-        """How many units it is about; at least 1."""
+        """How many units this covers; at least 1."""
         return 1 if self.part is None else self.part.units
 
 
 def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> Iterator[Finding]:
-    """Does a task, and yields what is found as it is found. What cannot be read is not in the journal: it is tried
-    again.
+    """Does a task, and yields each finding as it arrives. The journal leaves out what cannot be read, so the next call
+    tries it again.
 
-    Inputs are looked at as workers become free, and a limited number of shares is outstanding. If this generator is
-    closed, shares that no worker has begun are dropped.
+    Inputs are looked at as workers become free, and the number of outstanding shares is limited. If this generator is
+    closed, shares that have not begun are dropped.
 
     Raises:
-        JournalError: the journal is damaged, or one of another pass.
-        WorkerError: the workers cannot run jaxexp, or not the same releases as here.
+        JournalError: the journal is damaged, or belongs to another pass.
+        WorkerError: the workers cannot run jaxexp, or have other releases than this process.
         ExportError: another process has the journal.
         OSError: the journal cannot be written.
-        TypeError: the executor is none.
+        TypeError: `executor` is not an executor.
     """
     about = {"pass": task.title, "options": task.about, "releases": worker.releases(task.with_jax)}
     with Journal(means.journal, about) as journal:
@@ -117,7 +117,7 @@ class _Running:
         self._ready: collections.deque[Finding] = collections.deque()
         self._pending: dict[Future[Any], Share] = {}
         self._finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
-        # Shares whose worker may have died of them: each is done alone, so that one can tell.
+        # Shares whose worker may have died of them. Each is done alone, to tell which one it was.
         self._suspects: collections.deque[Share] = collections.deque()
         self._is_alone = False
         self._is_over = False
@@ -135,12 +135,12 @@ class _Running:
                 return
 
     def drop(self) -> None:
-        """Gives up what no worker has begun."""
+        """Gives up the shares that have not begun."""
         for future in self._pending:
             future.cancel()
 
     def _left(self) -> Iterator[Part | None]:
-        """What is to be done. What the journal knows becomes findings, with a pause when there are many."""
+        """The work that is left. Results from the journal become findings, with a pause if there are many."""
         for one in self._inputs:
             if len(self._ready) > _READY:
                 yield None
@@ -168,7 +168,7 @@ class _Running:
                 yield Part(one, at, units)
 
     def _send(self, shares: Iterator[Share | None]) -> None:
-        """Keeps the workers busy; a suspect is alone with them."""
+        """Keeps the workers busy; a suspect runs alone."""
         if self._suspects or self._is_alone:
             self._is_alone = False
             if not self._pending and self._suspects:
@@ -229,7 +229,7 @@ class _Running:
                 self._ready.append(Finding(part.input, part, error=unpacked(error)))
 
     def _bury(self, share: Share, error: Exception) -> None:
-        """A worker died, or cannot say what happened to it."""
+        """Handles a share whose worker died, or cannot say what happened."""
         if not self._is_alone:
             self._suspects.append(share)
             return
@@ -240,15 +240,15 @@ class _Running:
             self._suspects.appendleft(dataclasses.replace(share, deaths=share.deaths + 1))
         else:
             (part,) = share.parts
-            said = f"one of which {_DEATHS + 1} workers died ({_said(error)})"
+            said = f"one that killed {_DEATHS + 1} workers ({_said(error)})"
             died = FatalArtifactError("", "an artifact that a worker survives", said)
             self._ready.append(Finding(part.input, part, error=died))
 
     def _check_alive(self, error: Exception) -> None:
-        """Whether the work is to blame, and not the workers.
+        """Makes sure that the work is to blame, not the workers.
 
         Raises:
-            WorkerError: workers die whatever they do.
+            WorkerError: workers die whatever they run.
         """
         try:
             self._crew.submit(worker.alive).result()

@@ -1,4 +1,4 @@
-"""Errors as values of JSON, for journals and on the way from workers."""
+"""Errors as JSON values, for journals and for the way back from workers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from jaxexp._errors import DeserializationError, ExportError, PolicyError, TooOl
 
 
 def packed(error: Exception) -> list[Any]:
-    """An error that is the result for an artifact; any other one is raised again. If its class is none that `unpacked`
-    makes, the nearest base class takes its place, with the same message.
+    """Packs an error that is the result for an artifact; any other error is raised again. If `unpacked` cannot make its
+    class, the nearest base class takes its place, with the same message.
     """
     for kind in type(error).__mro__:
         if _known(kind.__name__) is kind:
@@ -20,15 +20,15 @@ def packed(error: Exception) -> list[Any]:
 
 
 def unpacked(said: Any) -> Exception:
-    """The error again.
+    """Makes the error again.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a packed error.
     """
     name, *fields = said
     kind: Any = _known(name)
     if kind is None:
-        raise ValueError(f"no error: {name!r}")
+        raise ValueError(f"not a packed error: {name!r}")
     error: Exception
     if issubclass(kind, OSError):
         number, text, file = fields
@@ -46,7 +46,7 @@ def unpacked(said: Any) -> Exception:
 
 
 def _known(name: Any) -> type[Exception] | None:
-    """A class of errors that are results: one of jaxexp's, or one of Python's for files and imports."""
+    """The class of an error that can be a result: one of jaxexp's, or one of Python's for files and imports."""
     if not isinstance(name, str):
         return None
     for home, base in ((_errors, ExportError), (builtins, OSError), (builtins, ImportError)):
@@ -57,7 +57,7 @@ def _known(name: Any) -> type[Exception] | None:
 
 
 def _fields(kind: type[Exception], error: Any) -> list[Any]:
-    """What `unpacked` needs beside the class."""
+    """The arguments that `unpacked` needs besides the class."""
     if issubclass(kind, DeserializationError):
         return [error.path, error.expected, error.found, error.file]
     if issubclass(kind, PolicyError):

@@ -1,7 +1,7 @@
-"""The journal of a pass: what is done, with the results, in a file that only grows, and that a crash leaves usable.
+"""The journal of a pass: a file with the results so far. It only grows, and it is still usable after a crash.
 
-Each line is the digest of its text, a space, and the text: a JSON object. The first one says of which pass it is. A
-last line that was not finished is cut off. Anything else that is not as it was written is an error.
+Each line is the digest of its text, a space, and the text: a JSON object. The first line says which pass it belongs
+to. An unfinished last line is cut off. Any other change raises an error.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from jaxexp import _native
 from jaxexp._errors import JournalError
 from jaxexp._kernel.io.lock import locked
 
-Stretch = tuple[int, int, Any]  # units, from the first up to the one behind the last, and the result
+Stretch = tuple[int, int, Any]  # the first unit, the one after the last, and the result
 
 _LAYOUT = 1
 _DIGEST = 32
-# What no line of ours comes near.
+# Much longer than any line that is written here.
 _LONGEST = 1 << 26
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
-    """A journal that is open; only one pass at a time has it. Without a path it remembers nothing."""
+    """An open journal; only one pass at a time has it. Without a path it remembers nothing."""
 
     def __init__(self, path: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
         """Opens a journal, or makes one.
 
         Args:
             path: the file.
-            about: the pass, its options and releases; they have to be the same when it goes on.
+            about: the pass, its options and releases; they have to be the same when the pass is resumed.
 
         Raises:
-            JournalError: it is no journal, or is damaged, or is one of another pass.
+            JournalError: it is not a journal, is damaged, or belongs to another pass.
             ExportError: another process has it.
             OSError: it cannot be opened.
         """
         self.name = "" if path is None else os.fsdecode(path)
         self._context = contextlib.ExitStack()
         self._file: IO[bytes] | None = None
-        self._done: dict[tuple[str, str], list[Stretch]] = {}  # by the name and the identity of an input
+        self._done: dict[tuple[str, str], list[Stretch]] = {}  # by name and identity of the input
         if path is None:
             return
         with contextlib.suppress(FileExistsError), open(path, "xb"):
@@ -53,11 +53,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._context = stack.pop_all()
 
     def done(self, name: str, identity: Any) -> list[Stretch]:
-        """What is done of an input, in ascending order; nothing if it was another one. It is said once."""
+        """The finished stretches of an input, in order; none if its identity has changed. They are returned once."""
         return _last_said(self._done.pop((name, _text_of(identity)), []))
 
     def add(self, parts: Sequence[tuple[str, Any, int, int, Any]]) -> None:
-        """Writes what is done: names, identities, stretches and results. It is on the disk when this returns.
+        """Writes results: names, identities, stretches and findings. They are on the disk when this returns.
 
         Raises:
             OSError: it cannot be written.
@@ -66,7 +66,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._write(self._file, {"done": parts})
 
     def refused(self, name: str, error: Exception) -> JournalError:
-        """The error for a result that no pass would have written."""
+        """The error for a result that no pass writes."""
         return self._wrong("", f"the result of this pass for {name!r}", f"something else ({type(error).__name__})")
 
     def __exit__(self, *_: object) -> None:
@@ -79,7 +79,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             while line := lines.readline(_LONGEST):
                 number += 1
                 if not line.endswith(b"\n") and len(line) < _LONGEST:
-                    break  # whoever wrote it was interrupted
+                    break  # the writer was interrupted
                 said = self._text(line, number)
                 if said is None:
                     if line.strip(b"\0\n") or lines.read(1):
@@ -100,7 +100,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._write(file, {"jaxexp": "journal", "layout": _LAYOUT, **about})
 
     def _text(self, line: bytes, number: int) -> Any:
-        """What a line says; None if its bytes are not those that were written."""
+        """The value of a line; None if its bytes are not those that were written."""
         digest, text = line[:_DIGEST], line[_DIGEST + 1 : -1]
         if line[_DIGEST : _DIGEST + 1] != b" " or _native.digest(text).hex().encode() != digest:
             if number == 1:
@@ -134,7 +134,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _write(self, file: IO[bytes], said: dict[str, Any]) -> None:
         text = json.dumps(said, separators=(",", ":")).encode()
         left = memoryview(_native.digest(text).hex().encode() + b" " + text + b"\n")
-        while left:  # a raw file may take less than it is given
+        while left:  # a raw file may write only a part
             left = left[file.write(left) :]
         os.fsync(file.fileno())
 
@@ -145,12 +145,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
 
 def _text_of(identity: Any) -> str:
-    """The same for what was given and for what JSON made of it."""
+    """The same text for an identity and for the copy that JSON made of it."""
     return json.dumps(identity, sort_keys=True)
 
 
 def _last_said(found: list[Stretch]) -> list[Stretch]:
-    """In ascending order; of stretches that overlap, the last: what did not hold any more was done again."""
+    """Stretches in ascending order. Of stretches that overlap, the last one counts: the others were out of date."""
     kept: list[tuple[int, Stretch]] = []
     for order, stretch in sorted(enumerate(found), key=lambda one: (one[1][0], one[0])):
         while kept and kept[-1][1][1] > stretch[0] and kept[-1][0] < order:
@@ -161,6 +161,6 @@ def _last_said(found: list[Stretch]) -> list[Stretch]:
 
 
 def _may_be_begun(line: bytes) -> bool:
-    """Whether a file with nothing but this may be a journal whose first line was not finished."""
+    """Whether a file with only these bytes may be a journal whose first line was not finished."""
     digest, separator = line[:_DIGEST], line[_DIGEST : _DIGEST + 1]
     return all(c in b"0123456789abcdef" for c in digest) and separator in (b"", b" ")

@@ -1,4 +1,4 @@
-"""What a pass works on: inputs, cut into shares by bytes. What crosses to a worker are names and numbers."""
+"""The work of a pass: inputs, cut into shares by bytes. Only names and numbers are sent to a worker."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 
 from jaxexp._errors import ExportError
 
-# The first of a place that is a file: its path and its name follow. What other places are, is up to their rooms.
+# The first item of a place that is a file: its path and its name follow. Other rooms define other places.
 FILE = "file"
-# Sizes are looked up for so many units at once, so cutting a large input takes little memory.
+# Sizes are looked up for this many units at once, so cutting a large input takes little memory.
 _LOOKED_UP = 4096
 
 
-# What a worker gets to know of parts: where they are, and the numbers of units there.
+# What is sent to a worker: places, and the numbers of units there.
 Parts: TypeAlias = Sequence[tuple[tuple[Any, ...], Sequence[int]]]
-# Errors that are about an artifact, and not about the pass.
+# Errors that concern an artifact, not the pass.
 OF_ARTIFACTS = (ExportError, OSError, ImportError)
 
 
@@ -26,11 +26,11 @@ class Input:
 
     Attributes:
         name: what messages and journals call it.
-        identity: what is different when its content is; a value of JSON.
-        place: how a worker finds it; of built-in types only.
-        numbers: what a worker calls the units; a range wherever that is possible, which is small when it crosses.
-        sizes: the bytes of units, by the first and the one behind the last of them.
-        about: whatever whoever made it needs when results arrive; it never crosses.
+        identity: a JSON value that changes when the content changes.
+        place: how a worker finds it; built-in types only.
+        numbers: what a worker calls the units; a range if possible, because that pickles small.
+        sizes: the bytes of units, given the first unit and the one after the last.
+        about: whatever the maker needs when results arrive; it is never sent.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Unusable:
     """An input that cannot be read at all.
 
     Attributes:
-        name: as of an input.
+        name: as in `Input`.
         error: why.
     """
 
@@ -72,7 +72,7 @@ class Part:
         return self.input.numbers[self.start : self.stop]
 
     def crossing(self) -> tuple[tuple[Any, ...], Sequence[int]]:
-        """What a worker gets to know of it."""
+        """What is sent to a worker."""
         numbers = self.numbers
         return self.input.place, numbers if isinstance(numbers, range) else list(numbers)
 
@@ -83,7 +83,7 @@ class Share:
 
     Attributes:
         parts: of one input or of several.
-        deaths: how many workers died of it while they had nothing else to do.
+        deaths: how many workers died while this share was all that they had to do.
     """
 
     parts: tuple[Part, ...]
@@ -94,7 +94,7 @@ class Share:
         return sum(part.units for part in self.parts)
 
     def halves(self) -> tuple[Share, Share]:
-        """Two shares of about as many units; it has more than one."""
+        """Two shares with about as many units each; the share must have more than one."""
         left, right, wanted = [], [], self.units // 2
         for part in self.parts:
             middle = part.start + max(0, min(wanted, part.units))
@@ -107,12 +107,12 @@ class Share:
 
 
 def cut(parts: Iterable[Part | None], share_bytes: int, unit_bytes: int) -> Iterator[Share | None]:
-    """Shares of so many bytes, or a little more: a unit is never cut. Nothing is looked at before it is needed.
+    """Shares of this many bytes, or a little more: a unit is never cut. Nothing is looked at before it is needed.
 
     Args:
-        parts: what there is to do; None for a pause, which is passed on.
+        parts: the work; None for a pause, which is passed on.
         share_bytes: how large a share is.
-        unit_bytes: what a unit counts beside its own bytes: the work that does not depend on its size.
+        unit_bytes: bytes added for each unit: the work that does not depend on its size.
     """
     share: list[Part] = []
     weight = 0
@@ -135,7 +135,7 @@ def cut(parts: Iterable[Part | None], share_bytes: int, unit_bytes: int) -> Iter
 
 
 def each(parts: Parts, do: Callable[[tuple[Any, ...], Sequence[int]], Any]) -> list[Any]:
-    """What a function finds in each part, or the error of a part that it cannot read."""
+    """The results of a function for each part, or the error of a part that it cannot read."""
     results = []
     for place, numbers in parts:
         try:

@@ -1,4 +1,4 @@
-"""What runs in a worker: a share of a pass, after a look at the releases that the worker has."""
+"""The code that runs in a worker: it compares releases, then does a share of a pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outcome = tuple[Literal["done", "other", "raised"], Any]
 
 @functools.cache
 def releases(with_jax: bool) -> dict[str, str]:
-    """What has to be the same everywhere. JAX is not imported for this."""
+    """The releases that have to be the same everywhere. This does not import JAX."""
     found = {"jaxexp": __version__}
     if with_jax:
         found["jax"] = importlib.metadata.version("jax")
@@ -32,18 +32,18 @@ def alive() -> bool:
 
 
 def run(attempt: str, expected: dict[str, str], home: str, options: bytes, parts: Sequence[tuple[Any, Any]]) -> Outcome:
-    """Does a share. Arguments are of built-in types, so that a worker of any release can look at them.
+    """Does a share. Arguments have built-in types, so that a worker of any release can look at them.
 
     Args:
-        attempt: different for each call: some engines take equal calls for one.
-        expected: the releases of whoever asks.
+        attempt: different for each call, because some engines run equal calls only once.
+        expected: the caller's releases.
         home: the module of the pass below jaxexp, and its function, which takes `parts` and `options`.
         options: the pickled options of the pass.
         parts: places and numbers.
 
     Returns:
-        "done" with a pair for each part, its result or the packed error of one that cannot be read; "other" with the
-        releases here; or "raised" with an exception that the pass does not expect.
+        "done" with a pair for each part: its result, or the packed error of a part that cannot be read; "other" with
+            the releases here; or "raised" with an exception that the pass does not expect.
     """
     if (here := releases("jax" in expected)) != expected:
         return "other", here
@@ -59,7 +59,7 @@ def run(attempt: str, expected: dict[str, str], home: str, options: bytes, parts
 
 
 def _crossing(error: Exception) -> Exception:
-    """An exception that survives the way to another process, with where it comes from."""
+    """An exception that survives the way to another process, with a note about its origin."""
     where = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""`compatibility_many`: who reads many artifacts, found out by many workers."""
+"""`compatibility_many`: tells who reads many artifacts, with many workers."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def compatibility_many(
     executor: Workers | None = None,
     journal: str | os.PathLike[str] | None = None,
 ) -> Iterator[tuple[str, Compatibility | Exception]]:
-    """Says of many artifacts who can load them, as `compatibility` does, by the workers of an executor.
+    """Tells who can load each of many artifacts, as `compatibility` does, with the workers of an executor.
 
     Args:
-        artifacts: as in `verify_many`; each member of an archive counts.
+        artifacts: as in `verify_many`; each member of an archive is one.
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.
         journal: as in `verify_many`; it has the results, too.
 
     Returns:
-        An iterator of names with results, or with the error of what cannot be read, in the order in which they are
-        found. A limited number of shares is ahead of it, so a million artifacts need no more memory than a thousand.
+        An iterator of names, each with its result, or with the error if it cannot be read, in the order in which they
+            are found. Only a few shares are ahead of it: a million artifacts need no more memory than a thousand.
 
     Raises:
         Exception: as in `verify_many`, while the iterator is used.
@@ -60,7 +60,7 @@ def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[one_b
 
 
 def in_worker(parts: Parts, options: None) -> list[Any]:
-    """Who reads artifacts: the fields of a `Compatibility` of each."""
+    """Tells who reads artifacts: the fields of a `Compatibility` for each."""
     from jaxexp._compat.compatibility import compatibility_of, to_json
 
     def facts(source: Source, kind: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Folders: which of their files are artifacts and archives."""
+"""Folders: finds the artifacts and archives in them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """How somebody looks into folders, and what was left out there.
+    """How to look into folders, and what was left out there.
 
     Attributes:
-        include: patterns for the names of files; none for all that are artifacts or archives.
+        include: patterns for the names of files; none for all artifacts and archives.
         recursive: whether to look into folders inside.
-        without: a folder inside that is left out, because what is found is written there; empty for none.
-        skipped: the files that were left out, because they are neither.
-        hidden: the files and folders that nobody looked at, because their names begin with a dot.
+        without: a folder inside that is left out, because results are written there; empty for none.
+        skipped: the files that were left out, because they are not artifacts or archives.
+        hidden: the files and folders that were left out, because their names begin with a dot.
     """
 
     include: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Folders:
     hidden: list[str] = dataclasses.field(default_factory=list)
 
     def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
-        """The artifacts and archives in a folder, in the order of their names; nothing that is hidden, and no files of
+        """The artifacts and archives in a folder, sorted by name. Hidden files are left out, and so are files of
         weights, which belong to the artifacts beside them.
 
         Raises:
@@ -59,17 +59,17 @@ class Folders:
         path = str(entry)
         if path.endswith(_WEIGHTS):
             return None
-        if self.include:  # the user says what they are
+        if self.include:  # then the user decides
             return Kind.ARCHIVE if is_archive(path) else Kind.ARTIFACT
         if entry.exists() and not entry.is_file():  # a pipe, a device
             return None
         try:
             return kind_in_folder(path)
-        except OSError:  # which whoever reads it will report
+        except OSError:  # the reader of the file reports it
             return Kind.ARTIFACT
 
     def used(self, files: Iterable[str]) -> None:
-        """Files that were looked at all the same, for an artifact that they belong to."""
+        """Takes files off the list of skipped ones, because an artifact needs them."""
         used = set(files)
         self.skipped[:] = [file for file in self.skipped if file not in used]
 

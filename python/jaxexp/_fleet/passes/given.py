@@ -1,4 +1,4 @@
-"""What is given to a pass over many artifacts: files, folders, archives and URLs, looked at when their turn comes."""
+"""The inputs of a pass over many artifacts: files, folders, archives and URLs, looked at when their turn comes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Names: TypeAlias = tuple[str, ...] | None
     GivenToMany: TypeAlias = str | os.PathLike[str] | Archive | Handle
 
-# The last bytes of an artifact have the digests of its content.
+# The last bytes of an artifact, which have the digests of its content.
 _TAIL = 4096
 
 
@@ -35,12 +35,12 @@ class Place:
     """A file, or an archive, and where it was found.
 
     Attributes:
-        name: its path or URL, as the user would write it.
-        order: how many were found before it.
-        inside: its path inside of the folder that was given; its last part if it was given by itself.
-        archive: it, or the part of it that is meant; None for a file.
-        size: of a file behind a URL.
-        version: of a file behind a URL, as its storage says.
+        name: its path or URL, as the user writes it.
+        order: how many places were found before it.
+        inside: its path inside of the given folder; its last part if it was given by itself.
+        archive: the archive, or a part of it; None for a file.
+        size: the size of a file at a URL.
+        version: the version of a file at a URL, as its storage reports it.
     """
 
     name: str
@@ -52,15 +52,15 @@ class Place:
 
 
 def places(given: Iterable[GivenToMany], function: str, folders: Folders | None = None) -> Iterator[Place | Unusable]:
-    """The files and archives that somebody gave to a function, in their order.
+    """The files and archives that a user gave to a function, in their order.
 
     Args:
         given: the artifacts.
         function: what messages call the function.
-        folders: how to look into folders; None for the usual way.
+        folders: how to look into folders; None for the defaults.
 
     Raises:
-        TypeError: one artifact is given; or, while the iterator is used, something that other processes could not find.
+        TypeError: a single artifact is given; or, while the iterator is used, one that other processes could not find.
     """
     if isinstance(given, (str, bytes, bytearray, memoryview, os.PathLike, Archive, Handle)):
         raise ExportTypeError(
@@ -89,7 +89,7 @@ def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place |
         text = os.fsdecode(given)
         try:
             yield from _at(text, folders)
-        except (OSError, ImportError) as error:  # of a folder
+        except (OSError, ImportError) as error:  # a folder cannot be read
             yield Unusable(text, error)
     else:
         raise ExportTypeError(
@@ -126,7 +126,7 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
 
 
 def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> Place:
-    """A file behind a URL. If its storage does not describe it, whoever reads the file says why."""
+    """A file at a URL. If its storage does not describe it, the reader of the file says why."""
     try:
         size, version = described or versions.described(url)
     except OSError:
@@ -135,7 +135,7 @@ def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> 
 
 
 def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unusable:
-    """An archive that is found, or the members of it that a pattern matches."""
+    """An archive, or those of its members that a pattern matches."""
     name = path if pattern is None else f"{path}{MEMBER}{pattern}"
     try:
         archive = Archive.open(path)
@@ -151,8 +151,8 @@ def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unus
 def inputs(
     given: Iterable[Place | Unusable], of_archive: Callable[[Place, Opened, Names], Iterable[Input]]
 ) -> Iterator[Input | Unusable]:
-    """What a pass works on: files, and what `of_archive` makes of an archive, given what is open and the names of the
-    members that are meant.
+    """The inputs of a pass. For an archive, `of_archive` makes them from its place, its open file and the names of the
+    members.
     """
     for place in given:
         if isinstance(place, Unusable):
@@ -177,10 +177,10 @@ def _file_input(place: Place) -> Input:
 
 
 def _identity(path: str) -> tuple[int, list[Any]]:
-    """The size of a file, and what is different when its content is. Whoever reads it says why it cannot be read."""
+    """The size of a file, and a value that changes when its content does. The reader says why it cannot be read."""
     with contextlib.suppress(OSError):
         found = os.stat(path)
-        if stat.S_ISREG(found.st_mode):  # nobody waits for the writer of a pipe
+        if stat.S_ISREG(found.st_mode):  # opening a pipe would wait for its writer
             with open(path, "rb") as file:
                 file.seek(max(0, found.st_size - _TAIL))
                 return found.st_size, [found.st_size, found.st_mtime_ns, _native.digest(file.read(_TAIL)).hex()]

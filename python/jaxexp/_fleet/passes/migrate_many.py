@@ -1,4 +1,4 @@
-"""`migrate_many`: many artifacts for another reader, written into a folder by many workers."""
+"""`migrate_many`: rewrites many artifacts for another release, into a folder, with many workers."""
 
 from __future__ import annotations
 
@@ -44,29 +44,30 @@ def migrate_many(
     journal: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
 ) -> dict[str, Exception]:
-    """Rewrites many artifacts, as `migrate` does, by the workers of an executor.
+    """Rewrites many artifacts, as `migrate` does, with the workers of an executor.
 
-    The new artifacts are files in a folder, named like the members of an archive and like the files below a folder
-    that was given, with the suffix ``.jaxexp``. If several are given, the members of an archive lie in a folder of its
-    name, also if they are named one by one. Workers write the files, each complete or not at all. Weights of members
-    are written beside them; an artifact with weights in files beside it can only be written into the same folder.
+    The new artifacts are files in a folder. They are named like the members of an archive, or like the files below a
+    folder that was given, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive lie in a
+    folder with its name, also if they are named one by one. Workers write the files, each complete or not at all.
+    Weights of members are written beside them; an artifact with weights in files beside it can only be written into the
+    same folder.
 
     Args:
-        artifacts: as in `verify_many`; each member of an archive counts. What would be written to the place of one
-            before it is an error.
-        into: the folder, which workers have to find by this name. Files in it are replaced. If it lies in a folder that
-            is given, it is left out there.
-        to: for which release to write, as in `migrate`.
+        artifacts: as in `verify_many`; each member of an archive is one. If two would be written to the same place, the
+            second one is an error.
+        into: the folder, which workers have to find by this name. Files in it are replaced. If it lies in a given
+            folder, it is left out there.
+        to: the release to write for, as in `migrate`.
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.
-        journal: as in `verify_many`. What it says is done is done again if the new file is not there as it was written.
+        journal: as in `verify_many`. A new file that is missing or has changed is written again.
         policy: what the artifacts may contain, as in `deserialize`.
 
     Returns:
-        The errors of the artifacts that were not migrated, by their names.
+        The errors of the artifacts that were not migrated, by name.
 
     Raises:
-        ExportError: `to` names no reader; or as in `verify_many`.
+        ExportError: `to` does not name a reader; or as in `verify_many`.
         OSError: the folder cannot be made.
         Exception: as in `verify_many`.
 
@@ -88,7 +89,7 @@ def migrated(
     means: Means,
     policy: Policy | None = None,
 ) -> Iterator[one_by_one.Result]:
-    """The same, artifact by artifact: what was found is the file that was written."""
+    """The same, artifact by artifact: each result is the file that was written."""
     from jaxexp._compat.migrate import check_reader
 
     check_reader(to, "to=")
@@ -131,21 +132,21 @@ class Written:
 
 
 class _Names:
-    """Where artifacts will be written: no two of them to one place."""
+    """The places that artifacts are written to, all different."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
         self._folders: dict[str, _Folder] = {}
-        self._parents: set[str] = set()  # of files and of folders
+        self._parents: set[str] = set()  # the parents of files and of folders
 
     def checked(self, given: Iterable[Place | Unusable]) -> Iterator[Input | Unusable]:
-        """The artifacts as inputs; what would be written to the place of another is unusable."""
+        """The artifacts as inputs; one that would be written to the place of another is unusable."""
         found = iter(given)
         first, second = next(found, None), next(found, None)
         if first is not None and second is None and not isinstance(first, Unusable) and not first.inside:
             yield from _told_apart(
                 one_by_one.inputs([first]), lambda _: ""
-            )  # one archive: its members lie in the folder
+            )  # a single archive: its members lie in the folder itself
             return
         rest = [one for one in (first, second) if one is not None]
         named = (self._named(one) for one in itertools.chain(rest, found))
@@ -164,7 +165,7 @@ class _Names:
         return place
 
     def _takes(self, name: str, archive: Archive | None) -> bool:
-        """Takes the name of a file, or of a folder for members of an archive, if nobody else has it."""
+        """Takes the name of a file, or of a folder for members of an archive, if it is free."""
         if archive is None:
             is_free = name not in self._files
             self._files.add(name)
@@ -178,7 +179,7 @@ class _Names:
 
 
 class _Folder:
-    """The folder of an archive's members, which may be named in several turns."""
+    """The folder of an archive's members, which may be given in several parts."""
 
     def __init__(self, archive: Archive) -> None:
         opened, names = parts_of(archive)
@@ -186,7 +187,7 @@ class _Folder:
         self._names = None if names is None else set(names)
 
     def takes(self, archive: Archive) -> bool:
-        """Whether members can be written there, too: they are of the same archive, and others."""
+        """Whether these members can be written there, too: they belong to the same archive, and none is there yet."""
         opened, names = parts_of(archive)
         if self._names is None or names is None or opened.source.address != self._address:
             return False
@@ -197,7 +198,7 @@ class _Folder:
 
 
 def _told_apart(inputs: Iterable[Input | Unusable], target: Callable[[Place], str]) -> Iterator[Input | Unusable]:
-    """Inputs that are others where they are written to another place."""
+    """Inputs with identities that include their target: written to another place, an input is a different one."""
     for one in inputs:
         yield one if isinstance(one, Unusable) else dataclasses.replace(one, identity=[one.identity, target(one.about)])
 
@@ -208,7 +209,7 @@ def _target(place: Place) -> str:
 
 
 def _label(archive: Archive) -> str:
-    """The name of an archive, or of its member if that is all that is meant."""
+    """The name of an archive, or of its member if only one is meant."""
     opened, names = parts_of(archive)
     return archive.name if names is None or len(names) != 1 else opened.label(names[0])
 
@@ -222,7 +223,7 @@ def _folder_of(place: Place) -> str:
 
 
 def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
-    """Writes artifacts anew: what `Written` says of each."""
+    """Rewrites artifacts: returns the fields of a `Written` for each."""
     return one_by_one.looked_at(parts, functools.partial(_write, **options))
 
 
@@ -230,16 +231,16 @@ def _write(source: Source, kind: str, name: str, *, into: str, to: str | None, p
     """Migrates an artifact.
 
     Args:
-        source: where it is.
-        kind: whether it is a file, or a member.
-        name: what it is called below the folder.
+        source: the artifact.
+        kind: whether it is a file or a member.
+        name: its name below the folder.
         into: the folder.
-        to: for which release.
+        to: the release to write for.
         policy: what the artifact may contain.
 
     Raises:
         ExportError: it cannot be migrated.
-        OSError: it cannot be read, or not be written.
+        OSError: it cannot be read or written.
     """
     from jaxexp._compat.migrate import migrated
 
@@ -257,15 +258,15 @@ def _write(source: Source, kind: str, name: str, *, into: str, to: str | None, p
             )
         blob = migrated(buffer, to, None)
         targets.make_folder(into, path)
-        weights = source.stored_weights()  # first: no program is without its weights
+        weights = source.stored_weights()  # first, so that no program lacks its weights
         beside = [] if weights is None else _write_weights(os.path.dirname(path), weights)
     files.replace(path, [blob])
     return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
 
 
 def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
-    """The folder with the weights of an artifact and the folder of a path, if they are two; None if that is no
-    matter."""
+    """The folder with an artifact's weights and the folder of a path, if they differ; None if they are the same, or it
+    does not matter."""
     if source.path is None or _native.Artifact(buffer).weights() is None:
         return None
     folder, other = (os.path.realpath(os.path.dirname(file)) for file in (source.path, path))
@@ -273,7 +274,7 @@ def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
 
 
 def _write_weights(folder: str, weights: WithDigests) -> list[tuple[str, int]]:
-    """Writes files of weights under the names that say what is in them: so workers are not in each other's way."""
+    """Writes files of weights. Their names are made from their content, so workers do not get in each other's way."""
     from jaxexp._weights.arrays.unpacking import Unpacking
     from jaxexp._weights.files import content, places
 

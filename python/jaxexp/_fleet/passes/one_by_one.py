@@ -1,4 +1,4 @@
-"""Passes that look at one artifact after the other: members of archives and files alike."""
+"""Passes that look at one artifact after another: members of archives and files alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .given import inputs as inputs_of
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Means
 
-# An artifact takes some milliseconds, whatever its size; so many of them are a share.
+# An artifact takes some milliseconds, whatever its size; this many are a share.
 _SHARE_BYTES, _UNIT_BYTES = 1 << 24, 1 << 18
 
 Result = tuple[Place, str, Any]
@@ -34,7 +34,7 @@ def inputs(
 
     Args:
         given: the places.
-        prefix: what stands before the names of an archive's members, for workers.
+        prefix: text before the names of an archive's members, for workers.
     """
     return inputs_of(given, lambda place, opened, names: [members(opened, names, place, prefix(place))])
 
@@ -53,17 +53,17 @@ def results(
     """Has workers look at artifacts with JAX.
 
     Args:
-        title: as of a `Task`.
-        home: as of a `Task`: a function that returns what `looked_at` does.
+        title: as in `Task`.
+        home: as in `Task`: a function that returns what `looked_at` does.
         given: what `inputs` returns.
-        means: by what it is done.
-        decoded: makes something of the result for an artifact.
-        options: as of a `Task`.
-        about: as of a `Task`.
-        still_holds: whether what a journal says of an artifact still holds. What could not be read is tried again.
+        means: who does the work.
+        decoded: converts the result for an artifact.
+        options: as in `Task`.
+        about: as in `Task`.
+        still_holds: whether a result in a journal still holds. Artifacts that could not be read are tried again.
 
     Returns:
-        Each artifact: its place, its name, and what was found, or an error.
+        Each artifact: its place, its name, and its result or an error.
     """
 
     def of_part(part: Part, found: Any) -> list[Any]:
@@ -107,11 +107,11 @@ def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:
 
     Args:
         parts: where they are.
-        do: is given where an artifact is, whether it is a file, and its name below what was given. It returns an
-            object of JSON.
+        do: is called with the artifact's source, its kind of place, and its name below the place that was given. It
+            returns a JSON object.
 
     Returns:
-        For each part a list with an item for each unit: the object, or a list: its error.
+        For each part a list with an item for each unit: the object, or its error as a list.
     """
 
     def of_part(place: tuple[Any, ...], numbers: Sequence[int]) -> list[Any]:

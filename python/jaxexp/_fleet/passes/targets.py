@@ -1,4 +1,4 @@
-"""Where files go that have the names of members: into a folder, and nowhere else."""
+"""Target files named like members: each lies inside of its folder, and nowhere else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def inside(directory: str, name: str, suffix: str) -> str:
     """
     parts = PurePosixPath(name).parts
     elsewhere = PurePosixPath(name).is_absolute() or ".." in parts or os.sep in suffix or "/" in suffix
-    if os.name == "nt":  # where names may be those of devices, or have a drive
+    if os.name == "nt":  # a name may be a device there, or have a drive
         elsewhere = elsewhere or bool(PureWindowsPath(name).drive) or "\\" in name
     if elsewhere or not parts or "\0" in name:
         raise ExportError(f"the member {name!r} would not lie inside {directory!r}")
@@ -32,7 +32,7 @@ def make_folder(directory: str, target: str) -> None:
     """Makes the folders that a file needs; links in the directory must not lead out of it.
 
     Raises:
-        ExportError: one does.
+        ExportError: one leads out of it.
         OSError: a folder cannot be made.
     """
     os.makedirs(directory, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`verify_many`: whether many artifacts are whole, wherever they are, by many workers."""
+"""`verify_many`: checks with many workers that many artifacts are whole, wherever they are."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ def verify_many(
     journal: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
 ) -> dict[str, Exception]:
-    """Checks that many artifacts are whole, as `verify` and `Archive.verify` do, by the workers of an executor.
+    """Checks that many artifacts are whole, as `verify` and `Archive.verify` do, with the workers of an executor.
 
-    The work is cut into shares by bytes, large archives too. A worker that dies costs its share, which is done again;
-    an artifact of which workers die each time is reported, and the others are verified.
+    The work is cut into shares by bytes, large archives too. If a worker dies, only its share is done again. An
+    artifact that kills its worker each time is reported, and the others are verified.
 
     Args:
-        artifacts: paths of files, archives and folders; members of archives, as in ``"fleet.zip::resnet/*"``; URLs, of
-            which one that ends in ``/`` is a folder; Archives and Handles. Of a folder, artifacts and archives are
-            taken. Workers have to find them by the same names.
-        executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or what Dask's
-            `client.get_executor()` returns; or a function that makes one, which is called again when a dead worker
+        artifacts: paths of files, archives and folders; members of archives, as in ``"fleet.zip::resnet/*"``; URLs (one
+            that ends in ``/`` is a folder); Archives and Handles. A folder stands for its artifacts and archives.
+            Workers have to find all of them by the same names.
+        executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or the result of
+            Dask's `client.get_executor()`; or a function that makes one, which is called again when a dead worker
             breaks it. None for this process.
-        workers: how many threads verify a share; by default one for each CPU, and a single one if there is an executor.
-        journal: a file that remembers what is done. If the call is interrupted, the same call goes on from there; what
-            has changed since is verified again.
+        workers: how many threads verify a share; by default one for each CPU, or only one if there is an executor.
+        journal: a file that remembers what is done. If the call is interrupted, the same call resumes from there;
+            artifacts that have changed since are verified again.
         policy: what the artifacts may contain, as in `deserialize`. With it, the workers import JAX.
 
     Returns:
-        The errors of artifacts that are not whole, by their names: a DeserializationError, a PolicyError, or an OSError
-        for what cannot be read.
+        The errors of artifacts that are not whole, by name: a DeserializationError, a PolicyError, or an OSError if one
+            cannot be read.
 
     Raises:
-        JournalError: the journal is damaged, or one of another pass. (It is a DeserializationError.)
-        ExportError: the workers cannot run jaxexp, or another release than this process; or another process has the
-            journal.
+        JournalError: the journal is damaged, or belongs to another pass. (It is a DeserializationError.)
+        ExportError: the workers cannot run jaxexp, or run another release than this process; or another process has
+            the journal.
         OSError: the journal cannot be written.
-        TypeError: something is given that other processes could not find, such as a buffer; or `policy` is no Policy.
+        TypeError: something is given that other processes cannot find, such as a buffer; or `policy` is not a Policy.
 
     Example:
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:
@@ -84,13 +84,13 @@ def verify_many(
 
 
 class InFile(NamedTuple):
-    """What was found in a file, of which all bytes were read. Its error is packed on its way from a worker, and in a
+    """The result for a file, after all of its bytes were read. Its error is packed on its way from a worker, and in a
     journal.
 
     Attributes:
         size: of the file.
         has_digests: whether the artifact has any.
-        weights: the files of weights beside it, with what `stamp` says of them.
+        weights: the files of weights beside it, each with its `stamp`.
         error: what is wrong with the artifact or its weights; None if they are whole and allowed.
         bytes_behind: how many bytes follow the end of the artifact.
     """
@@ -104,13 +104,13 @@ class InFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
-    """A file, or some members of an archive, of which all bytes were read.
+    """The result for a file, or for some members of an archive, after all of their bytes were read.
 
     Attributes:
         place: what it is.
         count: how many members; 1 for a file.
-        errors: the errors by names.
-        file: what was found in a file that could be read.
+        errors: the errors by name.
+        file: the result for a file that could be read.
         is_last: whether all of an archive was read.
     """
 
@@ -122,7 +122,7 @@ class Verified:
 
 
 def verified(given: Iterable[Place | Unusable], means: Means, policy: Policy | None) -> Iterator[Verified]:
-    """Verifies files and archives, and yields what is found as it is found.
+    """Verifies files and archives, and yields each result as it arrives.
 
     Raises:
         Exception: as `verify_many`.
@@ -156,7 +156,7 @@ def _weights_file(name: Any, size: Any, version: Any) -> tuple[str, int, int | s
 
 
 def _is_current(part: Part, found: Any) -> bool:
-    """Whether the weights beside a file are as they were."""
+    """Whether the weights beside a file are unchanged."""
     try:
         return part.input.place[0] != FILE or all(stamp(name) == tuple(then) for name, *then in found.weights)
     except (OSError, ImportError):
@@ -170,7 +170,7 @@ def _seen(finding: Finding) -> Verified:
     name = about.name
     if finding.error is not None:
         return Verified(about, 1, {name: _named(finding.error, name)})
-    # In the words of the user, who may have named the folder in another way.
+    # In the user's words: the folder may have been named in another way.
     weights = [(_as_given(file, name), *stamped) for file, *stamped in finding.found.weights]
     error = finding.found.error
     return Verified(about, 1, {} if error is None else {name: error}, finding.found._replace(weights=weights))
@@ -181,7 +181,7 @@ def _in_archive(finding: Finding, parts: Verification) -> Verified:
     name = place.archive.name
     try:
         count, errors = parts.take(finding)
-    except (DeserializationError, OSError, ImportError) as error:  # of a file of weights, outside of its tensors
+    except (DeserializationError, OSError, ImportError) as error:  # in a file of weights, outside of its tensors
         return Verified(place, 0, {name: error}, is_last=parts.is_done)
     return Verified(place, count, {f"{name}{MEMBER}{one}": e for one, e in errors}, is_last=parts.is_done)
 
@@ -200,7 +200,7 @@ def _named(error: Exception, name: str) -> Exception:
 
 
 def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
-    """Reads files and parts of archives: finds `InFile` in a file, and what `verification.read_part` says of a part."""
+    """Reads files and parts of archives: returns an `InFile` for a file, and the result of `verification.read_part`."""
     paths = [place[1] for place, _ in parts if place[0] == FILE and not is_url(place[1])]
     said = iter(_native.verify_files(paths, options["threads"]))
 
@@ -224,7 +224,7 @@ def _in_local(path: str, size: int, has_digests: bool, has_weights: bool, wrong:
         return found._replace(error=packed(error))
     if has_digests:
         with open(path, "rb") as file:
-            _, end = struct.unpack("<12sI", file.read(16))  # where the artifact says that it ends
+            _, end = struct.unpack("<12sI", file.read(16))  # the end of the artifact, as it says itself
         found = found._replace(bytes_behind=max(0, size - int(end)))
     if not has_weights:
         return found
@@ -243,7 +243,7 @@ def _in_remote(url: str) -> InFile:
 
 
 def _with_weights(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
-    """What is found of an artifact that is whole, after its weights were read, too."""
+    """Adds the result for the weights of an artifact that is whole."""
     try:
         weights = [(file, *stamp(file)) for file, _ in verify.weights_of(path, artifact)]
     except ExportError as error:
@@ -252,7 +252,7 @@ def _with_weights(found: InFile, path: str, artifact: _native.Artifact) -> InFil
 
 
 def _advice(path: str) -> str:
-    """What to do with a file that is no artifact, if it is one of another program."""
+    """Advice for a file that is not an artifact, if it belongs to another program."""
     try:
         with open(path, "rb") as file:
             return instead_of_artifact(file.read(16))
@@ -261,13 +261,13 @@ def _advice(path: str) -> str:
 
 
 def _allowed(path: str, found: InFile, policy: Policy) -> InFile:
-    """The same, after a look at the function under a policy."""
+    """Adds what a policy finds in the function."""
     from jaxexp._api.load import deserialize
 
     source = Source(path, path)
     try:
         with source.named():
-            # The program is enough: its weights were verified, and nobody calls it.
+            # The program is enough: its weights were verified, and it is not called.
             deserialize(source.read(policy.check_size), policy=policy)
     except ExportError as error:
         return found._replace(error=packed(error), bytes_behind=0)

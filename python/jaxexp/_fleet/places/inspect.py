@@ -1,4 +1,4 @@
-"""`inspect`: what an artifact says about itself, wherever it is, without JAX."""
+"""`inspect`: shows what an artifact says about itself, wherever it is, without JAX."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 def inspect(artifact: Given, *, check_modules: bool = False) -> Inspection:
     """Says what is in an artifact, without loading it and without JAX: signature, age, sizes of the modules.
 
-    The bytes are verified as in `deserialize`. Checks that need JAX are left out: whether symbolic shapes parse,
-    whether pytree nodes and effects are known, and whether the module is what its first bytes say.
+    The bytes are verified as in `deserialize`. Checks that need JAX are left out: that symbolic shapes parse, that
+    pytree nodes and effects are known, and that the module is what its first bytes say.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
-        check_modules: whether to read the modules, too, and to compare them with their digests. Otherwise only both
-            ends of a large file are read.
+        check_modules: whether to read the modules, too, and compare them with their digests. Otherwise only both ends
+            of a large file are read.
 
     Raises:
         DeserializationError: the bytes are not an artifact, or are damaged. The error names the file, if there is one.
         KeyError: the archive has no such member.
         OSError: the file cannot be opened.
-        TypeError: it is nothing that `load` takes.
+        TypeError: `load` does not accept it.
 
     Example:
         >>> print(jaxexp.inspect("model.jaxexp"))

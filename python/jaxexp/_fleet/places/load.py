@@ -1,4 +1,4 @@
-"""`load`: a function from an artifact, wherever it is."""
+"""`load`: makes a function from an artifact, wherever it is."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def load(
     """Reads a function from a file that `Exported.save` wrote, from a member of an archive, or from bytes of
     `Exported.serialize`.
 
-    A file below 1 MB is read at once. Of a larger one, the modules are read when they are first used, if the artifact
-    has a trailer; the file stays open until then. `Exported.save` replaces files, which does not affect loaded
-    functions. If another program changes the file in place, the function stays what it was, or the first use of a
-    module raises a DeserializationError. With a policy, the whole file is read at once, so that what runs is what was
+    A file below 1 MB is read at once. From a larger one with a trailer, each module is read when it is first used; the
+    file stays open until then. `Exported.save` replaces files, which does not affect loaded functions. If another
+    program changes the file in place, the function stays what it was, or the first use of a module raises a
+    DeserializationError. With a policy, the whole file is read at once, so that the code that runs is the code that was
     checked.
 
     If the function was saved with weights, it is returned as a `BoundExported`. The files of weights, which have to be
@@ -43,27 +43,27 @@ def load(
             from where it is to its end; or a buffer, as for `deserialize`. A str with ``://`` is a URL that fsspec
             supports; all of it is read.
         policy: what the artifact may contain, as in `deserialize`.
-        verify: whether to read all modules now, those of VJPs too, and compare them with their digests; otherwise that
-            happens when each is first used. Weights are read and compared with their digests, too; otherwise they never
-            are, but for their sizes and for what their files say of their content.
+        verify: whether to read all modules now, also those of VJPs, and compare them with their digests; otherwise that
+            happens when each is first used. Weights are read and compared with their digests, too; otherwise only their
+            sizes are checked, and what their files say of their content.
         executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
-            may do, so name only a file that you trust like a program. Eager calls use the code that fits; where none
-            does, they compile as always, and `Exported.executables` says why.
+            may do, so trust it as you trust a program. Eager calls use the code that fits; if none does, they compile
+            as always, and `Exported.executables` says why.
 
     Raises:
-        DeserializationError: as in `deserialize`; it names the file. Or the artifact is behind a URL, and its weights
-            are in files beside it.
+        DeserializationError: as in `deserialize`; it names the file. Or the artifact is at a URL, and its weights are
+            in files beside it.
         PolicyError: as in `deserialize`; it names the file.
-        ExportError: both `policy` and `executables` are given: no policy can say what native code does.
+        ExportError: both `policy` and `executables` are given. A policy cannot judge native code.
         KeyError: the archive has no such member.
         OSError: a file cannot be opened.
-        TypeError: it is none of these, or a file object that was opened for text; or `policy` is no Policy.
+        TypeError: it is none of these, or a file object opened for text; or `policy` is not a Policy.
 
     Example:
         >>> exported = load("model.jaxexp")
         >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
     """
-    from jaxexp._api import load as reading  # which takes JAX along
+    from jaxexp._api import load as reading  # which imports JAX
     from jaxexp._api.load import check_policy
 
     found = source(artifact, "load")

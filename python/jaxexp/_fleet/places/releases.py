@@ -1,4 +1,4 @@
-"""`compatibility` and `migrate`: who reads an artifact, wherever it is, and the same artifact for another reader."""
+"""`compatibility` and `migrate`: which releases read an artifact, and the same artifact for another release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compatibility(artifact: Given) -> Compatibility:
         DeserializationError: the bytes are not an artifact, or contain a number that this jaxexp does not know.
         KeyError: the archive has no such member.
         OSError: the file cannot be opened.
-        TypeError: it is nothing that `load` takes.
+        TypeError: `load` does not accept it.
 
     Example:
         >>> jaxexp.compatibility("model.jaxexp").readable_by("0.6.2")
@@ -45,14 +45,14 @@ def migrate(
     """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
 
     HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
-    StableHLO version that `Exported.serialize` writes. The function does not change: name, trees, types, platforms,
-    devices and effects stay the same. To make sure, the new artifact is read again and its signature is compared with
-    the old one. If the artifact has weights in files beside it, so does the new one.
+    StableHLO version that `Exported.serialize` writes. The function stays the same: name, trees, types, platforms,
+    devices and effects. To make sure, the new artifact is read again and its signature is compared with the old one. If
+    the artifact has weights in files beside it, the new one uses them, too.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
-        to: for which release to write, like `compatibility` in `Exported.serialize`, for example ``"0.6.2"``; None
-            for the installed `jax.export`.
+        to: the release to write for, like `compatibility` in `Exported.serialize`, for example ``"0.6.2"``; None for
+            the installed `jax.export`.
         inputs: sample inputs as a pair (args, kwargs). With them, the old and the new function are called, and must
             return the same results up to rounding.
 
@@ -61,11 +61,11 @@ def migrate(
 
     Raises:
         DeserializationError: the bytes are not an artifact that can be read here.
-        UnsupportedError: it has ordered effects, and a calling convention older than 9.
+        UnsupportedError: it has ordered effects and a calling convention older than 9.
         ExportError: the function does not fit into the format, or the new function is not the same as the old one.
         KeyError: the archive has no such member.
         OSError: the file cannot be opened.
-        TypeError: it is nothing that `load` takes.
+        TypeError: `load` does not accept it.
 
     Example:
         >>> pathlib.Path("new.jaxexp").write_bytes(jaxexp.migrate("old.bin"))

@@ -1,5 +1,5 @@
-"""What users give for an artifact: a path, a member of an archive, a URL, a buffer, or a file object; and what a file
-is by its beginning and its name: an artifact, an archive, or neither. Damage does not change that."""
+"""The artifact that a user gives: a path, a member of an archive, a URL, a buffer or a file object. Also says whether a
+file is an artifact, an archive or neither, by its beginning and its name. Damage does not change that."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     Given: TypeAlias = str | os.PathLike[str] | Buffer | Readable | Handle
 
 MEMBER = "::"
-# The protocols of fsspec for a file that is inside of what the next link of the URL names.
+# fsspec's protocols for a file that is inside of the file that the next link of the URL names.
 _INSIDE = ("zip", "tar", "libarchive", "dir")
 _AT_ONCE = 1 << 20
-# The names of artifacts; a name of the second kind counts where a file is too short to tell.
+# Suffixes of artifacts; one of the second kind decides only if the file is too short to tell.
 SUFFIXES, _PERHAPS = (".jaxexp", ".jax_export"), ("", ".bin")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _HEAD = 64
 _TOO_SHORT = 12
-# Of the first member of an archive, whose name starts after the 30 bytes of a ZIP file's local header.
+# In the first member of an archive: its name starts after the 30 bytes of a ZIP file's local header.
 _SECTION = slice(30, 45)
-# Behind the root offset of an artifact with a trailer.
+# After the root offset of an artifact with a trailer.
 _MARK, _MARK_AT = b"jaxexp\x00\x01", slice(4, 12)
 
 
 class Kind(enum.Enum):
-    """What is verified or packed, and how."""
+    """How a file is verified or packed."""
 
     ARTIFACT = "artifact"
     ARCHIVE = "archive"
@@ -55,7 +55,7 @@ ARTIFACT, ARCHIVE = Kind.ARTIFACT, Kind.ARCHIVE
 
 @dataclasses.dataclass(slots=True)
 class Source:
-    """An artifact, and how to get at its bytes. It is one of four.
+    """An artifact, and how to get at its bytes: exactly one of the four attributes after `name` is set.
 
     Attributes:
         name: as the user would write it; empty for a buffer and for a file object without a name.
@@ -81,7 +81,7 @@ class Source:
         return self.handle.size if self.handle is not None else os.path.getsize(self.path or "")
 
     def read(self, check_size: Callable[[int], None] | None = None) -> Any:
-        """The bytes of the artifact. Nobody changes them later.
+        """The bytes of the artifact. They do not change later.
 
         Args:
             check_size: is called with the size, before more than that is read.
@@ -89,18 +89,18 @@ class Source:
         Raises:
             DeserializationError: a file is empty.
             OSError: it cannot be opened.
-            TypeError: a file object is one of text.
+            TypeError: a file object is opened for text.
         """
         if self.path is None or not self.is_file:
             return self._bytes(check_size)
         return files.opened(self.path) if check_size is None else files.read(self.path, check_size)
 
     def mapped(self) -> Any:
-        """The same for a look that is over soon: a file is mapped."""
+        """The same for a brief look: a file is mapped."""
         return self._bytes(None) if self.path is None or not self.is_file else files.mapped(self.path)
 
     def stored_weights(self) -> WithDigests | None:
-        """The weights of a member, where its archive has them; None of anything else.
+        """The weights of a member, if its archive has them; None for anything else.
 
         Raises:
             DeserializationError: the member is damaged.
@@ -144,10 +144,10 @@ class Named:
 
 
 def source(given: Given, function: str) -> Source:
-    """The artifact that somebody gave to a function.
+    """The artifact that a user gave to a function.
 
     Raises:
-        TypeError: it is none; the message names the function.
+        TypeError: it is not an artifact; the message names the function.
         KeyError: there is no such member in an archive.
         DeserializationError: the archive is damaged.
         OSError: the archive cannot be opened.
@@ -190,7 +190,7 @@ def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
     """What comes next in a file object."""
     if isinstance(file.read(0), str):
         raise ExportTypeError(
-            f"{file!r} is a file of text: an artifact is read from one of bytes, as of open(path, 'rb')"
+            f"{file!r} is a text file: an artifact is read from a binary file, as from open(path, 'rb')"
         )
     if check_size is None:
         return bytes(file.read())
@@ -204,7 +204,7 @@ def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
 
 
 def split(text: str) -> tuple[str, str | None]:
-    """A path and the name of a member, if there is one. A file that has the whole text as its name is a file."""
+    """A path and the name of a member, if there is one. If a file has the whole text as its name, that is the path."""
     path, found, member = text.rpartition(MEMBER)
     # URLs of fsspec are chained by the same two colons, as in simplecache::https://... and zip://name::/tmp/all.zip
     if not found or not path or "://" in member or _is_chained(path) or os.path.lexists(text):
@@ -213,7 +213,7 @@ def split(text: str) -> tuple[str, str | None]:
 
 
 def _is_chained(url: str) -> bool:
-    """Whether the last link of a URL is in what the next link names."""
+    """Whether the last link of a URL is inside of the file that the next link names."""
     protocol, found, _ = url.rpartition(MEMBER)[2].partition("://")
     return bool(found) and protocol in _INSIDE
 
@@ -223,12 +223,12 @@ def is_url(path: str) -> bool:
 
 
 def link_of_file(url: str) -> str:
-    """The link of a chained URL that names the file; the others say where that is. Of any other URL, it is the same."""
+    """The link of a chained URL that names the file; the others say where that is. Another URL is returned as it is."""
     return next((link for link in url.split(MEMBER) if "://" in link), url)
 
 
 def beside_url(url: str, name: str) -> str:
-    """The URL of a file in the same folder as another one, with the same query where that is sent to a server."""
+    """The URL of a file in the same folder as another one, with the same query if that is sent to a server."""
     link = link_of_file(url)
     if link.startswith(("http://", "https://")):
         parts = urllib.parse.urlsplit(link)
@@ -245,7 +245,7 @@ def is_archive(path: str) -> bool:
 
 
 def is_zip(path: str) -> bool:
-    """Whether a file on this machine is a ZIP file, whoever wrote it."""
+    """Whether a file on this machine is a ZIP file, whichever program wrote it."""
     try:
         return _beginning(path)[0][:4] in _ZIP
     except OSError:
@@ -253,7 +253,7 @@ def is_zip(path: str) -> bool:
 
 
 def kind_of_file(path: str) -> Kind | None:
-    """What a file on this machine is, by its beginning; None for what is neither, and for what cannot be read."""
+    """The kind of a file on this machine, by its beginning; None if it is neither, or cannot be read."""
     try:
         return _kind(*_beginning(path))
     except OSError:
@@ -261,7 +261,7 @@ def kind_of_file(path: str) -> Kind | None:
 
 
 def kind_in_folder(path: str) -> Kind | None:
-    """What a file is that nobody asked for by its name; None for what has nothing to do with artifacts.
+    """The kind of a file that the user did not name; None if it has nothing to do with artifacts.
 
     Raises:
         OSError: it cannot be read.
@@ -286,13 +286,13 @@ def _kind(head: bytes, size: int) -> Kind | None:
         return None
     if _mostly(head[_MARK_AT], _MARK):
         return ARTIFACT
-    # A FlatBuffer begins with the place of its root. Others have an identifier behind it, and safetensors the text of
-    # their header, behind its length.
+    # A FlatBuffer begins with the place of its root. Next, other formats have an identifier; safetensors begins with
+    # the length of its header, followed by the header's text.
     (root,) = struct.unpack_from("<I", head)
     is_other = head[4:8].isalnum() or (head[4:8] == bytes(4) and head[8:9] == b"{")
     return ARTIFACT if 4 <= root < size and root % 4 == 0 and not is_other else None
 
 
 def _mostly(found: bytes, expected: bytes) -> bool:
-    """Whether more than half of the bytes are as expected: so much damage does not make another file of it."""
+    """Whether more than half of the bytes are as expected. With less damage than that, a file keeps its kind."""
     return sum(a == b for a, b in zip(found, expected, strict=False)) > len(expected) // 2

@@ -1,4 +1,4 @@
-"""`verify`: whether an artifact is whole, wherever it is, without JAX."""
+"""`verify`: checks that an artifact is whole, wherever it is, without JAX."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 def verify(artifact: Given) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
-    All of it is read; nothing is loaded, and JAX is not imported. Weights in files beside it, or in its archive, are
-    read, too, and compared with their digests; those of a URL are looked for in the same folder, and read by ranges. Of
-    a buffer or a file object, only the program is verified, because nobody knows where its weights are. An artifact
-    without digests (of `jax.export`, or written with ``trailer=False``) may have damage that nobody can notice.
+    This reads all of the artifact, but loads nothing and does not import JAX. Weights in files beside it, or in its
+    archive, are read, too, and compared with their digests. For a URL, these files are expected in the same folder and
+    read by ranges. For a buffer or a file object, only the program is verified, because its weights could be anywhere.
+    Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be noticed.
     `Archive.verify` checks all members of an archive in threads.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
 
     Raises:
-        DeserializationError: it is damaged, or no artifact. The error says where, what was expected, and what was
+        DeserializationError: it is damaged, or not an artifact. The error says where, what was expected, and what was
             found, and names the file, if there is one.
         KeyError: the archive has no such member.
         OSError: the file, or one with weights, cannot be opened.
-        TypeError: it is nothing that `load` takes.
+        TypeError: `load` does not accept it.
 
     Example:
         >>> jaxexp.verify("fleet.zip::resnet/b8")
@@ -50,7 +50,7 @@ def verify(artifact: Given) -> None:
 
 
 class Checked(NamedTuple):
-    """An artifact after all of its bytes were verified, and these bytes."""
+    """An artifact that was verified completely, and its bytes."""
 
     buffer: Any
     artifact: _native.Artifact
@@ -74,7 +74,7 @@ def checked(source: Source) -> Checked:
 
 
 def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:
-    """Reads the files of weights beside an artifact that is whole, and compares them with their digests.
+    """Reads the files of weights beside a whole artifact, and compares them with their digests.
 
     Args:
         path: where the artifact is, or its URL.
