@@ -374,7 +374,7 @@ def abstract_mesh_like(sharding: Any, sizes: tuple[int, ...], names: tuple[str, 
 
 
 def same_type(aval: Any, other: Any) -> bool:
-    """Whether one abstract value can replace the other in JAX, dtypes aside: shapes, memory spaces, Explicit shardings."""
+    """Whether JAX takes one abstract value for the other, dtypes aside: shapes, memory spaces, Explicit shardings."""
     same: bool = core.typematch(aval, other, no_dtype_check=True)
     return same
 
@@ -395,7 +395,7 @@ def lower_as_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dim_values_from_shapes(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
-    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what their shapes require."""
+    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what shapes require."""
 
     def dim_values(*arrays: Any) -> Any:
         return shape_poly.compute_dim_vars_from_arg_shapes(avals, *arrays, args_kwargs_tree=in_tree)
