@@ -10,7 +10,7 @@ import sys
 
 from ._version import __version__ as __version__
 
-# The public names and where each one lives: "module", or "module:name" where it has another name there.
+# The public names and where each one lives: "module", or "module:name" if it has another name there.
 # Type checkers and editors read `__init__.pyi`, which is made from this table: run `make format` after a change.
 _HOMES = {
     "Archive": "_fleet.archive.archive",
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What is public. Modules of the standard library that are imported above are not."""
+    """The public names, without the standard library's modules that are imported above."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 

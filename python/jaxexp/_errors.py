@@ -1,8 +1,8 @@
 """jaxexp's exceptions: one base class, and a subclass wherever `jax.export` raises another built-in type.
 
-Names in an artifact are whatever its author wrote. So `str` of an error escapes what is not printable, line breaks too:
-who logs it has one line, or the lines that jaxexp itself made. Warnings and log records do the same, with `shown`. The
-attributes of an error have names as they are.
+Names in an artifact are whatever its author wrote. So `str` of an error escapes unprintable characters, line breaks
+too: a log gets one line, or the lines that jaxexp itself made. Warnings and log records do the same, with `shown`. The
+attributes of an error keep names as they are.
 
 Nothing here imports JAX: the native codec raises these classes without it.
 """
@@ -23,12 +23,12 @@ def shown(text: str) -> str:
 
 
 def in_one_line(error: Exception) -> str:
-    """The message of JAX, which often has several lines, as a part of one of jaxexp's."""
+    """JAX's message, which often has several lines, in one line: as part of a message of jaxexp."""
     return " ".join(map(str.strip, str(error).split("\n")))
 
 
 class Lines(str):
-    """A message of several lines, each of which is escaped; the breaks between them are jaxexp's own."""
+    """A message of several lines. Each line is escaped; the breaks between them are jaxexp's own."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class Lines(str):
 class ExportError(ValueError):
     """The base class of all errors that jaxexp raises on purpose.
 
-    `str` escapes what is not printable in names from an artifact, line breaks too, so that it can be logged.
+    `str` escapes unprintable characters in names from an artifact, line breaks too, so that it can be logged.
     """
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class ExportTypeError(ExportError, TypeError):
 
 
 class ExportRuntimeError(ExportError, RuntimeError):
-    """Something that the process lacks: an MLIR context, the implementation of a custom call."""
+    """The process lacks something: an MLIR context, or the implementation of a custom call."""
 
 
 @public
@@ -84,7 +84,7 @@ class TooOldReaderError(UnsupportedSerializationError):
     """A function that the release of ``compatibility=`` cannot read; the message names the feature.
 
     Attributes:
-        since: the first release that can read it, as in ``(0, 6, 0)``; None where no release is known to.
+        since: the first release that can read it, as in ``(0, 6, 0)``; None if no release is known to.
     """
 
     def __init__(self, message: str, since: tuple[int, ...] | None) -> None:
@@ -97,7 +97,7 @@ class TooOldReaderError(UnsupportedSerializationError):
 
 @public
 class DeserializationError(ExportError):
-    """Bytes that are not a serialized `Exported`, or not one that can be read here.
+    """Bytes that are not a serialized `Exported`, or that cannot be read here.
 
     Attributes:
         path: where in the artifact, for example ``in_avals[3].dtype`` or ``vjp.in_tree.children[1]``; empty for the
@@ -127,12 +127,12 @@ class DeserializationError(ExportError):
 
 
 class ModuleError(DeserializationError, RuntimeError):
-    """A module that is damaged, or not the one of the artifact. jaxlib's parser raises RuntimeErrors."""
+    """A module that is damaged, or that is not the artifact's. jaxlib's parser raises RuntimeErrors."""
 
 
 @public
 class WeightsError(DeserializationError):
-    """Weights that are not what the program beside them needs, or a file of weights that cannot be read.
+    """Weights that do not fit the program beside them, or a file of weights that cannot be read.
 
     Attributes:
         path: the name of the tensor; empty for the whole file.
@@ -144,7 +144,7 @@ class WeightsError(DeserializationError):
     _failed = "cannot read the weights"
 
     def _where(self) -> str:
-        name = repr(self.path)  # which may be as long as the header of a file
+        name = repr(self.path)  # may be as long as the header of a file
         return f"tensor {name if len(name) <= 300 else f'{name[:300]}...'}: "
 
 
@@ -163,7 +163,7 @@ class ExecutablesError(DeserializationError):
 
 
 class JournalError(DeserializationError):
-    """A journal that no pass left, or not the one that is to go on.
+    """A file that is not the journal of a pass, or the journal of another pass.
 
     Attributes:
         path: where in the journal; empty for the whole file.
@@ -176,7 +176,7 @@ class JournalError(DeserializationError):
 
 
 class FatalArtifactError(DeserializationError):
-    """An artifact of which every worker died that read it."""
+    """An artifact that killed every worker that read it."""
 
 
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
@@ -184,11 +184,11 @@ class UnsupportedArtifactError(DeserializationError, NotImplementedError):
 
 
 class UnsupportedModuleError(UnsupportedArtifactError, RuntimeError):
-    """A module that the installed jaxlib does not know how to read."""
+    """A module that the installed jaxlib cannot read."""
 
 
 class WorkerError(ExportError):
-    """Workers of an executor that cannot run jaxexp, or not the same releases as the process that sent them work."""
+    """Workers of an executor that cannot run jaxexp, or have other releases than the process that sent the work."""
 
 
 @public
@@ -198,7 +198,7 @@ class PolicyError(ExportError):
     Attributes:
         field: the field of the policy that would allow it, such as ``"custom_calls"``.
         found: what is in the artifact.
-        where: in which function of the artifact, or in which part of it.
+        where: the function of the artifact, or the part of it.
         file: the file or the member of an archive that was read; ``item 17`` for a buffer in `load_many`; None in
             `deserialize`.
     """

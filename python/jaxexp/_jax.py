@@ -138,8 +138,8 @@ try:
     is_constant_dim = core.is_constant_dim
     evaluate_shape = core.evaluate_shape
 
-    # Modules say where their functions were called. jaxexp's own lines, and the folder that it is installed in, are
-    # nothing to their users, and would make modules differ that are otherwise equal.
+    # Modules record where their functions were called. jaxexp's own lines, and its installation folder, mean nothing to
+    # users, and would make equal modules differ.
     source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 
     # Tracing, lowering and MLIR.
@@ -185,7 +185,7 @@ try:
     ignore_forward_compatibility_flag = config.export_ignore_forward_compatibility
     shardy_flag = config.use_shardy_partitioner
 
-    # What tracing and lowering take from their surroundings. JAX 0.10 has two of these elsewhere than later releases.
+    # What tracing and lowering take from their surroundings. JAX 0.10 keeps two of these in another place.
     names_of_surroundings: Any = config.trace_context_names
     config_states = config.config_states
     thread_resources = mesh.thread_resources
@@ -212,7 +212,7 @@ except (ImportError, AttributeError) as error:
         f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} has no {_missing(error)}, which jaxexp needs."
     ) from error
 
-# What code needs that was compiled earlier (see _compiled). A JAX without one of these names compiles as always.
+# Names for reusing code that was compiled earlier (`_executables`). A JAX that lacks one of them compiles as usual.
 try:
     from jax._src import cache_key, compiler, pjit
 
@@ -228,14 +228,14 @@ except (ImportError, AttributeError) as error:
 
 
 def cached_with_first() -> Callable[[_F], _F]:
-    """A decorator that keeps a function's results as long as its first argument, or until JAX's caches are cleared."""
+    """A decorator that keeps a function's results while its first argument lives, or until JAX's caches are cleared."""
     decorator: Any = _weak_cache()  # annotated differently from release to release
     return cast(Callable[[_F], _F], decorator)
 
 
 @public
 def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
-    """Inclusive bounds that JAX can prove for a dimension, as floats; infinite where it can prove none.
+    """Inclusive bounds that JAX can prove for a dimension, as floats; infinite if it can prove none.
 
     Args:
         dimension: an integer or a symbolic dimension.
@@ -280,8 +280,8 @@ def _fields_of_aval(rank: int) -> tuple[Any, ...] | None:
         return None
 
 
-# `ShapedArray(shape, dtype)` is `create_aval(shape, dtype, False, *plain_avals[len(shape)])`, in half the time, where
-# the shape is a tuple of integers, as JAX makes sure first.
+# `create_aval(shape, dtype, False, *plain_avals[len(shape)])` makes the same object as `ShapedArray(shape, dtype)` in
+# half the time. The shape must be a tuple of integers, which JAX otherwise makes sure of first.
 plain_avals = [_fields_of_aval(rank) for rank in range(8)]
 create_aval = getattr(ShapedArray, "_create", None)
 
@@ -300,8 +300,8 @@ def dimension_variable(name: str, scope: Any) -> Any:
 def dimension_operation(operation: str, left: Any, right: Any, scope: Any) -> Any:
     """The symbolic dimension floordiv, mod, max or min of two others, as it is.
 
-    JAX's parser first tries to prove that one side of a maximum is never the larger one, which takes time that is
-    exponential in their nesting: for a printed dimension, the proof has failed already.
+    JAX's parser first tries to prove that one side of a maximum is never the larger one, which takes time exponential
+    in the nesting. For a printed dimension, this proof has already failed.
     """
     return _dimension_of_operation(operation, left, right, scope=scope)
 
@@ -309,11 +309,11 @@ def dimension_operation(operation: str, left: Any, right: Any, scope: Any) -> An
 def add_constraint(scope: Any, text: str, is_equality: bool, left: Any, right: Any) -> tuple[int, int, int]:
     """Adds the constraint `left == right`, or `left >= right`, to a symbolic scope.
 
-    The scope's own parser would first try to prove what maxima and minima in the text are, as above.
+    The scope's own parser would first try to simplify maxima and minima in the text, as above.
 
     Returns:
-        Of the right side: how many terms it has, about how many factors are in them, and how many bits the largest
-        coefficient has.
+        The size of the right side: how many terms it has, about how many factors are in them, and how many bits the
+        largest coefficient has.
     """
     comparator = _Comparator.EQ if is_equality else _Comparator.GEQ
     constraint = _SymbolicConstraint(debug_str=text, cmp=comparator, e1=left, e2=right, diff=left - right)
@@ -333,7 +333,7 @@ def explicit_constraints(avals: Sequence[Any]) -> tuple[str, ...]:
 
 def constraints_of(dimension: Any) -> tuple[str, ...]:
     """The constraints that the scope of a symbolic dimension was made with, as text."""
-    # JAX adds what follows from some of them; in a scope that is made from that it would follow once more.
+    # JAX adds what follows from some of them, and would add it again in a scope made from these constraints.
     return tuple(dict.fromkeys(constraint.debug_str for constraint in dimension.scope._explicit_constraints))
 
 
@@ -353,7 +353,7 @@ def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool 
 
 
 def with_more_scan_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
-    """The parameters of a scan whose body takes this many constants more, in front of the others."""
+    """The parameters of a scan whose body takes this many more constants, in front of the others."""
     if "num_consts" in params:
         return {**params, "num_consts": count + params["num_consts"]}
     flattree: Any = importlib.import_module("jax._src.flattree")
@@ -395,7 +395,7 @@ def lower_as_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dim_values_from_shapes(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
-    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what the shapes promise."""
+    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what shapes require."""
 
     def dim_values(*arrays: Any) -> Any:
         return shape_poly.compute_dim_vars_from_arg_shapes(avals, *arrays, args_kwargs_tree=in_tree)
@@ -409,7 +409,7 @@ def memory_kind(aval: Any) -> str | None:
 
 
 def jax_dtype_kinds() -> dict[Any, int]:
-    """The dtypes that were registered with `jax.export` at run time, where its serializer has been loaded."""
+    """The dtypes that were registered with `jax.export` at run time; none if its serializer is not loaded."""
     serialization = sys.modules.get("jax._src.export.serialization")
     kinds: dict[Any, int] = getattr(serialization, "_dtype_to_dtype_kind", {})
     return kinds
@@ -435,5 +435,5 @@ def serializes_with_shardy() -> bool:
 
 def registered_custom_calls(platform: str) -> Any:
     """The targets of the custom calls that were registered for a platform, typed and untyped."""
-    # Untyped ones are under XLA's own name of the platform, typed ones under each of its names.
+    # Untyped ones are under XLA's own name for the platform, typed ones under each of its names.
     return xla_client.custom_call_targets(_xla_platform_names.get(platform, platform))

@@ -1,4 +1,4 @@
-"""Public objects say that they are `jaxexp`'s, wherever they are defined: tracebacks and pickles name no room."""
+"""Marks public objects as `jaxexp`'s, wherever they are defined, so that tracebacks and pickles name no room."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ def public(thing: T) -> T:
 
 def _make_public(owner: type) -> None:
     if hasattr(owner, "__dataclass_fields__") and (names := vars(owner).get("__annotations__")):
-        # Annotations are text, which `typing.get_type_hints` will look up in `jaxexp`: it is understood here.
+        # Annotations are text, which `typing.get_type_hints` would look up in `jaxexp`. So they are resolved here.
         hints = get_type_hints(owner)
         owner.__annotations__ = {name: hints[name] for name in names}
     owner.__module__ = "jaxexp"
     for member in vars(owner).values():
-        if isinstance(member, staticmethod):  # which a pickle may name too
+        if isinstance(member, staticmethod):  # a pickle may name it too
             member.__func__.__module__ = "jaxexp"
 
 
 def part_of(owner: type, part: Any) -> None:
-    """Makes a class an attribute of a public one, by which pickles of it find it."""
+    """Makes a class an attribute of a public one, where its pickles find it."""
     _make_public(part)
     part.__qualname__ = f"{owner.__qualname__}.{part.__name__}"
     setattr(owner, part.__name__, part)
 
 
 def public_names(names: Iterable[str]) -> list[str]:
-    """What tab completion shows: no names that begin with one underscore. They are there all the same."""
+    """The names that tab completion shows. It hides names that begin with one underscore, but they still exist."""
     return sorted(name for name in names if not name.startswith("_") or name.startswith("__"))
 
 
 def public_dir(self: object) -> list[str]:
-    """The `__dir__` of objects that have parts of their own beside their public names.
+    """The `__dir__` of objects that have private parts beside their public names.
 
-    Fields of a dataclass are among these, also those that are computed when somebody asks for them.
+    Public names include the fields of a dataclass, also fields that are computed on demand.
     """
     return public_names({*object.__dir__(self), *getattr(type(self), "__dataclass_fields__", ())})
 
 
 class PublicNames(abc.ABCMeta):
-    """The metaclass of a class of which the same holds."""
+    """The metaclass of a class whose own `dir` shows only public names."""
 
     def __dir__(cls) -> list[str]:
         return public_names(type.__dir__(cls))

@@ -82,8 +82,8 @@ def test_hidden_files_are_counted_as_skipped(folder, policy, tmp_path, run, good
         ("platforms = ['cpus']", "there is no platform 'cpus'; did you mean 'cpu'?"),
         ("max_devices = 'one'", "Policy(max_devices='one'): expected an int"),
         ("[policy]\nmax_devices = 1", "Policy has no field 'policy'"),
-        ("max_devices = ", "is no TOML file"),
-        ("a = " + "[" * 100_000, "is no TOML file"),
+        ("max_devices = ", "is not a TOML file"),
+        ("a = " + "[" * 100_000, "is not a TOML file"),
     ],
     ids=["field", "platform", "type", "table", "syntax", "nesting"],
 )
@@ -102,4 +102,4 @@ def test_files_that_cannot_be_read(folder, policy, tmp_path, run) -> None:
         assert (status, out) == (2, "")
         assert said in err
     policy.write_bytes(b"\xff\xfe")
-    assert "is no TOML file" in run("verify", "--policy", policy, folder / "hostile.jaxexp")[2]
+    assert "is not a TOML file" in run("verify", "--policy", policy, folder / "hostile.jaxexp")[2]

@@ -129,8 +129,8 @@ def test_a_policy_in_a_file(tmp_path: Path) -> None:
         ("self = 1", "Policy has no field 'self'", TypeError),
         ("platforms = 'cpu'", "found one str", TypeError),
         ("platforms = ['cpus']", "there is no platform 'cpus'", ValueError),
-        ("max_devices = ", "is no TOML file", ValueError),
-        ("a = " + "[" * 100_000, "is no TOML file", ValueError),
+        ("max_devices = ", "is not a TOML file", ValueError),
+        ("a = " + "[" * 100_000, "is not a TOML file", ValueError),
     ],
     ids=["field", "self", "type", "platform", "syntax", "nesting"],
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @public
 def default_export_platform() -> str:
-    """The platform that `export` lowers for by default: that of JAX's default backend.
+    """The platform that `export` lowers for by default: the platform of JAX's default backend.
 
     One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
     """
@@ -59,11 +59,11 @@ def export(
             and of its VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago,
             as in `jax.export`.
         weights: arrays that the function closes over and that become weights: they stay outside of the module, and the
-            result is a `BoundExported`. A pytree, such as the parameters of a model: those of its leaves that the
-            function uses become weights, named by their paths (``layers/0/w``). They must be the same objects that the
-            function uses; leaves that are no arrays, such as functions, are left out. Or True: all arrays of 4 KiB or
+            result is a `BoundExported`. Pass a pytree, such as the parameters of a model: the leaves that the function
+            uses become weights, named by their paths (``layers/0/w``). They must be the same objects that the function
+            uses; leaves that are not arrays, such as functions, are left out. Or pass True for all arrays of 4 KiB or
             more, named by their content; if there are none, the result is a plain `Exported`. None and False leave all
-            arrays in the module. If large arrays have to stay there, a warning says which ones.
+            arrays in the module. If large arrays must stay there, a warning names them.
 
     Returns:
         A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec
@@ -75,7 +75,7 @@ def export(
         ExportError: `fun_jit` is not jitted. The returned function raises it for symbolic dimensions of several scopes,
             for custom calls that are not known to be stable, for a `batch_dim` that contradicts the shapes, and for
             anything that the release in `compatibility` does not support.
-            It raises it, too, if the function uses none of the leaves of `weights`, or two would have one name.
+            It also raises it if the function uses none of the leaves of `weights`, or if two would have one name.
         NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
 
     Example:

@@ -43,7 +43,7 @@ class Exported(Function):
         out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of those in
             `in_avals`.
         in_shardings_hlo: the HLO form of each argument's sharding, None where it is unspecified. It follows from the
-            NamedShardings, so the constructor ignores what it is given.
+            NamedShardings, so the constructor ignores its value.
         out_shardings_hlo: the same for the results.
         nr_devices: how many devices the module was lowered for.
         platforms: the platforms it was lowered for, such as ``("cpu", "cuda")``.
@@ -70,7 +70,7 @@ class Exported(Function):
 
     @property
     def executables(self) -> tuple[Executable, ...]:
-        """The code for this function in the file that `load` was given as `executables`: what it was compiled for, and
+        """The code for this function in the file that `load` got as `executables`: what it was compiled for, and
         whether calls use it or why not.
         """
         return () if (found := vars(self._kept).get("executables")) is None else found.listed(self)
@@ -82,17 +82,17 @@ class Exported(Function):
         return self
 
     def bind(self, weights: Any) -> BoundExported:
-        """The function with its first argument as its weights: they are saved in a file beside it, and shared by its
-        VJPs.
+        """Makes the first argument the weights of the function: they are saved in a file beside it, and its VJPs share
+        them.
 
         Args:
             weights: the first argument, a pytree of arrays; or a mapping of arrays by the paths that the leaves have in
                 the first argument (``layers/0/w``); or the path of a safetensors file, or of its index
-                (``.safetensors.index.json``), in which tensors have these names. Shapes and dtypes are checked, and
-                nothing else: other arrays are not used, and files are read when they are needed.
+                (``.safetensors.index.json``), in which tensors have these names. Only shapes and
+                dtypes are checked. Other arrays are not used, and files are read when they are needed.
 
         Returns:
-            A function of the other arguments. Its `unbound` program takes a dict by the names in place of the pytree.
+            A function of the other arguments. Its `unbound` program takes a dict by these names instead of the pytree.
 
         Raises:
             ExportError: there is no first argument, its shapes are symbolic, or two of its leaves have one name.
@@ -115,11 +115,11 @@ class Exported(Function):
         _refuse_without_weights(self)
 
     def weights_into(self, model: Any) -> Any:
-        """The way back from `with_weights`: a pytree like `model`, in which the leaves at the paths of weights are the
-        weights of the function, also at the other paths of tied ones. All other leaves are the model's own.
+        """The reverse of `with_weights`: a pytree like `model` whose leaves at the paths of weights are the function's
+        weights, also at the other paths of tied weights. All other leaves are the model's own.
 
         Args:
-            model: a pytree of arrays or specs, such as a module. A `UserWarning` names its arrays that are no weights.
+            model: a pytree of arrays or specs, such as a module. A `UserWarning` names its arrays that are not weights.
 
         Raises:
             ExportError: the function has no weights. DeserializationError: a leaf is missing, or of another type.
@@ -162,8 +162,8 @@ class Exported(Function):
         Args:
             args: the positional arguments: arrays, or specs as in `specialize`. None stands for those of the signature.
             kwargs: the arguments by keyword.
-            into: the file, which is made if it is not there. One file can have the code of many functions, sizes,
-                devices, machines and releases. Code that it has already is not compiled again.
+            into: the file, which is created if it does not exist. One file can have the code of many functions, sizes,
+                devices, machines and releases. Code that it already has is not compiled again.
             mesh_or_device: where the arguments of the signature are, as in `prefetch`.
             vjp_order: how many VJPs to compile too, as eager gradients by all arguments call them.
 
@@ -171,9 +171,9 @@ class Exported(Function):
             What is in the file for the function and for each VJP.
 
         Raises:
-            UnsupportedError: this code cannot be kept, for instance because of effects, or of several processes.
+            UnsupportedError: this code cannot be kept, for instance because of effects or several processes.
             ExportError: the arguments do not fit, there is no such VJP, or another process is writing to the file.
-            DeserializationError: the file is something else, or it is damaged.
+            DeserializationError: the file is not a file of executables, or it is damaged.
             OSError: the file cannot be written.
         """
         from jaxexp._executables.precompile import precompile
@@ -194,8 +194,8 @@ class Exported(Function):
         It cannot be differentiated: `call` uses the stored VJPs, which can be read back like any function.
 
         Raises:
-            UnsupportedError: when it is traced, the module does what has no exact counterpart in JAX, or a derivative
-                is taken; the message names the operation.
+            UnsupportedError: when it is traced, if an operation of the module has no exact counterpart in JAX, or if a
+                derivative is taken; the message names the operation.
 
         Example:
             >>> again = export(jax.jit(load("model.jaxexp").raised()), platforms=["tpu"])(*specs)
@@ -205,7 +205,7 @@ class Exported(Function):
         return raised(self)
 
     def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
-        """The program as a jaxpr, read back from the module: what to print to see what an artifact computes.
+        """The program as a jaxpr, read back from the module. Print it to see what an artifact computes.
 
         Args:
             args_specs: for each argument an array or a `jax.ShapeDtypeStruct`, as in `specialize`. They may be left
@@ -217,7 +217,7 @@ class Exported(Function):
 
         Raises:
             ExportError: a spec does not fit the function's signature.
-            UnsupportedError: the module does what has no exact counterpart in JAX; the message names the operation.
+            UnsupportedError: an operation of the module has no exact counterpart in JAX; the message names it.
         """
         from jaxexp._readback.read_back import jaxpr
 
@@ -236,10 +236,10 @@ class BoundExported(Exported):
     """An exported function together with its weights: large arrays that are not in its module.
 
     Objects come from ``export(f, weights=...)``, from `Exported.bind`, and from `load` where weights are beside the
-    artifact. `call`, `specialize` and `save` take and write the weights along. They are constants of what `raised` is
-    traced into, and arguments in front in a `jaxpr`, which reads none. All else is that of the program
-    (`unbound`), as `jax.export` reads it: a function whose first argument is a dict of the weights by their names. So
-    `in_avals` and `in_tree` count them, `serialize` writes no weights, and `vjp` is the VJP of the program.
+    artifact. `call`, `specialize` and `save` include the weights. A trace of `raised` has them as constants; a `jaxpr`
+    has them as its first arguments, and reads none. All else is the program's (`unbound`), as `jax.export` reads it: a
+    function whose first argument is a dict of the weights by their names. So `in_avals` and `in_tree` count them,
+    `serialize` writes no weights, and `vjp` is the VJP of the program.
 
     It is a pytree whose leaves are the weights. So you can pass it to functions that are compiled, differentiated or
     mapped:
@@ -250,12 +250,12 @@ class BoundExported(Exported):
     A function that you compile should take it as an argument, as here. JAX writes arrays that a compiled function
     closes over into its module, as constants: `jax.jit(model.call)` does that with the weights.
 
-    Two of these are equal if their programs are equal and their weights are the same arrays, or were loaded from files
+    Two objects are equal if their programs are equal and their weights are the same arrays, or were loaded from files
     with equal digests.
     """
 
     _weights: Any
-    _bound: Any  # its program, and the arrays of the weights as its first argument
+    _bound: Any  # the program, and the arrays of the weights as its first argument
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ExportTypeError(
@@ -265,7 +265,7 @@ class BoundExported(Exported):
 
     @classmethod
     def of(cls, program: Exported, weights: Weights) -> BoundExported:
-        """A program, whose first argument is the dict of its weights, with its weights."""
+        """A program with its weights. Its first argument is the dict of these weights."""
         from jaxexp._kernel.call.first_argument import Given
 
         bound, fields = object.__new__(cls), data.attributes_of(data.bare(program))
@@ -337,17 +337,17 @@ class BoundExported(Exported):
         """Writes the program to a file, and the weights to a file of tensors beside it.
 
         The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
-        always finds the weights that it was saved with: if the process dies while it saves, the old program with the
-        old weights, or the new one with the new ones. Weights that were loaded from the files that they would go to are
-        not written again.
+        always finds the weights that it was saved with: if the process dies while it saves, the old program finds the
+        old weights, or the new program the new ones. Weights that were loaded from the target files are not written
+        again.
 
-        The weights are written in small parts, so nothing of their size is needed in memory.
+        The weights are written in small parts, so saving needs little memory.
 
         Args:
             path: the file of the program; an existing one is replaced.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
             compatibility: as in `Exported.serialize`.
-            trailer: True; the names of the files are in the trailer.
+            trailer: must be True, because the names of the files are in the trailer.
             metadata: as in `Exported.serialize`.
             strict: as in `Exported.serialize`.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
@@ -411,7 +411,7 @@ def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
 
 
 jax.tree_util.register_pytree_with_keys(BoundExported, _flatten_with_keys, _unflatten, _flatten)
-# JAX's caches of what it traced do not keep functions that nobody else has.
+# JAX's caches of traced functions do not keep these objects alive.
 _jax.kept_weakly_in_caches.update((Exported, BoundExported))
 
 #: Makes functions of artifacts.

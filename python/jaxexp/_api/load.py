@@ -25,11 +25,10 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     """Reads a function from the bytes that `Exported.serialize` returned, in jaxexp or in any `jax.export` since JAX
     0.4.22.
 
-    All metadata is verified now. The fields are decoded when one of them is first looked at, except those that JAX or a
+    All metadata is verified now. The fields are decoded on the first access to one of them, except fields that JAX or a
     registered function might refuse. The module and the VJPs are read from the buffer when they are needed, and
-    compared with their digests then. So bytes stay in use as long as the function. Any other buffer is copied first,
-    because somebody may change it: a bytearray, a mapped file, a read-only view of either. You may change it
-    afterwards.
+    compared with their digests then. So bytes stay in use as long as the function. Any other buffer (a bytearray, a
+    mapped file, a read-only view of either) is copied first, so you may change it afterwards.
 
     Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
     call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the
@@ -38,20 +37,20 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     Args:
         blob: an object with a contiguous buffer: bytes, bytearray, memoryview, mmap or an array of bytes. Bytes after
             the artifact are ignored.
-        policy: what the artifact may contain; None allows anything. It is checked only here, and not again for what you
-            make of the function later: VJPs, specialized functions, new artifacts.
+        policy: what the artifact may contain; None allows anything. It is checked only here, not again for VJPs,
+            specialized functions and new artifacts that you make from the function later.
 
     Raises:
         DeserializationError: the bytes are not an artifact that can be read here. The error says where, what was
-            expected, and what was found. Functions that were registered for pytree nodes may be what refuses the data.
+            expected, and what was found. Functions registered for pytree nodes may also refuse the data.
         PolicyError: the artifact contains something that the policy does not allow. The error says what, where, and
             which field would allow it.
-        TypeError: `blob` is not a buffer, or `policy` is no Policy.
+        TypeError: `blob` is not a buffer, or `policy` is not a Policy.
     """
     if policy is None:
         return reader.read(blob)  # type: ignore[no-any-return]
     check_policy(policy)
-    with contextlib.suppress(TypeError):  # of what is no buffer, which is refused below
+    with contextlib.suppress(TypeError):  # not a buffer, which is refused below
         policy.check_size(memoryview(blob).nbytes)
     artifact = verified(blob)
     policy.check_declared(artifact)
@@ -69,7 +68,7 @@ def check_policy(policy: object) -> None:
 
 
 def load_file(path: str, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None) -> Exported:
-    """What `load` returns, of a file."""
+    """What `load` returns for a file."""
     with files.named_in_errors(path):
         if policy is not None:
             exported = deserialize(files.read(path, policy.check_size), policy=policy)
@@ -81,7 +80,7 @@ def load_file(path: str, policy: Policy | None, verify: bool, executables: str |
             give_executables(exported, executables)
         if data.weights_in_trailer(exported) is None:
             return exported
-        from jaxexp._weights.bound.program import stored  # with what calls need, which most functions load later
+        from jaxexp._weights.bound.program import stored  # imports what calls need, which most functions load later
 
         weights = stored(exported, path)
     if verify:
@@ -92,7 +91,7 @@ def load_file(path: str, policy: Policy | None, verify: bool, executables: str |
 def load_bytes(
     buffer: Buffer, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None
 ) -> Exported:
-    """What `load` returns, of bytes: of a function with weights, the program."""
+    """What `load` returns for bytes; for a function with weights, the program."""
     exported = deserialize(buffer, policy=policy)
     if verify:
         verify_modules(exported)
@@ -102,7 +101,7 @@ def load_bytes(
 
 
 def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike[str] | None) -> None:
-    """Raises ExportError if there are a policy and executables, whatever is in them.
+    """Raises ExportError if both a policy and executables are given.
 
     Args:
         name: what messages call the artifact; empty if it has no name.
@@ -112,12 +111,12 @@ def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike
     if executables is not None and policy is not None:
         raise ExportError(
             f"{f'loading {name!r}: ' if name else ''}a policy says what a program may contain, and executables are "
-            "native code, of which nobody can say that. Leave out one of the two"
+            "native code, which no policy can check. Leave out one of the two"
         )
 
 
 def refuse_weights_beside_url(exported: Exported, url: str) -> None:
-    """Raises an error if there are weights: only the program is here, whose first argument nobody expects.
+    """Raises an error if there are weights: without them, the function would need an unexpected first argument.
 
     Raises:
         WeightsError: names the files of weights.
@@ -136,9 +135,9 @@ def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:
     """Makes a function use the code in a file of executables.
 
     Raises:
-        DeserializationError: it is something else, or it is damaged.
+        DeserializationError: it is not a file of executables, or it is damaged.
         OSError: it cannot be opened.
     """
-    from jaxexp._executables.executables import attach  # which most functions do not need
+    from jaxexp._executables.executables import attach  # most functions do not need it
 
     attach(exported, path)

@@ -42,11 +42,11 @@ class Manner:
         return self.on_error == "raise"
 
     def reader(self) -> _native.ReadMany:
-        """A reader that works in this manner. Of a policy it checks what artifacts say of themselves; its caller checks
-        the functions.
+        """A reader with these options. It checks a policy only against what artifacts say of themselves; its caller
+        checks the functions.
 
         Raises:
-            ExportError: a field has none of the values that `load_many` takes.
+            ExportError: a field has a value that `load_many` does not take.
         """
         if self.on_error not in ("raise", "return"):
             raise ExportError(f'on_error has to be "raise" or "return", found {self.on_error!r}')
@@ -81,17 +81,17 @@ def load_many(
     """Reads functions from many files or buffers at once, faster than `load` or `deserialize` for each.
 
     Several threads read the files and verify the metadata, without Python's global lock. Meanwhile the caller's thread
-    makes the functions, whose fields are decoded when one of them is first looked at. Artifacts with equal metadata,
+    makes the functions, whose fields are decoded on the first access to one of them. Artifacts with equal metadata,
     such as versions of one model with different weights, are verified once, and decoded once. They share what cannot
     change: abstract values, tree structures and shardings.
 
     Python's cyclic garbage collector pauses while this runs.
 
     Args:
-        artifacts: paths (str or os.PathLike) and buffers, in any mix; not members of archives, for which there is
-            `Archive.load_all`, and no URLs. Small files are read as a whole; of large
-            ones, modules are read when they are first used, as `load` explains.
-        workers: how many threads may work, this one included; by default one for each CPU that the process may use.
+        artifacts: paths (str or os.PathLike) and buffers, in any mix, but no URLs and no members of archives (see
+            `Archive.load_all`). Small files are read as a whole. Modules of large files are read when they are first
+            used, as `load` explains.
+        workers: how many threads may work, counting the caller's; by default one for each CPU that the process may use.
         on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
             of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.
         policy: what the artifacts may contain, as in `deserialize`.
@@ -103,7 +103,7 @@ def load_many(
         DeserializationError: as in `deserialize`. Its `file` is the path, or ``item 17`` for a buffer.
         PolicyError: as in `deserialize`, with `file` as above.
         OSError: a file cannot be read.
-        TypeError: an item is neither a path nor a buffer; or `policy` is no Policy.
+        TypeError: an item is neither a path nor a buffer; or `policy` is not a Policy.
         ExportError: `workers` or `on_error` has a value that is not allowed.
 
     Example:
@@ -138,9 +138,9 @@ def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequ
     """The functions in parts of one buffer, which they share. Otherwise as `load_many`.
 
     Args:
-        owner: the buffer. It is copied where somebody may change it.
+        owner: the buffer. It is copied if it may change.
         extents: (offset, size, modules) of each artifact, where `modules` are the (offset, size) of modules that are
-            stored apart from their artifact, the function's first; empty where there are none.
+            stored apart from their artifact, the function's first; empty if there are none.
         names: of the artifacts, for errors.
         manner: how they are read.
 
@@ -152,7 +152,7 @@ def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequ
 
 
 def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -> list[int]:
-    """Puts functions with weights in the place of programs that were read from files, or errors.
+    """Gives programs that were read from files their weights, or puts errors in their place.
 
     Returns:
         The indices of all errors.
@@ -216,7 +216,7 @@ _OTHER_PLACES = "load_many reads files and buffers; Archive.load_all loads membe
 
 
 def _refused(results: list[Any], failed: set[int], policy: Policy, only_first: bool) -> list[int]:
-    """Puts errors in the place of functions that the policy does not allow."""
+    """Replaces functions that the policy does not allow with errors."""
     refused = []
     for i, exported in enumerate(results):
         if i in failed:

@@ -1,7 +1,8 @@
 """jaxexp beside other releases of JAX: who can read an artifact, old artifacts in a new format, and `install`.
 
-`compatibility` reads what decides who can read an artifact, and asks each release of the table about it. `migrate` decodes
-an artifact, brings its modules up to date, writes it, and compares what it wrote with the original.
+`compatibility` collects the facts that decide who can read an artifact, and compares them with each release in the
+table. `migrate` decodes an artifact, brings its modules up to date, writes it, and compares the new artifact with the
+original.
 
 What surprises: nothing here runs a function, except `migrate` with `inputs`.
 """

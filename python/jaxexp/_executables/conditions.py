@@ -1,7 +1,7 @@
-"""Everything that decides what a compiler makes of a call: code is used only where all of it is the same.
+"""The conditions that decide what a compiler makes of a call: code is used only if all of them are the same.
 
-XLA checks hardly anything of this when it reads code. Code from another release, or for another processor, may load and
-then compute something else or end the process.
+XLA checks hardly any of them when it reads code. Code from another release, or for another processor, may load and then
+compute something else or end the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .placing import Placement
 
 
 def of_function(exported: ExportedData) -> dict[str, str]:
-    """What a function says of itself."""
+    """The conditions that a function sets."""
     signature = data.signature(exported, without_scope=True)
     described = [str(part) for i, part in enumerate(signature) if i not in (1, 3)]  # the trees only arrange arguments
     return {
@@ -36,7 +36,7 @@ def of_function(exported: ExportedData) -> dict[str, str]:
 
 
 def of_call(leaves: Sequence[Any], placement: Placement, results: Sequence[int] | None) -> dict[str, str]:
-    """What a call says.
+    """The conditions that a call sets.
 
     Args:
         leaves: the flat arguments: arrays, or specs of them.
@@ -57,7 +57,7 @@ def _type_of(leaf: Any) -> str:
 
 
 def of_machine(devices: Sequence[Any]) -> dict[str, str]:
-    """What is installed, how it is set, and what it compiles for."""
+    """The conditions that a process sets: releases, settings, and the machine to compile for."""
     client = devices[0].client
     target, options = reuse.compilation_for(devices)
     return {
@@ -96,7 +96,7 @@ def _build() -> str:
 
 
 def _listed_libraries(folder: Path) -> list[str]:
-    """The lines of a wheel's list of files that have the digests of its libraries; none if it was no wheel."""
+    """The lines with digests of libraries in a wheel's list of files; none if it was not a wheel."""
     try:
         text = (folder.parent / f"jaxlib-{_jax.jaxlib_release}.dist-info" / "RECORD").read_text()
     except OSError:
@@ -106,7 +106,7 @@ def _listed_libraries(folder: Path) -> list[str]:
 
 
 def difference(record: Mapping[str, str], here: Mapping[str, str]) -> str | None:
-    """The first condition in which a record differs from what is here; None if there is none."""
+    """The first condition in which a record differs from this process; None if there is none."""
     for name, value in here.items():
         if record.get(name) != value:
             return f"{name}: compiled for {_shown(record.get(name))}, here it is {_shown(value)}"
@@ -114,10 +114,10 @@ def difference(record: Mapping[str, str], here: Mapping[str, str]) -> str | None
 
 
 def _shown(value: str | None) -> str:
-    return "what is not said" if value is None else shortened(value) or "none"
+    return "an unknown value" if value is None else shortened(value) or "none"
 
 
 def shortened(value: str, most: int = 100) -> str:
-    """A condition in a message: in one line, and no longer than so many characters."""
+    """A condition for a message: in one line, and cut to at most `most` characters."""
     line = value.replace("\n", ", ")
     return line if len(line) <= most else f"{line[:most]}..."

@@ -1,4 +1,4 @@
-"""`Executables`: code from a file for the calls of a function, used where every condition is met."""
+"""`Executables`: code from a file for the calls of a function, used if every condition is met."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ NOT_CALLED = "no call with these arguments so far"
 @public
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Executable:
-    """Code in a file of executables, and what became of it in this process.
+    """Code in a file of executables, and whether this process uses it.
 
     Attributes:
-        conditions: what the code was compiled for: the function, the arguments, the machine, the releases. It is used
-            only where all of it is the same.
+        conditions: what the code was compiled for: the function, the arguments, the machine, the releases. The code is
+            used only if all conditions are the same.
         size: how many bytes of code there are.
         used: whether calls use it.
         why: why it is not used; None if it is.
@@ -45,7 +45,7 @@ class Executable:
     size: int
     used: bool
     why: str | None
-    _weights: int = dataclasses.field(default=0, compare=False)  # among the arguments, of which they are the first
+    _weights: int = dataclasses.field(default=0, compare=False)  # how many of the first arguments are weights
 
     def __repr__(self) -> str:
         arguments = _shown_arguments(self.conditions.get("arguments", ""), self._weights)
@@ -86,7 +86,7 @@ class Executables:
             leaves: its flat arguments.
             in_avals: their types.
             out_avals: the types of the wanted results.
-            results: the indices of these; None for all.
+            results: the indices of the wanted results; None for all.
         """
         candidates = self._functions.get(_digest(exported))
         if not candidates:
@@ -114,7 +114,7 @@ class Executables:
         code_of: Callable[[Sequence[Any]], Any],
     ) -> Any:
         """A callable that uses code from the file: the first call with arguments of some types looks for it, without a
-        trace, and the next ones have the dispatch of `jax.jit`.
+        trace. Later calls use the dispatch of `jax.jit`.
 
         Args:
             name: of the function.
@@ -132,7 +132,7 @@ class Executables:
             leaves, out_tree = flattened(args, kwargs)
             try:
                 code = code_of(leaves)
-            except (TypeError, ValueError):  # which the call itself explains
+            except (TypeError, ValueError):  # the call itself explains these
                 code = None
             flat = None
             if code is not None:
@@ -149,7 +149,7 @@ class Executables:
         return reuse.dispatched(name, plain, miss) if reuse.is_possible() else jitted()
 
     def _give_up(self, code: Any, why: str) -> None:
-        """Does not use code any more that `find` returned."""
+        """Stops using code that `find` returned."""
         with self._lock:
             for key, made in self._made.items():
                 if made is not None and made[0] is code:
@@ -158,7 +158,7 @@ class Executables:
                     self._note([made[1]], why)
 
     def listed(self, exported: ExportedData) -> tuple[Executable, ...]:
-        """The records for a function, or for another one of its name, and what became of them."""
+        """The records for a function, or for another one of its name, and whether they are used."""
         own, weights = conditions.of_function(exported), _weights_of(exported)
         named = [r for r in self._file.records if r.conditions.get("function") == own["function"]]
         records = {record.position: record for record in (*named, *self._functions.get(own["module"], ()))}
@@ -173,7 +173,7 @@ class Executables:
         return Executable(recorded, record.size, False, why, weights)
 
     def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
-        """In what the function or the machine is another one, whatever the arguments are."""
+        """The first difference in the function or the machine, whatever the arguments are."""
         if (why := conditions.difference(record.conditions, own) or reuse.why_not()) is not None:
             return why
         by_id = _devices_by_id()
@@ -184,7 +184,7 @@ class Executables:
         return conditions.difference(record.conditions, self._machine(devices))
 
     def _machine(self, devices: Sequence[Any]) -> dict[str, str]:
-        # What can be set while a process runs is in these, too, but code stays what it was when it was first used.
+        # These include settings that may change while a process runs, but code stays as it was when it was first used.
         key = (devices[0].client, *(device.id for device in devices))
         if key not in self._machines:
             self._machines[key] = conditions.of_machine(devices)
@@ -211,7 +211,7 @@ class Executables:
             if why is None:
                 try:
                     made = _make(self._file.code(record), record, placement, in_avals, out_avals)
-                except Exception as error:  # whatever the record and XLA say: the function can be compiled
+                except Exception as error:  # of any kind: the function can still be compiled
                     why = f"it cannot be loaded: {error}"
                 else:
                     self._used.add(record.position)
@@ -233,7 +233,7 @@ def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
     """Makes a function use the code in a file.
 
     Raises:
-        ExecutablesError: it is no file of executables, or it is damaged.
+        ExecutablesError: it is not a file of executables, or it is damaged.
         OSError: it cannot be opened.
     """
     vars(data.kept_by(exported))["executables"] = Executables(path)
@@ -246,7 +246,7 @@ def _weights_of(exported: ExportedData) -> int:
 
 
 def _shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
-    """The arguments among the conditions in one line. Weights are only counted: they are the same in all calls."""
+    """The condition `arguments` in one line. Weights are only counted, because they are the same in all calls."""
     lines = arguments.split("\n")
     if not 0 < weights <= len(lines):
         return conditions.shortened(arguments, most)
@@ -262,7 +262,7 @@ def _devices_by_id() -> dict[str, Any]:
 
 
 def _lacking(record: Record, device: Any) -> str | None:
-    """The custom calls that code jumps to and that are not there, after those of LAPACK have been put there."""
+    """The custom calls that the code needs and this process lacks, after LAPACK's are registered; None if all exist."""
     targets = record.call.get("custom calls", "").split()
     if not targets:
         return None
@@ -297,7 +297,7 @@ def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
     """What a call needs, for a record: `_make` reads it.
 
     Raises:
-        UnknownPlacementError: an argument or result is in a place that has no text.
+        UnknownPlacementError: the placement of an argument or result has no text.
     """
     parts = reuse.parts_of(executable)
     if parts.host_callbacks or parts.keepalive or parts.mut is not None:

@@ -19,7 +19,7 @@ class Record:
     """Code in a file.
 
     Attributes:
-        conditions: all that has to be the same where the code is used.
+        conditions: everything that must be the same for the code to be used.
         call: what is needed to call it.
         position: where the code is in the file.
         size: how many bytes it has.
@@ -57,9 +57,9 @@ class ExecutablesFile:
 
 
 class GrowingFile:
-    """A file that code is added to, by this process and by others. Each record is read once.
+    """A file that this process and others add code to. Each record is read once.
 
-    It stands for its path wherever one is expected, such as in `Exported.precompile`.
+    It can be used in place of its path, such as in `Exported.precompile`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -72,7 +72,7 @@ class GrowingFile:
         return self.path
 
     def size_of(self, conditions: Mapping[str, str]) -> int | None:
-        """The size of the code for these conditions; None if there is none that is intact.
+        """The size of the code for these conditions; None if there is no intact code.
 
         Raises:
             ExecutablesError: it is no file of executables, or it is damaged.
@@ -88,13 +88,13 @@ class GrowingFile:
         return None
 
     def append(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
-        """Adds a record, or makes the file; an empty one is as good as none.
+        """Adds a record, or creates the file; an empty file counts as none.
 
-        Nothing in the file is overwritten. If the process dies meanwhile, the file has the records that it had.
+        Nothing in the file is overwritten. If the process dies meanwhile, the file keeps its records.
 
         Raises:
-            ExecutablesError: the file is something else, or damaged.
-            ExportError: another process is changing it, and does not end.
+            ExecutablesError: it is not a file of executables, or it is damaged.
+            ExportError: another process keeps changing it.
             OSError: it cannot be written.
         """
         parts = [
@@ -105,17 +105,17 @@ class GrowingFile:
         if not os.path.exists(self.path) and self._made(parts):
             return
         with locked(self.path, patience=PATIENCE) as file:
-            if _has_nothing(self.path):  # as whoever takes a name for a temporary file makes one
+            if _has_nothing(self.path):  # such as a new temporary file
                 self._identity, self._end = None, 0
                 parts = [_native.executables_head(), *parts]
             else:
                 self._read_what_is_new()
-            file.truncate(self._end)  # what is behind it was not finished
+            file.truncate(self._end)  # anything behind it was not finished
             file.seek(self._end)
             _write(file, parts)
 
     def _made(self, parts: Sequence[Any]) -> bool:
-        """Makes the file, unless somebody else makes it meanwhile."""
+        """Creates the file, unless another process creates it meanwhile."""
         try:
             with files.replacing(self.path, only_new=True) as file:
                 _write(file, [_native.executables_head(), *parts])
@@ -135,7 +135,7 @@ class GrowingFile:
         return file
 
 
-PATIENCE = 30  # seconds for which others may write: nobody has the lock while it compiles
+PATIENCE = 30  # seconds for which others may write: no process holds the lock while it compiles
 
 
 def _has_nothing(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where arrays are, as text: what code was compiled for, and where its results go."""
+"""Where arrays are, as text: the placement that code was compiled for, and the placement of its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def described(sharding: Any) -> list[Any]:
     """A sharding as JSON.
 
     Raises:
-        UnknownPlacementError: it is of a kind that is not known here.
+        UnknownPlacementError: its kind is not known here.
     """
     kind = sharding.memory_kind
     if isinstance(sharding, _jax.SingleDeviceSharding):
@@ -88,9 +88,9 @@ class Placement(NamedTuple):
     """Where the arguments of a call are.
 
     Attributes:
-        text: a line for each argument; empty for a call on one device, which is a condition of its own, because the
+        text: a line for each argument; empty for a call on one device. The device is a separate condition, because the
             code is the same whether arrays were placed there or not.
-        devices: those that the call runs on.
+        devices: the devices that the call runs on.
         is_committed: whether its results stay there.
     """
 
@@ -106,7 +106,7 @@ def placement_of(leaves: Sequence[Any]) -> Placement:
         leaves: arrays, or specs of them.
 
     Raises:
-        UnknownPlacementError: an argument is in a place or in a layout that has no text.
+        UnknownPlacementError: the placement or the layout of an argument has no text.
     """
     placed = [_sharding_of(leaf) for leaf in leaves]
     known = [sharding for sharding in placed if sharding is not None]
@@ -122,11 +122,11 @@ def placement_of(leaves: Sequence[Any]) -> Placement:
 
 
 def _sharding_of(leaf: Any) -> Any:
-    """Where an array was placed; None for one that was not."""
+    """Where an array was placed; None if it was not placed."""
     if isinstance(leaf, jax.Array):
         if not leaf.committed:
             return None
-        format_: Any = getattr(leaf, "format")  # noqa: B009  (of which the stubs of JAX do not know)
+        format_: Any = getattr(leaf, "format")  # noqa: B009  (JAX's stubs lack it)
         if not _jax.is_default_layout(format_.layout, leaf.sharding, jax.typeof(leaf)):
             raise UnknownPlacementError("an argument in a layout of its own")
         return leaf.sharding
@@ -140,7 +140,7 @@ def _has_default_memory(sharding: Any) -> bool:
 
 
 def _default_device() -> Any:
-    config: Any = jax.config  # whose types do not name what it has
+    config: Any = jax.config  # its types lack its attributes
     device = config.jax_default_device
     if isinstance(device, str):
         return jax.local_devices(backend=device)[0]

@@ -87,7 +87,7 @@ class _Call:
         return _Call(vjp, leaves, results, self.weights)
 
     def write(self, into: GrowingFile) -> Executable:
-        """Compiles the call unless the file has its code already, and adds the code."""
+        """Compiles the call and adds its code, unless the file already has it."""
         name = data.described(self.exported)
         try:
             placement = placing.placement_of(self.leaves)
@@ -103,7 +103,7 @@ class _Call:
                 size = len(code)
         except placing.UnknownPlacementError as error:
             raise UnsupportedError(
-                f"precompiling {name}: it has {error}, which a file of executables cannot say"
+                f"precompiling {name}: it has {error}, which a file of executables cannot express"
             ) from error
         return Executable(found, size, False, executables.NOT_CALLED, self.weights)
 
@@ -113,7 +113,7 @@ class _Call:
                 f"precompiling {self.exported.fun_name}: it has effects ({', '.join(map(str, effects))}), which need "
                 "the process that compiles it"
             )
-        # A function that JAX has not seen, so that it really compiles.
+        # A new function, so that JAX really compiles it.
         called: Any = jitted_as(self.exported, lambda traced, leaves, _: call(leaves, traced, self.results))
         with reuse.compiling_anew():
             executable = reuse.executable_of(compiled(self.exported, called.lower(*self.leaves)))

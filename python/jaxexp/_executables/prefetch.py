@@ -18,7 +18,7 @@ from jaxexp._kernel.function.paths import argument_paths
 from jaxexp._kernel.io.workers import worker_count
 from jaxexp._public import public
 
-# JAX keeps the code of so many functions, those that were used last.
+# JAX keeps the code of this many functions: the ones that were used last.
 _MOST = 2048
 
 
@@ -75,10 +75,10 @@ def prefetch(
 
     - without `mesh_or_device`: arrays that were not placed, such as NumPy arrays and results of `jax.numpy`;
     - with a device: arrays that `jax.device_put` placed on it;
-    - with a mesh: arrays with the shardings of `Exported.in_shardings_jax(mesh)`; for arguments that have none there,
+    - with a mesh: arrays with the shardings of `Exported.in_shardings_jax(mesh)`; for arguments without a sharding,
       arrays that were not placed.
 
-    A call with other arguments compiles again, as always in JAX. Compiled code is kept as long as the function,
+    A call with other arguments compiles again, as usual in JAX. Compiled code is kept as long as the function,
     unless you call `jax.clear_caches`, or use 2,048 other functions.
 
     Args:
@@ -86,14 +86,14 @@ def prefetch(
             an `Exported`. An archive keeps the functions of its handles until it is closed, so that `Handle.load`
             returns them. A function with symbolic dimensions needs arguments to be compiled for. Give them in a tuple:
             ``(function, args)`` or ``(function, args, kwargs)``, where `args` is a tuple of arrays or
-            `jax.ShapeDtypeStruct`. You may give arguments for other functions, too; then `mesh_or_device` does not
-            apply to these.
+            `jax.ShapeDtypeStruct`. You may also give arguments for other functions; then `mesh_or_device` does not
+            apply to them.
         mesh_or_device: a `jax.sharding.Mesh` or a device, as above.
         workers: how many threads compile; by default one for each CPU that the process may use.
         on_error: ``"raise"`` raises the error of the first function that cannot be compiled. ``"return"`` puts the
             exception in its place and compiles the others.
         policy: a `Policy`, which is checked before a function is lowered. Handles load with it, as in `Handle.load`;
-            of other functions, the modules are checked.
+            for other functions, the modules are checked.
 
     Returns:
         A `jax.stages.Compiled` for each function. Its `memory_analysis` and `cost_analysis` estimate what a call needs.
@@ -103,7 +103,7 @@ def prefetch(
         ExportError: a function has symbolic dimensions and no arguments; it is for other platforms or another number of
             devices; or there are more than 2,048 functions, because JAX would forget some of them.
         PolicyError: a function contains something that the policy does not allow.
-        TypeError: something is no function, or `policy` is no Policy.
+        TypeError: an item is not a function, or `policy` is not a Policy.
 
     Example:
         >>> functions = load_many(paths)
@@ -132,14 +132,14 @@ def prefetch(
             outcomes: list[Any] = [future.exception() or future.result() for future in compiling]
             return outcomes
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # those that XLA is at are waited for
+            pool.shutdown(wait=False, cancel_futures=True)  # functions that XLA is compiling are waited for
             raise
 
 
 def _begin(
     pool: concurrent.futures.Executor, item: Any, place: Any, policy: Checks | None
 ) -> concurrent.futures.Future[Any]:
-    """Lowers a function here, where JAX's context managers are in force, and has it compiled in another thread."""
+    """Lowers a function here, under the caller's JAX context managers, and compiles it in another thread."""
     try:
         exported, args, kwargs = _function_and_arguments(item, place, policy)
         program = lowered(exported, args, kwargs)
@@ -165,7 +165,7 @@ def _function_and_arguments(
     given: list[Any] = list(item) if isinstance(item, tuple) else [item]
     exported = given[0] if given else None
     if callable(keep := getattr(exported, "load_and_keep", None)):
-        # An archive keeps what its handles load so: another handle of the same member then finds the compiled function.
+        # An archive keeps functions that handles load this way: another handle of the member finds the compiled one.
         exported = keep(policy)
     else:
         if not isinstance(exported, ExportedData):
@@ -190,13 +190,13 @@ def _function_and_arguments(
 
 
 def arguments_of(exported: ExportedData, place: Any, doing: str, advice: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Specs of the arguments that calls pass, as the signature says, placed where the caller wants them.
+    """Specs of the arguments of a call, from the signature, placed where the caller wants them.
 
     Args:
         exported: the function.
         place: a mesh, a device, or None.
-        doing: how messages begin.
-        advice: how the caller takes arguments, for messages.
+        doing: the beginning of messages.
+        advice: how to pass arguments, for messages.
 
     Raises:
         ExportError: a size is not known.

@@ -1,4 +1,4 @@
-"""JAX's own objects for compiled code, taken apart and put together again without a trace or a compilation."""
+"""Takes JAX's objects for compiled code apart, and puts them together again without a trace or a compilation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jaxexp import _jax
 
 
 def is_possible() -> bool:
-    """Whether this JAX has what is needed."""
+    """Whether this JAX has all names that reuse needs."""
     return _jax.missing_for_reuse is None
 
 
 def why_not() -> str | None:
-    """Why code that was compiled earlier cannot be used in this JAX, or in the mode that it is in; None if it can."""
+    """Why code that was compiled earlier cannot be used in this JAX, or in its current mode; None if it can."""
     if _jax.missing_for_reuse is not None:
         return f"this JAX has no {_jax.missing_for_reuse}"
     for mode in _jax.modes:
@@ -32,7 +32,7 @@ def why_not() -> str | None:
 
 
 def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
-    """What the code for some devices depends on, as digests: the target in detail, and the options of the compiler."""
+    """Digests of what the code for some devices depends on: the target in detail, and the compiler's options."""
     assignment = np.array(devices, object).reshape(1, -1)
     options = _jax.compile_options(1, len(devices), assignment, backend=devices[0].client)
     hashed = hashlib.sha256()
@@ -42,10 +42,10 @@ def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def compiling_anew() -> Generator[None]:
-    """Inside, JAX's persistent cache is not used: code that comes from there, or from a file of ours, runs here, but
-    what XLA makes of it, asked to serialize it, does not run anywhere.
+    """A context without JAX's persistent cache. Code from the cache, or from a file of executables, runs here, but
+    if XLA serializes it again, the result does not run anywhere.
     """
-    config: Any = jax.config  # whose types do not name what it has
+    config: Any = jax.config  # its types lack its attributes
     if config.jax_compilation_cache_dir is None or not config.jax_enable_compilation_cache:
         yield
         return
@@ -58,26 +58,26 @@ def compiling_anew() -> Generator[None]:
 
 def _set_cache(enabled: bool) -> None:
     jax.config.update("jax_enable_compilation_cache", enabled)
-    compilation_cache.reset_cache()  # which otherwise knows that it is in use
+    compilation_cache.reset_cache()  # otherwise it remembers whether it is in use
 
 
 def executable_of(compiled: Any) -> Any:
-    """What a `jax.stages.Compiled` calls. Its `unsafe_call` takes and returns flat arrays."""
+    """The object that a `jax.stages.Compiled` calls. Its `unsafe_call` takes and returns flat arrays."""
     return compiled._executable
 
 
 def parts_of(executable: Any) -> Any:
-    """What it was put together from; the fields that `executable_from` needs are among its attributes."""
+    """The parts of an executable; its attributes include the fields that `executable_from` needs."""
     return executable._unloaded_executable
 
 
 def executable_from(code: bytes, devices: Sequence[Any], **parts: Any) -> Any:
-    """What `executable_of` returns.
+    """An executable, as `executable_of` returns it.
 
     Args:
         code: the serialized code.
         devices: in the order of the device assignment.
-        parts: of `parts_of`: name, committed, kept_var_idx, and avals and shardings of inputs (the kept ones) and
+        parts: from `parts_of`: name, committed, kept_var_idx, and avals and shardings of the kept inputs and of the
             outputs. All layouts are the default ones.
     """
     listed, client = _jax.DeviceList(tuple(devices)), devices[0].client
@@ -105,9 +105,9 @@ def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -
 
     Args:
         name: of the function.
-        plain: what is called if jit is disabled.
-        miss: what is called with arguments of new types. It returns the results, and what `for_dispatch` made of the
-            code for such arguments, or None.
+        plain: called if jit is disabled.
+        miss: called with arguments of new types. It returns the results, and the code for such arguments, as
+            `for_dispatch` returns it, or None.
     """
 
     def asked(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
@@ -117,5 +117,5 @@ def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -
 
 
 def for_dispatch(executable: Any, out_tree: Any, leaves: Sequence[Any], results: Sequence[Any]) -> Any:
-    """What the dispatch keeps to call code again; None where it cannot."""
+    """The data that the dispatch keeps to call code again; None if it cannot."""
     return _jax.for_dispatch(executable, out_tree, leaves, results, (), (), None, [])

@@ -1,4 +1,4 @@
-"""What a loaded artifact may contain. This is checked in its modules, not in what the artifact says about itself."""
+"""`Policy`: what a loaded artifact may contain. Its modules are checked, not only what it says about itself."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Policy:
     Attributes:
         custom_calls: targets of custom calls that are allowed in addition to those that JAX promises to keep stable.
             ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``.
-        stable_custom_calls: whether custom calls that JAX promises to keep stable are allowed without being named: also
-            native code such as LAPACK's (``"lapack_*"``), and Pallas kernels (``"tpu_custom_call"``,
-            ``"mosaic_gpu_v2"``). With False, only those that compute nothing, such as ``"Sharding"``; the guide lists
-            them.
+        stable_custom_calls: whether custom calls that JAX promises to keep stable are allowed without being named. They
+            include native code such as LAPACK's (``"lapack_*"``), and Pallas kernels (``"tpu_custom_call"``,
+            ``"mosaic_gpu_v2"``). With False, only calls that compute nothing are allowed, such as ``"Sharding"``; the
+            guide lists them.
         callbacks: whether the module may call back to Python.
         effects: what a module may do in addition to computing its results. Each name is one of: the type of a JAX
             effect, with or without its module; the target of a custom call that declares side effects (stable targets
@@ -50,8 +50,8 @@ class Policy:
         platforms: all platforms of the artifact must be among these, such as ``("cpu", "cuda")``. Then an artifact that
             was exported with `DisabledSafetyCheck.platform` is refused.
         unregistered_nodes: whether the trees of arguments and results may have nodes of classes that are not registered
-            for serialization in this process: an artifact then says by name which classes results are made of, among
-            those that are loaded.
+            for serialization in this process. If so, the artifact chooses, by name, the classes of results among the
+            loaded ones.
         max_devices: how many devices the artifact, its meshes and its collective operations may use.
         max_vjp_order: how many VJPs an artifact may have.
         max_artifact_bytes: the largest size of an artifact. A larger file is not read.
@@ -103,8 +103,8 @@ class Policy:
         A field that is left out has its default. TOML has no None: ``["*"]`` allows every name.
 
         Raises:
-            ExportError: the file is not TOML, or has what is no field of a policy. If the type is wrong, it is also a
-                TypeError.
+            ExportError: the file is not TOML, or has a name that is not a field of a policy. If the type is wrong, it
+                is also a TypeError.
             OSError: the file cannot be read.
 
         Example:
@@ -114,8 +114,8 @@ class Policy:
         try:
             with open(path, "rb") as file:
                 fields = tomllib.load(file)
-        except (ValueError, RecursionError) as error:  # of TOML, and of text that is not UTF-8
-            raise ExportError(f"{path!r} is no TOML file: {error}") from error
+        except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
+            raise ExportError(f"{path!r} is not a TOML file: {error}") from error
         try:
             return cls(**fields)
         except ExportError as error:
@@ -139,10 +139,9 @@ class Policy:
             check_function(limits, link)
 
     def check_declared(self, artifact: Artifact) -> None:
-        """Raises an error if an artifact says of itself that it has what is not allowed.
+        """Raises an error if an artifact says that it has something that is not allowed.
 
-        `load` and `deserialize` call this before they make anything of the artifact. What it does not say, `check`
-        finds.
+        `load` and `deserialize` call this before they make anything from the artifact. `check` finds the rest.
 
         Raises:
             PolicyError: as in `check`.
@@ -168,7 +167,7 @@ class Policy:
 
 
 def _with_known_fields(init: Callable[..., None]) -> Callable[..., None]:
-    """The constructor, which refuses fields that there are not by naming those that are meant."""
+    """The constructor. It refuses unknown fields, and names similar ones."""
 
     @functools.wraps(init)
     def checked(self: Policy, /, *args: Any, **fields: Any) -> None:
@@ -186,7 +185,7 @@ Policy.__init__ = _with_known_fields(Policy.__init__)  # type: ignore[method-ass
 
 
 def check_is_policy(given: object) -> None:
-    """Raises ExportTypeError for anything else."""
+    """Raises ExportTypeError if an object is not a Policy."""
     if isinstance(given, Policy):
         return
     advice = "such as Policy(platforms=('cpu',))"
@@ -198,7 +197,7 @@ def check_is_policy(given: object) -> None:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of a field that is not None, if it is one.
+    """The checked value of a field that is not None.
 
     Raises:
         ExportTypeError: it is of another type.
@@ -213,7 +212,7 @@ def _checked(name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ExportTypeError(f"{said}: expected an int, or None, found {type(value)}")
         if value < 0:
-            raise ExportError(f"{said}: expected no negative number")
+            raise ExportError(f"{said}: expected a number of at least 0")
         return value
     if isinstance(value, str):
         raise ExportTypeError(f"{said}: expected a tuple of names, or None, found one str: say {name}=({value!r},)")
@@ -229,7 +228,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _check_platform(said: str, platform: str) -> None:
-    """Refuses what is meant for a platform of JAX, and is none. Plugins may bring others along."""
+    """Refuses a misspelt platform of JAX. Other names are allowed: plugins may add platforms."""
     known = ("cpu", "cuda", "rocm", "tpu")
     if platform in known:
         return

@@ -1,4 +1,4 @@
-"""A policy against one function: first what it says of itself, then the module as it will run."""
+"""Checks one function against a policy: first what it says of itself, then the module as it will run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODULE = "mlir_module_serialized"
 
 
 class Fields(Protocol):
-    """Those of a `Policy` that are looked up by name here; others by `getattr`."""
+    """The fields of a `Policy` that are used by name here; `getattr` finds the others."""
 
     @property
     def platforms(self) -> Collection[str] | None: ...
@@ -111,12 +111,12 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
         if not limits.allows("effects", full, kind.__qualname__):
             limits.refuse_name("effects", f"has the effect {full}", where, full)
     try:
-        # What runs is the module that was brought up to date, so that is what is checked.
+        # The module is checked after it is brought up to date, because that one runs.
         with _jax.make_ir_context() as context:
             _ModuleCheck(limits, where).run(runnable.parse(exported, context))
     except (ExportError, MemoryError):
         raise
-    except Exception as error:  # jaxlib has no class of its own for what it cannot make of an attribute
+    except Exception as error:  # jaxlib has no special class for an attribute that it cannot read
         first_line = str(error).partition("\n")[0]
         raise DeserializationError(
             _MODULE, "a module whose attributes can be read", f"{type(error).__name__}: {first_line}"
@@ -138,7 +138,7 @@ def _check_nodes(limits: Limits, exported: ExportedData, where: str) -> None:
         raise PolicyError("unregistered_nodes", f"has nodes of unregistered classes: {names}", where, advice)
 
 
-# What exchanges data with the host, or with another program.
+# Operations that exchange data with the host, or with another program.
 _TRANSFERS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
 _CUSTOM_CALL = "stablehlo.custom_call"
 
@@ -166,7 +166,7 @@ class _ModuleCheck:
             self.function = _jax.ir.StringAttr(operation.attributes["sym_name"]).value
             if not len(operation.regions[0].blocks):
                 raise DeserializationError(_MODULE, "functions with their bodies", f"@{self.function} without one")
-        # A module inside of the module has symbols of its own, which nothing here looks up.
+        # A module inside the module has its own symbols, which nothing here looks up.
         if not operations.is_understood(name) or name == "builtin.module":
             if not self.limits.allows("operations", name):
                 self._refuse_name(
@@ -252,7 +252,7 @@ class _ModuleCheck:
         self.limits.devices(total, "devices in its module's attributes", self.where)
 
     def _devices(self, operation: Any, name: str) -> None:
-        """Counts the devices of meshes and shardings, and those that collective operations name."""
+        """Counts the devices of meshes and shardings, and the devices that collective operations name."""
         attributes = operation.attributes
         if isinstance(operation.opview, _jax.MeshOp):
             self._devices_of_mesh(_jax.sdy.MeshAttr(attributes["mesh"]))
@@ -305,12 +305,12 @@ class _ModuleCheck:
 
 
 def _name_of(attribute: Any) -> str:
-    """A map of attributes gives names, or in older releases attributes with their names."""
+    """The name of an attribute: maps of attributes give names, or in older releases attributes with names."""
     return attribute if isinstance(attribute, str) else str(attribute.name)
 
 
 def devices_of_text(sharding: str) -> int:
-    """How many devices a sharding as XLA prints it is of, or names."""
+    """How many devices a sharding has or names, as XLA prints it."""
     counts = [math.prod(map(int, dims.split(","))) for dims in re.findall(r"devices=\[([\d,]+)\]", sharding)]
     named = [int(device) + 1 for device in re.findall(r"\d+", re.sub(r"\[[^\]]*\]", " ", sharding))]
     return max([*counts, *named], default=0)
@@ -331,7 +331,7 @@ def _bytes_of(type_: Any) -> int | None:
 
 
 def _sizes(tensor: Any) -> list[int]:
-    """The dimensions of a tensor type; a dynamic one as its bound, or 1 where it has none."""
+    """The dimensions of a tensor type; a dynamic one as its bound, or 1 if it has none."""
     extensions = _jax.hlo.TypeExtensions
     sizes = [1 if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
     if tensor.encoding is not None and extensions.isinstance(tensor.encoding):

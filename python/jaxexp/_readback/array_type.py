@@ -49,13 +49,13 @@ class Type:
 
     @property
     def is_wide(self) -> bool:
-        """Whether JAX has such arrays only where 64-bit types are enabled."""
+        """Whether JAX has such arrays only if 64-bit types are enabled."""
         return self.dtype in _OF_64_BITS
 
     @property
     def kind(self) -> str:
         """One letter: b for bool, i for integers, u for unsigned ones, f for floats, c for complex numbers."""
-        # Kinds as numpy has them; the dtypes of ml_dtypes are all of kind V there.
+        # NumPy's own kinds do not help: there, all dtypes of ml_dtypes have kind V.
         for letter, kind in _KINDS.items():
             if _jax.issubdtype(self.dtype, kind):
                 return letter
@@ -72,10 +72,10 @@ def read(type_: Any) -> Type:
     """An MLIR type.
 
     Raises:
-        RefusedError: it is no array type of a known shape, or the type says more than shape and dtype.
+        RefusedError: it is not an array type of a known shape, or it says more than shape and dtype.
     """
     if not isinstance(type_, _jax.ir.RankedTensorType):
-        raise RefusedError(f"a value of type {type_}", "which is no array")
+        raise RefusedError(f"a value of type {type_}", "which is not an array")
     if not type_.has_static_shape:
         raise RefusedError(f"a value of type {type_}", "whose shape is not known")
     if type_.encoding is not None:

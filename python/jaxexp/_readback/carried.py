@@ -1,4 +1,4 @@
-"""Primitives that carry an operation of the module with its regions, where JAX's own have no place for them.
+"""Primitives that carry an operation of the module with its regions, if JAX's own have no place for these.
 
 They have a batching rule and a lowering, and no derivatives: raised code is never differentiated.
 """
@@ -41,12 +41,12 @@ def _fill(ctx: Any, region: Any, block: Block, avals: Sequence[Any]) -> None:
 
 
 def _scalars(avals: Sequence[Any], each: int) -> list[Any]:
-    """The types of a region's parameters: so many scalars for each array."""
+    """The types of a region's parameters: `each` scalars for each array."""
     return [_jax.ShapedArray((), aval.dtype) for aval in avals for _ in range(each)]
 
 
 def _at_front(array: Any, dim: int | None, size: Any) -> Any:
-    """An array with the mapped axis in front, also if it has none."""
+    """An array with the mapped axis in front, added if it has none."""
     if dim is None:
         return lax.broadcast(array, (size,))
     return lax.transpose(array, (dim, *[axis for axis in range(array.ndim) if axis != dim]))

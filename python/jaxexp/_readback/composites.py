@@ -1,4 +1,4 @@
-"""Composites: operations that are given with what they stand for, those of CHLO among them."""
+"""Composites: operations that come with a function that defines them, such as CHLO's."""
 
 from __future__ import annotations
 

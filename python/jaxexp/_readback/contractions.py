@@ -15,7 +15,7 @@ _PRECISIONS = {precision.name: precision for precision in lax.Precision}
 
 
 def _precision(operation: Operation) -> tuple[lax.Precision, ...]:
-    """Named even where it is the default: for None, JAX takes what the caller has set."""
+    """The precisions, named even if they are the default: for None, JAX takes the caller's setting."""
     default = (lax.Precision.DEFAULT, lax.Precision.DEFAULT)
     precision = operation.keywords("precision_config", _PRECISIONS, default) or default
     if len(precision) != 2:
@@ -26,7 +26,7 @@ def _precision(operation: Operation) -> tuple[lax.Precision, ...]:
 def _algorithm(attribute: Any) -> lax.DotAlgorithmPreset:
     """The preset that stands for an algorithm; JAX takes others only on some platforms.
 
-    Their names say what they are: two precisions, that of the accumulation, and how many products make one.
+    A preset's name has two precisions, the precision of the accumulation, and how many products make one.
     """
     said = _jax.hlo.DotAlgorithm(attribute)
     if said.allow_imprecise_accumulation or (said.lhs_component_count, said.rhs_component_count) != (1, 1):

@@ -14,7 +14,7 @@ from .program import Block
 
 
 def _captures(*blocks: Block) -> tuple[tuple[int, ...], list[Callable[[Sequence[Any]], list[Any]]]]:
-    """What blocks capture together, and for each the function that picks its own of that."""
+    """The values that blocks capture together, and for each block a function that picks its own."""
     captures = tuple(dict.fromkeys(number for block in blocks for number in block.captures))
     places = {number: place for place, number in enumerate(captures)}
 
@@ -50,7 +50,7 @@ def _while(operation: Operation) -> Many:
 
 
 def _known_branch(operation: Operation, index: int) -> Block:
-    """The one branch that is ever taken, which may be the only one that is understood."""
+    """The one branch that is ever taken. The others need not be understood."""
     for region in range(operation.region_count):
         if region != index:
             operation.skip_region()
@@ -64,7 +64,7 @@ def _case(operation: Operation) -> Many | Block:
         return _known_branch(operation, int(known) if 0 <= known <= last else last)
 
     def inside(index: Any) -> Any:
-        """The operation takes its last branch where JAX would take the nearest one."""
+        """The index for JAX. Outside the range, the operation takes its last branch, and JAX the nearest one."""
         is_inside = lax.bitwise_and(lax.ge(index, np.int32(0)), lax.le(index, np.int32(last)))
         return lax.select(is_inside, index, lax.full_like(index, last))
 

@@ -1,4 +1,4 @@
-"""Custom calls: those that stand for operations, and those of typed foreign functions."""
+"""Custom calls that stand for operations, and custom calls of typed foreign functions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from jaxexp._kernel.module.custom_calls import is_callback
 from .composites import by_name
 from .operation import Function, Many, Operation, Read
 
-# Those of LAPACK that jaxlib has take leading axes as a batch.
+# jaxlib's LAPACK functions take leading axes as a batch.
 _TAKES_BATCHES = re.compile(r"(lapack|blas)_\w+_ffi")
-# Where typed calls have their attributes: in modules of today, and as artifacts have them.
+# Where typed calls have their attributes: in today's modules, and in artifacts.
 _CONFIGURATIONS = "backend_config", "mhlo.backend_config"
 _TYPED = 4
 _DISTRIBUTED = re.compile(r"SPMD\w+ToFullShape|SPMD\w+ToShardShape|xla\.sdy\..*|CustomSPMDPartitioning|InspectSharding")
@@ -40,7 +40,7 @@ def _custom_call(operation: Operation) -> Callable[..., Any] | Many | Function:
 
 
 def _operation_of_mhlo(operation: Operation, name: str) -> Callable[..., Any] | Many:
-    """An operation of CHLO, as JAX wrote it for readers that did not know it."""
+    """An operation of CHLO, as JAX wrote it for readers that do not know it."""
     attributes = operation.values("mhlo.attributes")
     operation.integer("mhlo.version", 1)
     operation.integer("api_version", 1)
@@ -57,10 +57,10 @@ def _operation_of_mhlo(operation: Operation, name: str) -> Callable[..., Any] | 
 
 
 def _approximate_top_k(operation: Operation) -> Many:
-    """Of numbers with their places, which JAX's function counts itself."""
+    """The top numbers with their places; JAX's function counts the places itself."""
     config = operation.values("mhlo.backend_config")
     axis = int(config.pop("reduction_dim"))
-    config.pop("is_fallback")  # whether a platform may have it exactly, which is left to JAX
+    config.pop("is_fallback")  # whether a platform may compute it exactly, which JAX decides
     numbers, places = operation.operands[:2] if len(operation.operands) == 4 else operation.refuse()
     operation.integer("api_version", 1)
     order = _order(operation)
@@ -84,7 +84,7 @@ def _approximate_top_k(operation: Operation) -> Many:
 
 
 def _order(operation: Operation) -> Callable[..., Any] | None:
-    """JAX's function for the order that a call's comparator has; None if it has none for it."""
+    """JAX's function for the order of a call's comparator; None if JAX has none."""
     (name,) = operation.structure("called_computations", lambda a: [_jax.ir.FlatSymbolRefAttr(e).value for e in a])
     block = operation.function_named(name).block
     if len(block.steps) != 1 or block.steps[0].outputs != block.results:
@@ -128,7 +128,7 @@ def _foreign_function(operation: Operation, target: str) -> Many:
 
 
 def _layouts(operation: Operation, name: str) -> list[tuple[int, ...]] | None:
-    """For each array its axes from the slowest to the fastest; the module has them the other way round."""
+    """Each array's axes from the slowest to the fastest; the module has them in reverse."""
     if not operation.has(name):
         return None
     layouts = [np.array(_jax.ir.DenseIntElementsAttr(entry)).reshape(-1) for entry in operation.attribute(name)]
@@ -136,7 +136,7 @@ def _layouts(operation: Operation, name: str) -> list[tuple[int, ...]] | None:
 
 
 def _aliases(operation: Operation) -> dict[int, int] | None:
-    """Which operand's memory each result takes."""
+    """Which result takes each operand's memory."""
     if not operation.has("output_operand_aliases"):
         return None
     aliases = {}

@@ -12,8 +12,8 @@ from jaxexp import _jax
 
 from .operation import Operation, Read
 
-# Each function lowers to the operation of its name for the kinds of numbers that are given (see `Type.kind`). For
-# others JAX lowers to more than that, or does not have it.
+# Each function lowers to the operation of its name for the given kinds of numbers (see `Type.kind`). For other kinds,
+# JAX lowers to more than one operation, or does not have the function.
 _PLAIN: Mapping[str, tuple[Callable[..., Any], str]] = {
     "abs": (lax.abs, "ifc"),
     "add": (lax.add, "iufc"),
@@ -47,7 +47,7 @@ _PLAIN: Mapping[str, tuple[Callable[..., Any], str]] = {
     "xor": (lax.bitwise_xor, "biu"),
 }
 
-# These may say how exact they have to be.
+# These may say how exact they must be.
 _WITH_ACCURACY: Mapping[str, tuple[Callable[..., Any], str]] = {
     "cbrt": (lax.cbrt, "f"),
     "cosine": (lax.cos, "fc"),
@@ -91,7 +91,7 @@ CHLO: Mapping[str, tuple[Callable[..., Any], str]] = {
 
 
 def check_kinds(operation: Operation, kinds: str) -> None:
-    """Refuses operands of other kinds than these."""
+    """Refuses operands of other kinds."""
     for type_ in operation.operands:
         if type_.kind not in kinds:
             operation.refuse(f"of {type_.dtype}")

@@ -23,7 +23,7 @@ from .refused import RefusedError
 from .staged import staged
 from .table import OPERATIONS
 
-# So many shapes, and platforms, of one function are kept.
+# How many pairs of shapes and platform are kept for one function.
 _MOST = 16
 
 
@@ -35,11 +35,11 @@ class Raised:
         exported: the function.
         in_avals: its arguments in these shapes.
         out_avals: its results.
-        block: its code, which takes the arguments that the module takes.
+        block: its code, which takes the module's arguments.
         platform: the index of the platform, which the module takes before them; None if it takes none.
-        placed: for each argument what puts it where the function has it on several devices.
+        placed: for each argument, a function that shards it over devices as the signature says.
         placed_results: the same for results.
-        counts: how often each operation is in it.
+        counts: how often each operation occurs.
         foreign: the targets of the foreign functions that it calls, which exist on its platform only.
         is_wide: whether it computes in 64 bits.
     """
@@ -56,11 +56,11 @@ class Raised:
     is_wide: bool
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        """As a jitted function: one operation of the program around it."""
+        """Runs as a jitted function: one operation in the program around it."""
         return self._run(arrays, self._as_one)
 
     def inline(self, *arrays: Any) -> list[Any]:
-        """As operations of the program around it. Whoever cannot take one of them is told its name."""
+        """Runs as operations in the program around it. An error about one of them names it."""
         return self._run(arrays, self.block)
 
     def _as_one(self, arguments: Sequence[Any]) -> Sequence[Any]:
@@ -70,7 +70,7 @@ class Raised:
         primitive, params = equation
         try:
             results: Sequence[Any] = primitive.bind(*arguments, **params)
-        except NotImplementedError:  # JAX does not map an operation, and does not say which
+        except NotImplementedError:  # JAX cannot map an operation, and does not say which one
             results = self.block(arguments)
         return results
 
@@ -85,7 +85,7 @@ class Raised:
 
 
 def _entering(array: Any, aval: Any) -> Any:
-    """An argument as the module takes it."""
+    """An argument in the form that the module takes."""
     if aval.dtype == _jax.float0:
         return np.zeros(aval.shape, bool)
     if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
@@ -94,7 +94,7 @@ def _entering(array: Any, aval: Any) -> Any:
 
 
 def _leaving(array: Any, aval: Any) -> Any:
-    """A result of the module as the function returns it."""
+    """A result of the module in the form that the function returns."""
     if aval.dtype == _jax.float0:
         return np.zeros(aval.shape, _jax.float0)
     if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
@@ -107,12 +107,12 @@ def raised(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[
 
     Args:
         exported: the function.
-        in_avals: its arguments. Their shapes are constant, and fit its signature.
+        in_avals: its arguments. Their shapes are constant and fit its signature.
         out_avals: its results for these arguments.
-        platform: where it will run; one of the function's, or the function has one only and its check is disabled.
+        platform: where it will run: one of the function's platforms; any, if it has only one and its check is disabled.
 
     Raises:
-        RefusedError: the module does what cannot be raised.
+        RefusedError: an operation in the module cannot be raised.
     """
     shapes = tuple(aval.shape for aval in in_avals)
     kept = data.kept(exported, "raised", lambda _: Newest(_MOST))
@@ -142,11 +142,11 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[A
         raise RefusedError("an argument or a result that is not in the memory of the device")
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
-        # A static function too may have dynamic parts: calls of functions of symbolic shape.
+        # A static function may also have dynamic parts: calls of functions of symbolic shape.
         if exported.uses_global_constants:
             try:
                 module = specialized.parse(exported, in_avals, out_avals, False)
-            except ExportError as error:  # which a call of the module reports
+            except ExportError as error:  # a call in the module reports it
                 raise RefusedError("the module", str(error)) from error
         else:
             module = runnable.parse(exported, context)

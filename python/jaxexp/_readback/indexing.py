@@ -16,7 +16,7 @@ from .regions import only_operation
 
 
 def _with_vectors_last(indices: Any, dimension: int) -> Any:
-    """The indices with their vectors along the last dimension, which is where JAX has them."""
+    """The indices with their vectors along the last dimension, where JAX expects them."""
     if dimension == indices.ndim:
         return lax.expand_dims(indices, (dimension,))
     others = [axis for axis in range(indices.ndim) if axis != dimension]
@@ -33,7 +33,7 @@ def _gather(operation: Operation) -> Callable[..., Any]:
         start_indices_batching_dims=tuple(said.start_indices_batching_dims),
     )
     sizes, vectors = operation.integers("slice_sizes"), said.index_vector_dim
-    # The operation clamps indices, and so does this mode, with nothing added.
+    # This mode clamps indices, as the operation does, and adds nothing.
     options: dict[str, Any] = {
         "mode": lax.GatherScatterMode.CLIP,
         "indices_are_sorted": operation.boolean("indices_are_sorted", False),
@@ -62,7 +62,7 @@ def _scatter(operation: Operation) -> Callable[..., Any]:
         scatter_indices_batching_dims=tuple(said.scatter_indices_batching_dims),
     )
     vectors = said.index_vector_dim
-    # The operation leaves out what lies outside, and so does this mode, with nothing added.
+    # This mode drops updates that lie outside, as the operation does, and adds nothing.
     options: dict[str, Any] = {
         "mode": lax.GatherScatterMode.FILL_OR_DROP,
         "indices_are_sorted": operation.boolean("indices_are_sorted", False),

@@ -56,7 +56,7 @@ def _rng_bit_generator(operation: Operation) -> Many:
         bits: Sequence[Any] = lax.rng_bit_generator(state, type_.shape, dtype, algorithm)
         return bits
 
-    # JAX's own batching would give a batch of states other bits than each state gives.
+    # JAX's own batching would give a batch of states other bits than the states give one by one.
     return Many(jax.custom_batching.sequential_vmap(generate))
 
 

@@ -12,7 +12,7 @@ from jaxexp import _jax
 from .array_type import Type
 from .operation import Operation
 
-# Those whose elements MLIR's bindings give as they are.
+# The dtypes whose elements MLIR's bindings give as they are.
 _AS_BUFFERS = tuple(
     np.dtype(kind) for kind in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 )
@@ -21,7 +21,7 @@ _ELEMENT = re.compile(r"true|false|0x[0-9A-Fa-f]+|[-+]?[0-9][0-9.]*(?:[eE][-+]?[
 
 
 def read(operation: Operation) -> np.ndarray[Any, Any]:
-    """The value of a `stablehlo.constant`; of rank 0 where all elements are one."""
+    """The value of a `stablehlo.constant`; of rank 0 if all its elements are the same."""
     (type_,) = operation.results
     value = _from_buffer(operation, type_) if type_.dtype in _AS_BUFFERS else _from_text(operation, type_)
     value.setflags(write=False)
@@ -35,14 +35,14 @@ def _from_buffer(operation: Operation, type_: Type) -> np.ndarray[Any, Any]:
     view = np.asarray(attribute)
     if attribute.is_splat and view.size > 1:
         view = view[(0,) * view.ndim]
-    value = np.array(view)  # a copy: the module may go
+    value = np.array(view)  # a copy, because the module may be freed
     if value.dtype != type_.dtype or value.shape not in ((), type_.shape):
         operation.refuse(f"of {type_}, which reads as {value.dtype}{list(value.shape)}")
     return value
 
 
 def _from_text(operation: Operation, type_: Type) -> np.ndarray[Any, Any]:
-    """For the other dtypes, complex ones among them, whose attributes MLIR's bindings do not even hand out."""
+    """The value for other dtypes, such as complex ones, whose attributes MLIR's bindings cannot even return."""
     operation.ignore("value")
     _, found, rest = operation.print().partition("stablehlo.constant dense<")
     body, ends, _ = rest.rpartition("> : ")
@@ -58,7 +58,7 @@ def _from_text(operation: Operation, type_: Type) -> np.ndarray[Any, Any]:
 
 
 def _element(word: str, dtype: np.dtype[Any]) -> Any:
-    """An element as MLIR prints it: exactly, and with the bits of a float where decimals do not say it."""
+    """An element as MLIR prints it: exactly, and as the bits of a float if decimals cannot express it."""
     if word.startswith("0x"):
         return np.array(int(word, 16), f"u{dtype.itemsize}").view(dtype)[()]
     if word.lstrip("+-").isdigit():

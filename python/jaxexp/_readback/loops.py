@@ -1,4 +1,4 @@
-"""Loops that count: `lax.scan` again, with the rows that each trip takes and makes."""
+"""Turns loops that count into `lax.scan` again, with the rows that each trip takes and makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FRONT, _BACK = "front", "back"
 
 
 def counted_loop(operation: Operation, condition: Block, body: Block) -> Many | None:
-    """A `while` that counts from one constant to another as a scan; None if it does anything else."""
+    """A scan for a `while` that counts from one constant to another; None if it does anything else."""
     pattern = _Pattern(operation, condition, body)
     counter = pattern.counter()
     return None if counter is None else _scan(operation, pattern, counter)
@@ -43,8 +43,8 @@ class _Row:
         array: the parameter that is the array.
         number: the value that is the row.
         has_axis: whether that value has the row's axis, of length 1, in front.
-        side: from which side the trips go through the rows.
-        replaced: the steps that the row stands for.
+        side: the side from which the trips go through the rows.
+        replaced: the steps that the row replaces.
     """
 
     array: int
@@ -55,7 +55,7 @@ class _Row:
 
 
 class _Pattern:
-    """The steps of a loop, with what is looked for in them."""
+    """Finds patterns in the steps of a loop."""
 
     def __init__(self, operation: Operation, condition: Block, body: Block) -> None:
         self.condition, self.body = condition, body
@@ -115,7 +115,7 @@ class _Pattern:
         return _Counter(parameter, start, stop) if by_one else None
 
     def side(self, index: int, counter: _Counter) -> str | None:
-        """From which side an index goes through all rows."""
+        """The side from which an index goes through all rows; None if it does not."""
         if self.source(index) == counter.parameter:
             return _FRONT
         before = self.made_by(index, "stablehlo.subtract")
@@ -127,7 +127,7 @@ class _Pattern:
         return _BACK if self.source(rest.inputs[1]) == counter.parameter else None
 
     def is_row(self, array: int, starts: Sequence[int], counter: _Counter) -> str | None:
-        """The side, if the indices `starts` go through all rows of a parameter."""
+        """The side from which the indices `starts` go through all rows of a parameter; None if they do not."""
         if array not in self.types or counter.start != 0 or self.types[array].shape[:1] != (counter.trips,):
             return None
         index, *others = starts
@@ -160,7 +160,7 @@ class _Pattern:
             update = self.made_by(result, "stablehlo.dynamic_update_slice")
             if update is None or self.source(update.inputs[0]) != array:
                 continue
-            # Nobody else may see the array while it is filled.
+            # No other step may use the array while it is filled.
             if self.users[array] != [update] or self.users[update.outputs[0]] != [None]:
                 continue
             side, shape = self.is_row(array, update.inputs[2:], counter), self.types[array].shape[1:]

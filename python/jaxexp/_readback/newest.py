@@ -1,4 +1,4 @@
-"""A small cache of what was used last, safe to use in threads."""
+"""A small cache of the values that were used last, safe to use in threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Newest:
-    """Values by their keys; of so many at most, those that were used last."""
+    """Values by their keys: at most `most`, the ones that were used last."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""An operation of a module while it is read: what it says, and a check that everything it says was asked for."""
+"""An operation of a module while it is read: what it says, and a check that all of it was read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .program import Block
 from .refused import RefusedError
 
 T = TypeVar("T")
-# Tells an attribute that has to be there from one that stands for a default where it is missing.
+# Marks an attribute that must be there, and has no default.
 _REQUIRED: Any = object()
 _KEYWORD = re.compile(r"#(?:stablehlo|chlo)<\w+ (\w+)>")
 
@@ -38,20 +38,20 @@ class Reading(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the module, read: its code, and the same as one call of a jitted function."""
+    """A function of the module: its code, and the same as a jitted function."""
 
     block: Block
     jitted: Callable[..., Any]
 
     @property
     def is_small(self) -> bool:
-        """Whether it is rather part of its caller: jaxprs are easier to read so, and patterns to find."""
+        """Whether to inline it into its caller: then jaxprs are easier to read, and patterns are easier to find."""
         return len(self.block.steps) <= 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Many:
-    """What an operation becomes that has any number of results: `run` returns a sequence of them.
+    """What an operation with any number of results becomes: `run` returns a sequence of them.
 
     `captures` are the values that its regions use; `run` takes them behind the operands.
     """
@@ -70,8 +70,9 @@ class Operation:
         operands: the types of its operands.
         results: the types of its results.
         said: the attributes that were asked for, by name.
-        value: its result, if that was found to be a scalar constant.
-        looked_around: whether anything was asked for that others decide about: operands' values, functions, regions.
+        value: its result, if that is a scalar constant.
+        looked_around: whether reading used anything outside the operation and its types: operands' values, functions,
+            regions.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class Operation:
         if self._unread:
             self.refuse(f"with the attribute {min(self._unread)}")
         if self._regions_left:
-            self.refuse("with a region more than usual")
+            self.refuse("with an extra region")
         if len(self._mlir.successors):
             self.refuse("with successors")
 
@@ -127,7 +128,7 @@ class Operation:
         return self._mlir.attributes[name]
 
     def ignore(self, name: str) -> None:
-        """Says that an attribute is understood without reading it."""
+        """Marks an attribute as understood without reading it."""
         if name not in self._unread:
             self.refuse(f"without the attribute {name}")
         self._unread.discard(name)
@@ -165,7 +166,7 @@ class Operation:
         return self._read(name, default, lambda a: tuple(map(bool, _jax.ir.DenseBoolArrayAttr(a))))
 
     def pairs(self, name: str, default: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        """A matrix of two columns, such as a padding before and behind each dimension."""
+        """A matrix of two columns, such as the padding before and after each dimension."""
 
         def read(attribute: Any) -> tuple[tuple[int, int], ...]:
             matrix = np.array(_jax.ir.DenseIntElementsAttr(attribute))
@@ -176,18 +177,18 @@ class Operation:
         return self._read(name, default, read)
 
     def keyword(self, name: str, known: Mapping[str, T], default: T = _REQUIRED) -> T:
-        """The word of an enumeration, looked up among those that are known."""
+        """The word of an enumeration, looked up among the known ones."""
         return self._read(name, default, lambda a: known[_word(a)])
 
     def keywords(self, name: str, known: Mapping[str, T], default: tuple[T, ...]) -> tuple[T, ...]:
         return self._read(name, default, lambda a: tuple(known[_word(entry)] for entry in _jax.ir.ArrayAttr(a)))
 
     def values(self, name: str) -> dict[str, Any]:
-        """A dictionary of plain values, as it is given to composites and custom calls; empty if it is missing."""
+        """A dictionary of plain values, as composites and custom calls have it; empty if it is missing."""
         return self._read(name, {}, lambda a: {entry.name: _plain(entry.attr) for entry in _jax.ir.DictAttr(a)})
 
     def structure(self, name: str, kind: Any) -> Any:
-        """An attribute with named parts, as the class that MLIR's bindings have for it. Nobody may keep that."""
+        """An attribute with named parts, in the class that MLIR's bindings have for it. It must not be kept."""
         return self._parsed(name, kind)
 
     def print(self) -> str:
@@ -197,19 +198,19 @@ class Operation:
     # --- devices
 
     def calls_foreign(self, target: str) -> None:
-        """Says that the operation calls a function that exists on its platform only."""
+        """Records that the operation calls a function that exists only on its platform."""
         self._reading.foreign.add(target)
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether the module is one for several devices."""
+        """Whether the module is for several devices."""
         return self._reading.is_partitioned
 
     def mesh(self, reference: Any) -> Any:
         """The mesh that a sharding refers to."""
         name = str(reference).removeprefix("@")
         if name not in self._reading.meshes:
-            self.refuse(f"on {reference}, which is no mesh of the module")
+            self.refuse(f"on {reference}, which is not a mesh of the module")
         return self._reading.meshes[name]
 
     # --- regions, functions and values around
@@ -220,7 +221,7 @@ class Operation:
         return self._reading
 
     def region(self, index: int) -> Block:
-        """The code in a region. Regions have to be read in their order, each once."""
+        """The code in a region. Regions must be read in order, each once."""
         blocks = list(self._mlir.regions[index].blocks)
         if len(blocks) != 1:
             self.refuse("with a region that is not one block")
@@ -232,22 +233,22 @@ class Operation:
         return len(self._mlir.regions)
 
     def skip_region(self) -> None:
-        """For a region that cannot run."""
+        """Skips a region that cannot run."""
         self._regions_left -= 1
 
     def closed_region(self, index: int) -> Block:
-        """The code in a region that uses nothing from around it but constants."""
+        """The code in a region that uses nothing but constants from around it."""
         closed = self.region(index).closed(self._around.constants)
         if closed is None:
             self.refuse("whose region uses values from around it")
         return closed
 
     def function(self, name: str) -> Function:
-        """A function of the module, as it is when called with the operands."""
+        """A function of the module, for a call with the operands."""
         return self._around.function(name, self.inputs)
 
     def function_named(self, name: str) -> Function:
-        """A function of the module, whatever it is called with."""
+        """A function of the module, for any operands."""
         return self._around.function(name)
 
     def is_iota(self, operand: int, dimension: int) -> bool:
@@ -263,7 +264,7 @@ class Operation:
         return self._around.constants.get(self.inputs[operand])
 
     def is_constant(self, value: np.ndarray[Any, Any]) -> None:
-        """Says that the result is a scalar constant."""
+        """Records that the result is a scalar constant."""
         self.value = value
 
     @property
@@ -272,14 +273,14 @@ class Operation:
         return self._around.constants
 
 
-# How an operation is read. A plain function takes the operands, and returns the one result; a block takes its place.
+# Reads an operation. A plain function takes the operands and returns the one result; a block replaces the operation.
 Read = Callable[[Operation], Callable[..., Any] | Many | Function | Block]
 
 
 def _word(attribute: Any) -> str:
     found = _KEYWORD.fullmatch(str(attribute))
     if found is None:
-        raise ValueError(f"{attribute} is no enumeration")
+        raise ValueError(f"{attribute} is not an enumeration")
     return found[1]
 
 
@@ -297,7 +298,7 @@ def _plain(attribute: Any) -> Any:
     for kind, dtype in ((ir.DenseI64ArrayAttr, np.int64), (ir.DenseI32ArrayAttr, np.int32)):
         if isinstance(attribute, kind):
             return np.array(list(attribute), dtype)
-    raise ValueError(f"{attribute} is no plain value")
+    raise ValueError(f"{attribute} is not a plain value")
 
 
 _PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')

@@ -1,4 +1,4 @@
-"""Outer products in the order in which they are used.
+"""Makes outer products in the order in which they are used.
 
 The derivative of `x @ w` with respect to `w` is, as JAX writes it, the outer product of a cotangent and `x`,
 transposed. For one element the compiler does both at once. For a batch it writes the products of the cotangent and `x`,
@@ -18,7 +18,7 @@ from .array_type import Type
 from .program import Step
 
 _DOT, _TRANSPOSE = "stablehlo.dot_general", "stablehlo.transpose"
-# Of complex numbers, each product is a sum, which the compiler may round otherwise in another order.
+# A product of complex numbers is a sum, which the compiler may round differently in another order.
 _KINDS = "biuf"
 
 Run = Callable[..., Sequence[Any]]
@@ -27,13 +27,13 @@ Run = Callable[..., Sequence[Any]]
 def in_order(
     steps: list[Step], results: Sequence[int], types: Sequence[Type], turned: dict[Run, Run]
 ) -> Sequence[Step]:
-    """Steps in which outer products that are only transposed are made in the other order.
+    """Steps in which outer products are made in the other order if they are only transposed.
 
     Args:
         steps: the steps of a block.
         results: what the block returns.
         types: the types of all values, by their numbers.
-        turned: filled with what steps run instead, so that steps that are alike stay so.
+        turned: filled with what steps run instead, so that steps that are alike stay alike.
     """
     transposed = [step for step in steps if step.name == _TRANSPOSE]
     if not transposed:
@@ -52,7 +52,7 @@ def in_order(
 
 
 def _is_turned(transpose: Step, product: Step, types: Sequence[Type]) -> bool:
-    """Whether an array is the outer product of two others, and then the dimensions of the second come first."""
+    """Whether a step only moves the dimensions of the second factor of an outer product to the front."""
     left, right = (types[number] for number in product.inputs)
     n, m = len(left.shape), len(right.shape)
     is_outer = product.attributes["dimension_numbers"] == (((), ()), ((), ()))

@@ -1,4 +1,4 @@
-"""Where arrays lie on several devices: sharding constraints, which a batch keeps for each of its elements."""
+"""Sharding constraints: where arrays lie on several devices. A batch keeps them for each of its elements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _of_dimension(operation: Operation, dimension: Any) -> Any:
 
 
 def constraint(sharding: Any) -> Callable[[Any], Any]:
-    """What puts an array where a stored sharding says.
+    """A function that places an array as a stored sharding says.
 
     Raises:
         RefusedError: the sharding says more than how dimensions are divided.
@@ -53,7 +53,7 @@ def constraint(sharding: Any) -> Callable[[Any], Any]:
 
 
 def auto(mesh: Any) -> Any:
-    """A mesh of these axes whose arrays are divided as the compiler likes, up to constraints."""
+    """The mesh with Auto axes: the compiler divides arrays as it likes, within constraints."""
     return _jax.AbstractMesh(mesh.axis_sizes, mesh.axis_names, (_jax.AxisType.Auto,) * len(mesh.axis_names))
 
 

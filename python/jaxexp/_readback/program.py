@@ -11,7 +11,7 @@ import numpy as np
 from .array_type import Type
 from .refused import RefusedError
 
-# The name of a step that gives values other numbers.
+# The name of a step that renumbers values.
 ALIAS = "alias"
 
 
@@ -19,7 +19,7 @@ ALIAS = "alias"
 class Step:
     """One operation. Values have numbers, which are unique in a module.
 
-    Steps with the same `run` take, make and do the same.
+    Steps with the same `run` have the same types and do the same.
 
     Attributes:
         name: the operation's name, such as ``"stablehlo.add"``.
@@ -27,7 +27,7 @@ class Step:
         inputs: the numbers of the values that it takes.
         outputs: the numbers of the values that it makes.
         types: their types.
-        attributes: what the operation says besides, for those who look for patterns.
+        attributes: what else the operation says, for code that looks for patterns.
     """
 
     name: str
@@ -38,16 +38,16 @@ class Step:
     attributes: Mapping[str, Any]
 
     def results(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Runs it.
+        """Runs the step.
 
         Raises:
-            RefusedError: JAX does not take it, or makes something else of it than the module says.
+            RefusedError: JAX refuses it, or its results have other types than the module says.
         """
         try:
             results = self.run(*arguments)
         except RefusedError:
             raise
-        except Exception as error:  # of any type: what JAX says to an operation that it does not take
+        except Exception as error:  # JAX's errors for operations that it refuses have any type
             raise RefusedError(self.name, f"{type(error).__name__}: {error}") from error
         for type_, result in zip(self.types, results, strict=True):
             if result.dtype != type_.dtype or result.shape != type_.shape:
@@ -63,7 +63,7 @@ class Block:
         parameters: the numbers of the values that it is called with.
         steps: what it does.
         results: the numbers of the values that it returns.
-        captures: the numbers of values from the code around it, which it uses too.
+        captures: the numbers of values that it uses from the code around it.
     """
 
     parameters: tuple[int, ...]
@@ -73,7 +73,7 @@ class Block:
 
     @classmethod
     def of(cls, parameters: Sequence[int], steps: Sequence[Step], results: Sequence[int]) -> Block:
-        """A block that captures what its steps take and nobody in it makes."""
+        """A block that captures the values that its steps take but do not make."""
         known, free = set(parameters), dict[int, None]()
         for step in steps:
             free.update(dict.fromkeys(number for number in step.inputs if number not in known))
@@ -93,11 +93,11 @@ class Block:
             values.update(zip(step.outputs, results, strict=True))
         return [values[number] for number in self.results]
 
-    def __repr__(self) -> str:  # which jaxprs print
+    def __repr__(self) -> str:  # jaxprs print it
         return f"<{len(self.steps)} steps>"
 
     def closed(self, constants: Mapping[int, np.ndarray[Any, Any]]) -> Block | None:
-        """The same block with its captures, which are all constants, inside; None if others are among them."""
+        """The same block with its captures inside, if they are all constants; otherwise None."""
         if not self.captures:
             return self
         if any(number not in constants for number in self.captures):

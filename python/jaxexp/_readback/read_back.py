@@ -56,13 +56,13 @@ def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dic
             )
     plain = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs]
     platform, platforms = _jax.default_platform(), program.platforms
-    with jax.enable_x64(True):  # for the types of the arguments; what is read decides about the rest
+    with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*plain).in_avals
         function = _raised(program, avals, platform if platform in platforms else platforms[0])
         return jax.make_jaxpr(function.inline)(*plain)
 
 
-# What a function is on platforms that do not have the foreign functions that it calls: nothing that can be lowered.
+# Stands for a function on platforms without the foreign functions that it calls: it cannot be lowered.
 elsewhere_p = _jax.Primitive("raised_elsewhere")
 elsewhere_p.multiple_results = True
 elsewhere_p.def_abstract_eval(lambda *, types, **_: [_jax.ShapedArray(shape, dtype) for shape, dtype in types])
@@ -86,7 +86,7 @@ def _raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> R
 
 
 def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
-    """The function where it is lowered for any platform; only for its own if it calls foreign functions."""
+    """The function, for lowering on any platform; only on its own platforms if it calls foreign functions."""
     in_avals = list(map(jax.typeof, leaves))
     each = {platform: _raised(exported, in_avals, platform) for platform in exported.platforms}
     first = each[exported.platforms[0]]

@@ -1,4 +1,4 @@
-"""Reads the functions of a module into blocks of steps, each function once, and operations that are alike once."""
+"""Reads the functions of a module into blocks of steps. Functions, and operations that are alike, are read once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .program import ALIAS, Block, Step
 from .refused import RefusedError
 from .staged import staged
 
-# What a module, a function, or one of its arguments and results may say that does not change what is computed: names,
+# Attributes of a module, a function, or its arguments and results that do not change what is computed: names,
 # visibility, and requests about memory. Shardings change nothing on one device.
 _OF_MODULES = re.compile(r"sym_name|mhlo\.num_(partitions|replicas)|jax\.\w+|jaxexp\.\w+")
 _OF_ENDS = re.compile("")
@@ -28,17 +28,17 @@ _OF_VALUES = re.compile(
     r"jax\.(result_info|arg_info|buffer_donor|global_constant)|tf\.aliasing_output|mhlo\.(layout_mode|memory_kind)"
 )
 
-# Functions of so many steps are traced in no time.
+# Functions with at most this many steps are traced in no time.
 _SHORT = 50
 
 
 class _Reading(NamedTuple):
-    """What an operation was read as. The same holds for each one with its name, attributes and types.
+    """What an operation was read as. It holds for all operations with the same name, attributes and types.
 
     Attributes:
         run: what its steps run.
         types: the types of its results.
-        said: what it says besides.
+        said: what else it says.
         value: its result, if that is a scalar constant.
     """
 
@@ -53,15 +53,15 @@ class Reader:
 
     Args:
         module: the MLIR module.
-        table: for each operation how it is read.
+        table: how each operation is read.
         platform_index: which of its platforms the module is read for; None if it does not ask.
-        partitioned: whether the module is one for several devices, whose shardings mean something.
+        partitioned: whether the module is for several devices, so that its shardings matter.
     """
 
     def __init__(
         self, module: Any, table: Mapping[str, Read], platform_index: int | None = None, *, partitioned: bool = False
     ) -> None:
-        self._module = module  # which MLIR forgets otherwise
+        self._module = module  # otherwise MLIR frees it
         self._table = table
         self._platform_index = platform_index
         self.is_partitioned = partitioned
@@ -73,7 +73,7 @@ class Reader:
         self._known_types: dict[Any, Type] = {}
         self._readings: dict[Any, _Reading] = {}
         self._turned: dict[Callable[..., Any], Callable[..., Any]] = {}
-        # Values that are the index of the platform, as far as they are passed on.
+        # Values that are known to be the index of the platform.
         self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
         self.counts: dict[str, int] = {}
@@ -96,7 +96,7 @@ class Reader:
 
     def _read_mesh(self, operation: Any) -> None:
         mesh = _jax.sdy.MeshAttr(operation.attributes["mesh"])
-        if not len(mesh.device_ids):  # others are of one device, or order devices in a way that a type cannot say
+        if not len(mesh.device_ids):  # others have one device, or an order of devices that a type cannot express
             axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
             sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
             types = (_jax.AxisType.Auto,) * len(axes)
@@ -139,7 +139,7 @@ class Reader:
         return self._function(name, known)
 
     def _function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
-        """A function, with the parameters that are the platform's index known."""
+        """A function; `known` has the parameters that are the platform's index."""
         key = name, known
         if key in self._functions:
             found = self._functions[key]
@@ -178,7 +178,7 @@ class Reader:
     def _check_value(self, name: str, attributes: set[str]) -> None:
         for attribute in sorted(attributes):
             sharding = attribute in ("sdy.sharding", "mhlo.sharding")
-            # Those of the main function are in the signature, too.
+            # The main function's shardings are also in the signature.
             known = not self.is_partitioned or (name == "main" and attribute == "sdy.sharding")
             if not (_OF_VALUES.fullmatch(attribute) or (sharding and known)):
                 raise RefusedError("func.func", f"@{name} with the attribute {attribute} of an argument or a result")
@@ -227,7 +227,7 @@ class Reader:
         self._follow_platform(name, inputs, outputs)
 
     def _key(self, mlir: Any, name: str, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
-        """All that an operation says; None if it has regions, or what cannot be compared."""
+        """Everything that an operation says; None if it has regions, or attributes that cannot be compared."""
         if len(mlir.regions) or len(mlir.successors):
             return None
         attributes = mlir.attributes
@@ -235,11 +235,11 @@ class Reader:
             said = tuple(attributes.items()) if len(attributes) else ()
         except TypeError:  # MLIR's bindings have no class for complex constants
             return None
-        types = self._types  # of which each is made once
+        types = self._types  # each is made once
         return name, said, tuple([id(types[i]) for i in inputs]), tuple([id(types[i]) for i in outputs])
 
     def _follow_platform(self, name: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Whether a result still is the index of the platform: converted, clamped, or chosen by it."""
+        """Records a result that is still the index of the platform: converted, clamped, or chosen by it."""
         if self._platform_values.keys().isdisjoint(inputs):
             return
         known = [self.constants.get(number) for number in inputs]
@@ -257,10 +257,10 @@ class Reader:
             self.constants[number] = self._platform_values[number] = np.asarray(value, self._types[number].dtype)
 
     def _insert(self, block: Block, arguments: Sequence[int], results: Sequence[int], steps: list[Step]) -> None:
-        """Puts a copy of a block among the steps of another one."""
+        """Appends a copy of a block to the steps of another one."""
         renamed = dict(zip(block.parameters, arguments, strict=True))
         renamed.update(zip(block.captures, block.captures, strict=True))
-        # The results of the block get the numbers that its caller knows them by.
+        # The results of the block get its caller's numbers for them.
         made = {number for step in block.steps for number in step.outputs}
         aliases = []
         for inner, outer in zip(block.results, results, strict=True):

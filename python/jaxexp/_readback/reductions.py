@@ -15,7 +15,7 @@ from .operation import Many, Operation, Read
 from .program import Block
 from .regions import only_operation
 
-# What JAX reduces by, and from which value: as bits, for 0.0 and -0.0 are different starts of a sum.
+# JAX's reductions, and their starts: as bits, because 0.0 and -0.0 are different starts of a sum.
 _MONOIDS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "stablehlo.add": (lax.reduce_sum, lax.add, "iufc"),
     "stablehlo.multiply": (lax.reduce_prod, lax.mul, "iufc"),
@@ -28,7 +28,7 @@ _MONOIDS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
 
 
 def _start(name: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-    """The value from which JAX's own reduction starts; None for a dtype in which there is no such value."""
+    """The value from which JAX's own reduction starts; None if the dtype has no such value."""
     is_bool = dtype == np.dtype(bool)
     if _jax.issubdtype(dtype, np.inexact):
         lowest, highest = (np.array(value).astype(dtype) for value in (-np.inf, np.inf))
@@ -52,7 +52,7 @@ def _start(name: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
 
 
 def _monoid(operation: Operation, block: Block) -> str:
-    """The name of the operation that a reduction is by, if it starts where JAX's own does; otherwise ""."""
+    """The name of a reduction's operation, if it starts from the same value as JAX's own; otherwise ""."""
     name = only_operation(block)
     start, (array, *_) = operation.constant(len(operation.results)), operation.operands
     if name not in _MONOIDS or start is None or len(operation.results) != 1 or array.kind not in _MONOIDS[name][2]:
@@ -62,14 +62,14 @@ def _monoid(operation: Operation, block: Block) -> str:
 
 
 def _combine(block: Block) -> Callable[..., Any]:
-    """A region as the function that JAX takes, of scalars or of tuples of them."""
+    """A region as a function for JAX, of scalars or of tuples of scalars."""
     if len(block.parameters) == 2:
         return lambda x, y: block((x, y))[0]
     return lambda xs, ys: tuple(block((*xs, *ys)))
 
 
 def _with_starts(operation: Operation, reduce: Callable[..., Any]) -> Many:
-    """`reduce` as an operation: with one array and its start, or with tuples of them."""
+    """Calls `reduce` with one array and its start, or with tuples of them."""
     n = len(operation.results)
 
     def run(*operands: Any) -> Sequence[Any]:
@@ -101,7 +101,7 @@ def _reduce_window(operation: Operation) -> Many:
     start = operation.constant(1) if name else None
 
     def reduce(arrays: Any, starts: Any) -> Any:
-        # JAX knows its own functions and their starts, where these are values and not traced.
+        # JAX recognizes its own functions and their starts, if these are values and not traced.
         starts = starts if start is None else start
         return lax.reduce_window(arrays, starts, combine, sizes, strides, padding, base_dilation, window_dilation)
 

@@ -1,4 +1,4 @@
-"""The one exception for what cannot be read back into JAX."""
+"""The one exception for modules that cannot be read back into JAX."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from jaxexp._errors import UnsupportedError, shown
 
 
 class RefusedError(UnsupportedError):
-    """A module does something that has no exact counterpart among JAX's primitives, or none that jaxexp knows.
+    """An operation has no exact counterpart among JAX's primitives, or none that jaxexp knows.
 
     Attributes:
         operation: the name of the operation, such as ``"stablehlo.all_reduce"``.
         why: what about it is not understood; may be empty.
-        location: where the operation is, as far as the module says; may be empty.
+        location: where the operation is, if the module says so; may be empty.
     """
 
     def __init__(self, operation: str, why: str = "", location: str = "") -> None:

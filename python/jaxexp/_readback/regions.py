@@ -1,4 +1,4 @@
-"""What regions of operations do, where JAX has a name for it."""
+"""Recognizes regions that apply one operation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def only_operation(block: Block, *, in_order: bool = False) -> str:
 
     Args:
         block: the block.
-        in_order: whether the operation has to take them in their order.
+        in_order: whether the operation must take them in order.
     """
     if len(block.steps) != 1 or len(block.parameters) != 2 or block.steps[0].outputs != block.results:
         return ""

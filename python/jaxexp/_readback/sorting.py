@@ -1,4 +1,4 @@
-"""Sorting, and what is done in windows by comparing."""
+"""Sorting, and `select_and_scatter`, which compares in windows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _sort(operation: Operation) -> Many:
 
 
 def _number_of_keys(operation: Operation, comparator: Block) -> int | None:
-    """For how many keys JAX's own sort compares in this way; None if it never does."""
+    """The number of keys for which JAX's own sort compares in this way; None if it never does."""
     scalars = [jax.ShapeDtypeStruct((), type_.dtype) for type_ in operation.operands for _ in range(2)]
     with jax.enable_x64(True):
         found = _form(jax.make_jaxpr(lambda *xs: comparator(xs))(*scalars))
@@ -48,7 +48,7 @@ def _comparing(keys: int) -> Callable[..., Any]:
 
 
 def _form(closed: Any) -> list[Any]:
-    """A jaxpr of scalars as values that are equal for equal ones."""
+    """A jaxpr of scalars as a list that is equal for equal jaxprs."""
     names: dict[Any, Any] = {}
     constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
 

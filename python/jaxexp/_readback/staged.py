@@ -1,6 +1,6 @@
-"""A block as one jaxpr: JAX traces steps that are alike once, and their equations are copied for the others.
+"""Turns a block into one jaxpr: JAX traces steps that are alike once, and their equations are copied for the others.
 
-This is what makes long modules fast to trace. JAX takes as long for each of its operations as for all of reading it.
+This makes long modules fast to trace: for JAX, tracing one operation takes as long as everything else about reading it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Equations(NamedTuple):
 
 @_jax.cached_with_first()
 def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[str, Any]] | None:
-    """A block as one equation; the same one again as long as the block is there, and JAX's settings do not change.
+    """A block as one equation; cached as long as the block exists and JAX's settings do not change.
 
     Args:
         block: the block, which captures nothing.
@@ -36,8 +36,8 @@ def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[s
         name: what the equation is called.
 
     Returns:
-        Its primitive and its parameters. None if types say more than shapes and dtypes: where they name meshes, or are
-        weak, only tracing each step tells what it makes.
+        Its primitive and its parameters. None if types say more than shapes and dtypes: if they name meshes or are
+        weak, only a trace of each step tells what it makes.
 
     Raises:
         RefusedError: a step cannot be run.
@@ -61,7 +61,7 @@ def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[s
 
 
 def _copied(of_step: _Equations, inputs: Sequence[Any], equations: list[Any]) -> Sequence[Any] | None:
-    """Appends the equations of a step for other inputs; None if these are of other types. Returns its results."""
+    """Appends a step's equations for other inputs, and returns its results; None if the inputs have other types."""
     renamed = dict(zip(of_step.inputs, inputs, strict=True))
     if any(before.aval is not now.aval and before.aval != now.aval for before, now in renamed.items()):
         return None
@@ -77,7 +77,7 @@ def _renamed(atom: Any, renamed: Mapping[Any, Any]) -> Any:
 
 
 def _traced(block: Block, avals: Sequence[Any]) -> tuple[Any, dict[Callable[..., Any], _Equations]]:
-    """The steps of a block, those that are alike once: as one jaxpr of them all, and by what they run."""
+    """The steps of a block, one of those that are alike: in one jaxpr, and as equations by what they run."""
     alike: dict[Callable[..., Any], Step] = {}
     types: dict[int, Any] = dict(zip(block.parameters, avals, strict=True))
     for step in block.steps:
@@ -102,7 +102,7 @@ def _traced(block: Block, avals: Sequence[Any]) -> tuple[Any, dict[Callable[...,
 
 
 def _needed(results: Sequence[Any], equations: Sequence[Any], maker: Mapping[Any, int]) -> set[int]:
-    """Which equations some results need."""
+    """The equations that some results need."""
     found: set[int] = set()
     pending = list(results)
     while pending:
@@ -114,7 +114,7 @@ def _needed(results: Sequence[Any], equations: Sequence[Any], maker: Mapping[Any
 
 
 def _call_like(avals: Sequence[Any], results: Sequence[Any], name: str) -> Any:
-    """The equation that JAX makes of a call of a jitted function of these types."""
+    """The equation that JAX makes for a call of a jitted function with these types."""
 
     def function(*_: Any) -> list[Any]:
         return [lax.broadcast(np.zeros((), aval.dtype), aval.shape) for aval in results]

@@ -1,4 +1,4 @@
-"""The table: how each operation is read, and which ones are refused and why."""
+"""The table of operations: how each one is read, and which ones are refused and why."""
 
 from __future__ import annotations
 

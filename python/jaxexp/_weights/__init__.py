@@ -1,5 +1,5 @@
-"""A program and its weights: large arrays that stay outside of the module.
+"""A program and its weights: large arrays that stay outside the module.
 
-`arrays/` are the weights as arrays, on devices and in files. `bound/` is a program together with weights: binding, exporting,
-calling, saving. `files/` reads and writes files of tensors (safetensors).
+`files/` reads and writes files of tensors (safetensors). `arrays/` has the weights as arrays, on devices and in files.
+`bound/` has a program together with its weights: binding, exporting, saving.
 """

@@ -1,5 +1,5 @@
 """One question about many artifacts: `verify_many`, `compatibility_many`, `migrate_many`.
 
-`folders.py` and `given.py` list the artifacts. `in_workers.py` is the work for one share. A result says which artifact it
-is of, and what was found or which error was raised.
+`folders.py` and `given.py` list the artifacts. `one_by_one.py` looks at each of them in a worker. A result names its
+artifact, and has the answer or the error.
 """

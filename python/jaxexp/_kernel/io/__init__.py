@@ -1,5 +1,5 @@
-"""Files, folders, URLs, locks and threads.
+"""Files, URLs, locks and threads.
 
-`sources.py` reads parts of whatever holds bytes, `http.py` reads ranges, `files.py` replaces files by rename, `version.py`
-says whether a file has changed.
+`sources.py` reads parts of whatever holds bytes, `http.py` reads ranges, `files.py` replaces files by rename, and
+`version.py` says which version of a remote file is there.
 """

@@ -16,7 +16,7 @@ from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import batch_dim
 
-from . import mapped_lowering  # noqa: F401  (gives a rule)
+from . import mapped_lowering  # noqa: F401  (registers a rule)
 from .looped import partitions, reshaped
 from .mapped import Element, Level, mapped_p
 
@@ -28,7 +28,7 @@ def batch_call(
     wrt, batch = params.get("wrt"), batch_dim.of(exported)
     led = None if batch is None else (batch.arguments, batch.results)
     results = params.get("results")
-    if led is not None and wrt is not None:  # element i of a tangent goes with element i of what it is a tangent of
+    if led is not None and wrt is not None:  # element i of a tangent belongs to element i of its primal
         led = (*led[0], *(led[0][i] for i in wrt)), led[1]
     if led is not None and results is not None:
         led = led[0], tuple(led[1][i] for i in results)
@@ -49,7 +49,7 @@ def batch_call(
 def _batch_mapped(
     axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, element: Element, levels: tuple[Level, ...]
 ) -> tuple[Any, Any]:
-    """One more axis around those that are mapped already."""
+    """Adds one axis around the axes that are already mapped."""
     bind = functools.partial(mapped_p.bind, element=element, levels=levels)
     return _run(bind, axis_data, args, dims, None, lambda _: False, element, levels)
 
@@ -64,17 +64,17 @@ def _run(
     element: Element,
     levels: tuple[Level, ...],
 ) -> tuple[Sequence[Any], Sequence[int | None]]:
-    """Applies `bind` to each element of a batch: the whole of a batching rule.
+    """Applies `bind` to each element of a batch: the common part of the batching rules.
 
     Args:
         bind: the operation without the axis.
         axis_data: what JAX says about the mapped axis.
         args: the arguments, some of them batched.
         dims: the mapped axis of each argument, None for those that are not batched.
-        led: which arguments and which results the batch dimension leads; None without one.
+        led: which arguments and results have the batch dimension in front; None without one.
         fits: whether `bind` takes arguments of these abstract values.
         element: what `bind` does for each element.
-        levels: the axes that are mapped already.
+        levels: the axes that are already mapped.
     """
     exported = element.exported
     if args:

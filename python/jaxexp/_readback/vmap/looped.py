@@ -15,12 +15,12 @@ from .mapped import Level, repeated
 
 
 def loop(call: Callable[..., Sequence[Any]], level: Level, arrays: Sequence[Any]) -> list[Any]:
-    """`call` for each element along one axis; its results are stacked or summed.
+    """Runs `call` for each element along one axis, and stacks or sums its results.
 
     Args:
         call: the operation for one element.
         level: the axis.
-        arrays: the arguments, with the axis in front where they have it.
+        arrays: the arguments, with the axis in front if they have it.
     """
 
     if not any(level.batched):
@@ -35,7 +35,7 @@ def loop(call: Callable[..., Sequence[Any]], level: Level, arrays: Sequence[Any]
     # A loop runs over an axis that is not sharded.
     whole = [reshaped(array, array.shape, None, *partitions(array)[1:], mesh=mesh) for array in whole]
     types = jax.make_jaxpr(element)([jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in whole]).out_avals
-    # A function may return arrays of 64 bits where JAX makes only those of 32.
+    # A function may return 64-bit arrays although JAX is set to make 32-bit ones.
     with jax.enable_x64(bool(jax.config.read("jax_enable_x64")) or any(map(_is_wide, types))):
         return _filled(element, level, whole, types)
 
@@ -71,7 +71,7 @@ def _zero(type_: Any) -> Any:
 def _rows(size: Any, arrays: Sequence[Any], result: Any) -> Any:
     """An array for the loop to fill with results; None leaves it to JAX, which makes one of zeros.
 
-    It is made from the values of an argument. So the compiler, which follows the data flow, shards both over a mesh in
+    It is made from the values of an argument, so the compiler, which follows the data flow, shards both over a mesh in
     the same way.
     """
     if any(_jax.AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types for array in arrays):
@@ -90,19 +90,19 @@ def _is_wide(aval: Any) -> bool:
 
 
 def _is_number(aval: Any) -> bool:
-    """Whether arrays are of numbers, and on the device."""
+    """Whether arrays contain numbers and are on the device."""
     on_device = aval.memory_space == _jax.MemorySpace.Device
     return on_device and (aval.dtype == bool or _jax.issubdtype(aval.dtype, np.number))
 
 
 def partitions(array: Any) -> tuple[Any, ...]:
-    """For each dimension of an array the axes of an Explicit mesh that it is sharded over, or None."""
+    """For each dimension of an array, the axes of an Explicit mesh that it is sharded over, or None."""
     partitions = tuple(jax.typeof(array).sharding.spec)
     return (*partitions, *[None] * (np.ndim(array) - len(partitions)))
 
 
 def reshaped(array: Any, shape: Sequence[Any], *partitions: Any, mesh: Any) -> Any:
-    """An array in another shape and, where types tell how arrays are sharded over the mesh, sharded in another way.
+    """An array in another shape and, if types say how arrays are sharded over the mesh, with another sharding.
 
     If a mesh axis would appear twice, the first dimension gets it.
     """

@@ -1,7 +1,7 @@
-"""The primitive that is a call of an exported function for each element of a batch, and its derivatives.
+"""The primitive for a call of an exported function for each element of a batch, and its derivatives.
 
-`jax.vmap` of a call makes it. What it becomes in a program is decided when it is lowered (`mapped_lowering`). Its
-derivatives are those of each call, mapped over the same batch, whatever it becomes.
+`jax.vmap` of a call makes it. `mapped_lowering` decides what it becomes when it is lowered. In any case, its
+derivatives are the derivatives of each call, mapped over the same batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Element:
-    """What is done for each element of a batch: a call, or the derivative of one, with some of its results.
+    """The operation for each element of a batch: a call, or the derivative of one, with some of its results.
 
     Attributes:
         exported: the function.
@@ -75,7 +75,7 @@ class Element:
 
 
 def of_element(avals: Sequence[Any], levels: Sequence[Level]) -> list[Any]:
-    """The types of an element's arguments, given those of the whole batch's."""
+    """The types of an element's arguments, given the types of the whole batch's arguments."""
     avals = list(avals)
     for level in levels:
         avals = [
@@ -96,7 +96,7 @@ def _abstract_eval(*avals: Any, element: Element, levels: tuple[Level, ...]) -> 
 
 
 def each(function: Callable[..., Sequence[Any]], levels: Sequence[Level]) -> Callable[..., Sequence[Any]]:
-    """A function of an element's arrays as one of the whole batch's."""
+    """Turns a function of an element's arrays into a function of the whole batch's arrays."""
     for level in reversed(levels):
         function = _each(function, level)
     return function
@@ -118,7 +118,7 @@ def _each(function: Callable[..., Sequence[Any]], level: Level) -> Callable[...,
 
 
 def repeated(results: Sequence[Any], level: Level) -> list[Any]:
-    """The results for all elements, where they are the same for each."""
+    """The results for all elements, if they are the same for each."""
     stacked = [lax.broadcast(result, (level.size,)) for result in results]
     return [lax.reduce_sum(s, (0,)) if is_summed else s for s, is_summed in zip(stacked, level.summed, strict=True)]
 
@@ -136,7 +136,7 @@ mapped_p.def_impl(_run)
 
 
 def _extended(levels: Sequence[Level], batched_like: Sequence[int], results: Sequence[int]) -> tuple[Level, ...]:
-    """Levels for more arguments, each mapped like one that there is, and for some of the results."""
+    """Levels for more arguments, each mapped like an existing one, and for some of the results."""
     return tuple(
         dataclasses.replace(
             level,
@@ -171,7 +171,7 @@ def _jvp_of_pushforward(
     assert element.wrt is not None
     n = len(element.exported.in_avals)
     results = mapped_p.bind(*primals, element=element, levels=levels)
-    if moved and moved[0] >= n:  # only directions, in which it is linear
+    if moved and moved[0] >= n:  # only directions: it is linear in them
         kept = [*range(n), *moved]
         linear = dataclasses.replace(element, wrt=tuple(element.wrt[i - n] for i in moved))
         fewer = tuple(dataclasses.replace(level, batched=tuple(level.batched[i] for i in kept)) for level in levels)
@@ -214,7 +214,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, element: Element, levels: 
     given = cotangents_of(out_avals, {result: cotangent for result, (cotangent, _) in known.items()})
 
     def has_axis(result: int, level: Level) -> bool:
-        """Whether the cotangent of a result has a mapped axis; that of a sum is the same for all elements."""
+        """Whether the cotangent of a result has a mapped axis; a sum's cotangent is the same for all elements."""
         return result in known and not level.summed[known[result][1]]
 
     linear = [i for i, tangent in enumerate(tangents) if _jax.is_undefined_primal(tangent)]
@@ -222,7 +222,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, element: Element, levels: 
         dataclasses.replace(
             level,
             batched=(*level.batched[:n], *(has_axis(result, level) for result in range(len(out_avals)))),
-            # What all elements share gets the sum of their cotangents.
+            # An argument that all elements share gets the sum of their cotangents.
             summed=tuple(not level.batched[n + i] for i in linear),
         )
         for level in levels

@@ -1,4 +1,4 @@
-"""What a mapped call becomes in a program: the function raised and mapped as a whole, or a loop of calls."""
+"""Lowers a mapped call: to the function raised and mapped as a whole, or to a loop of calls."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .mapped import Element, Level, each, mapped_p
 
 logger = logging.getLogger(__name__)
 
-# So many mapped forms of one function are kept.
+# How many mapped forms of one function are kept.
 _MOST = 32
 
 
 def _lower(ctx: Any, *operands: Any, element: Element, levels: tuple[Level, ...]) -> Sequence[Any]:
     check_call(ctx.module_context, element.exported)
-    # What is raised is sharded as the compiler likes, whatever the types say outside, and the mesh that is set.
+    # The compiler shards raised code as it likes, whatever the outer types and the current mesh say.
     plain = ctx.replace(avals_in=list(map(_plain, ctx.avals_in)), avals_out=list(map(_plain, ctx.avals_out)))
     # Equal functions are raised and traced once.
     element = dataclasses.replace(element, exported=first_of_equals(element.exported))
@@ -50,7 +50,7 @@ _jax.register_lowering(mapped_p, _lower)
 
 
 def _plain(aval: Any) -> Any:
-    """The type without what it says about devices."""
+    """The type without its facts about devices."""
     return _jax.ShapedArray(aval.shape, aval.dtype, memory_space=aval.memory_space)
 
 
@@ -69,7 +69,7 @@ def _loop_over(level: Level, call: Callable[..., Sequence[Any]]) -> Callable[...
 def _raised(
     avals: Sequence[Any], element: Element, levels: tuple[Level, ...], platforms: Sequence[str]
 ) -> Callable[..., Sequence[Any]]:
-    """The mapped element, raised; a jitted function, so that JAX traces it once, and finds it again.
+    """The mapped element, raised; a jitted function, so that JAX traces it once and finds it again.
 
     Raises:
         RefusedError: it cannot be raised, or JAX cannot map it.
@@ -83,7 +83,7 @@ def _raised(
             jitted.trace(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals))
         except ExportError:  # a RefusedError among them
             raise
-        except Exception as error:  # of any type: what JAX says where it cannot map something
+        except Exception as error:  # JAX's errors for things that it cannot map have any type
             raise RefusedError("an operation", f"{type(error).__name__}: {error}") from error
         known.put(key, jitted)
     mapped: Callable[..., Sequence[Any]] = jitted
@@ -99,7 +99,7 @@ def _named(function: Callable[..., Sequence[Any]], name: str) -> Any:
 
 
 def _one(element: Element, platforms: Sequence[str]) -> Callable[..., Sequence[Any]]:
-    """What is done for one element, raised when it is traced."""
+    """The operation for one element, raised when it is traced."""
     exported, wrt = element.exported, element.wrt
     n = len(exported.in_avals)
 
@@ -117,7 +117,7 @@ def _one(element: Element, platforms: Sequence[str]) -> Callable[..., Sequence[A
 
 
 def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Sequence[str]) -> Sequence[Any]:
-    from jaxexp._readback.function import raised  # which only batches need
+    from jaxexp._readback.function import raised  # only batches need it
 
     in_avals = list(map(jax.typeof, arrays))
     out_avals, _ = abstract_eval(*in_avals, exported=exported)

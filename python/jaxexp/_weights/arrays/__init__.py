@@ -1,5 +1,5 @@
 """The weights of a function as arrays: from devices to files and back.
 
-`Weights` is a mapping that reads an array when it is first asked for. `saving.py` writes files so that a program finds the
-weights that it was saved with, whenever the process dies.
+`Weights` is a mapping that reads an array when it is first used. `saving.py` writes files so that a program always
+finds the weights that it was saved with, even if the process dies.
 """

@@ -1,4 +1,4 @@
-"""Weights in one large file, such as an archive, in which tensors are found by their digests."""
+"""Weights in one large file, such as an archive, which finds tensors by their digests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stored import Table, WithDigests
 
 
 class FindsTensors(HoldsTensors, Protocol):
-    """What tensors are in, and where."""
+    """A file that holds tensors, and knows where each one is."""
 
     def place(self, digest: bytes) -> tuple[int, int] | None:
         """The position and the size of a tensor; None if there is none of this digest."""
@@ -31,7 +31,7 @@ class ByDigest(WithDigests):
         file: where the tensors are.
         label: what messages call the function.
         table: what its trailer says.
-        types: what has the dtype and the shape of each weight, by its name; bytes do not say these.
+        types: objects with the dtype and the shape of each weight, by its name; the bytes do not say these.
         """
         super().__init__(table)
         self._file, self._label, self._types = file, label, types
@@ -50,7 +50,7 @@ class ByDigest(WithDigests):
         if held is None or size_of(*held) != stored.size:
             raise self._error(name, f"as many bytes as {type_.dtype}{list(type_.shape)} has", f"{stored.size:,}")
         tensor = Tensor(name, *held, place[0], place[0] + place[1])
-        # What was mapped when the archive was opened stays what it was.
+        # A file that was mapped when the archive was opened does not change.
         return (_Fetched(self._file, stored.digest) if self._file.identity is None else self._file), tensor
 
     def _error(self, name: str, expected: str, found: str) -> WeightsError:
@@ -60,7 +60,7 @@ class ByDigest(WithDigests):
 
 
 class _Fetched:
-    """A tensor in a file of which parts are fetched: somebody may have replaced the file meanwhile."""
+    """A tensor in a file that is fetched in parts, and that may have been replaced meanwhile."""
 
     identity = None
 
@@ -69,7 +69,7 @@ class _Fetched:
         self._file, self._digest = file, digest
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
-        """The bytes, after they were compared with their digest.
+        """The bytes, compared with their digest.
 
         Raises:
             WeightsError: they are other bytes.

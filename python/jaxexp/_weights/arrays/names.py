@@ -30,12 +30,12 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is one that could be a weight: pytrees of models also have functions and numbers as leaves."""
+    """Whether a leaf could be a weight: pytrees of models also have functions and numbers as leaves."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def identities(array: Any) -> Iterable[tuple[Any, ...]]:
-    """Keys that only the same array has: by the object, and for NumPy by the memory, as each view is an object."""
+    """Keys that only the same array has: the object, and for NumPy also the memory, because each view is an object."""
     yield ("object", id(array))
     if not isinstance(array, jax.Array):
         memory = np.asarray(array).__array_interface__
@@ -58,13 +58,13 @@ def names_in(treedef: Any) -> list[str]:
 def check_names(
     needed: Collection[str], given: Collection[str], file: str | None = None, is_mapping: bool = False
 ) -> None:
-    """Raises a WeightsError where a weight is not among the names that are given, which says what they are like.
+    """Raises a WeightsError if a weight is not among the given names; it suggests similar ones.
 
     Args:
         needed: the names of weights.
-        given: the names that there are.
+        given: the names that exist.
         file: where they are, for the message.
-        is_mapping: whether they are in a mapping of arrays by their names, to which the user can add others.
+        is_mapping: whether they are from a mapping of arrays by name, to which the user can add others.
     """
     missing = [name for name in needed if name not in given]
     if not missing:
@@ -84,7 +84,7 @@ def check_names(
 
 
 def warn_of_unused(names: Sequence[str]) -> None:
-    """Warns of arrays in a model that are none of the weights: they have no effect, and perhaps it is another model."""
+    """Warns of arrays in a model that are not weights: they have no effect, and it may be another model."""
     _warn(
         "not used of the given arrays",
         names,
@@ -94,13 +94,13 @@ def warn_of_unused(names: Sequence[str]) -> None:
 
 
 def warn_of_others(names: Sequence[str]) -> None:
-    """Warns of arrays in a model that stay what they are, as they are none of the weights that go into it."""
+    """Warns of arrays in a model that stay as they are, because they are not among the weights that go into it."""
     _warn("arrays of the model that stay its own", names, "it does not use them, or they are part of its program")
 
 
 def _warn(what: str, names: Sequence[str], why: str) -> None:
     if names:
-        text = f"{what}: {_listed(names)}. They are no weights of the function: {why}"
+        text = f"{what}: {_listed(names)}. They are not weights of the function: {why}"
         warnings.warn(text, UserWarning, stacklevel=_CALLER)
 
 
@@ -108,7 +108,7 @@ _CALLER = 5  # of with_weights and weights_into: behind them, a method of Weight
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:
-    # Comparing takes time in proportion to the product of the lengths, and a file may have a million of names.
+    # Comparing takes time in proportion to the product of the lengths, and a file may have a million names.
     short = [other for other in others if len(other) <= _COMPARED]
     if len(name) > _COMPARED or len(short) > _COMPARED:
         return []

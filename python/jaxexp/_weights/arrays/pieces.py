@@ -15,7 +15,7 @@ from jaxexp._errors import ExportError
 from jaxexp._weights.files.dtypes import held_as
 from jaxexp._weights.files.writing import Source
 
-# Large enough for a disk, and small beside what a process takes anyway. A power of two: no element is cut.
+# Large enough for a disk, and small beside the rest of a process. A power of two, so that no element is cut.
 PIECE = 1 << 24
 
 
@@ -27,7 +27,7 @@ def source(name: str, array: Any) -> Source:
         array: a NumPy array or a `jax.Array`, on any devices of this process.
 
     Raises:
-        ExportError: its dtype cannot be held in a file, or parts of it are on devices of other processes only.
+        ExportError: a file cannot hold its dtype, or parts of it are only on devices of other processes.
     """
     held = held_as(np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype), array.shape)
     if held is None:
@@ -67,7 +67,7 @@ def digest(array: Any, *before: bytes) -> bytes:
 
 
 def packed(array: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """The same for elements of four bits, two of them in a byte; the first one is in the lower bits."""
+    """The same for elements of four bits: two in a byte, the first one in the lower bits."""
     for piece in pieces(array):  # of even size: the whole has an even number of elements
         pairs = piece.reshape(-1, 2)
         yield (pairs[:, 0] & 15) | (pairs[:, 1] << 4)
@@ -85,12 +85,12 @@ def _is_here(array: Any) -> bool:
 
 
 def _as_tuple(index: Sequence[slice]) -> tuple[tuple[int | None, int | None], ...]:
-    """Slices that can be hashed, which Python's own cannot before 3.12."""
+    """Slices that can be hashed; Python's own cannot before 3.12."""
     return tuple((part.start, part.stop) for part in index)
 
 
 def _is_host_memory(array: jax.Array) -> bool:
-    """Whether `numpy.asarray` is a view of the array: it is on one device, whose memory is the host's."""
+    """Whether `numpy.asarray` gives a view of the array: it is on one device, whose memory is the host's."""
     devices: list[Any] = list(array.sharding.device_set)
     return len(devices) == 1 and devices[0].platform == "cpu"
 
@@ -107,9 +107,9 @@ def _of_host(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 
 def _blocks(shape: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:
-    """Slices of an array of at most this many elements, that are the array one behind the other.
+    """Slices of an array, of at most this many elements each, which make up the array one after the other.
 
-    Leading dimensions are taken one by one, the next one in parts, and those behind it as a whole.
+    Leading dimensions are taken index by index, the next one in parts, and the rest as a whole.
     """
     if 0 in shape:
         return

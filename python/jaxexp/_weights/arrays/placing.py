@@ -19,7 +19,7 @@ from .pieces import unpacked
 
 
 def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
-    """Compares what a file has with what a program needs, by the header only.
+    """Compares a tensor's type with the type that a program needs, by the header only.
 
     Args:
         file: the file.
@@ -40,8 +40,8 @@ def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
 
 
 def view(file: HoldsTensors, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
-    """A tensor with the dtype and the shape of a program's argument; over the mapped file, where its elements are held
-    as they are.
+    """A tensor with the dtype and the shape of a program's argument; a view of the mapped file if elements are held as
+    they are.
     """
     held = np.frombuffer(file.bytes_of(tensor), np.uint8)
     if tensor.dtype == "F4":
@@ -53,7 +53,7 @@ def view(file: HoldsTensors, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
 def placed(file: HoldsTensors, tensor: Tensor, aval: Any, sharding: Any | None) -> jax.Array:
     """A tensor on devices.
 
-    On one CPU device, the array is the mapped file, if the tensor is aligned there. Otherwise only the parts are read
+    On one CPU device, the array is the mapped file, if the tensor is aligned there. Otherwise it reads only the parts
     that devices of this process need.
 
     Args:
@@ -71,10 +71,10 @@ def placed(file: HoldsTensors, tensor: Tensor, aval: Any, sharding: Any | None) 
 
 @contextlib.contextmanager
 def wherever() -> Generator[None]:
-    """A context in which weights are placed. They stay, so they must be the same wherever they are first used.
+    """A context in which weights are placed. They are kept, so they must be the same wherever they are first used.
 
-    Nothing is traced or mapped in it, no mesh is set, numbers have 64 bits if the program's have, and transfers are
-    allowed, because none is the caller's. Only the default device is the caller's.
+    In it, nothing is traced or mapped, no mesh is set, 64-bit types are enabled, and all transfers are allowed, because
+    none is the caller's. Only the default device is the caller's.
     """
     with contextlib.ExitStack() as undo:
         undo.enter_context(_jax.outside_of_traces())

@@ -1,13 +1,13 @@
-"""Saving weights and the program beside them: at every moment, the program that is there finds its own weights.
+"""Saving weights and the program beside them: at every moment, the program on disk finds its own weights.
 
-Two files cannot be replaced at once. So a file of tensors has a second name, which begins with a dot and says what its
-content is. A program looks there if the file with the plain name is missing or another one:
+Two files cannot be replaced at once. So a file of tensors has a second name, which begins with a dot and contains the
+digest of its content. A program looks there if the file with the plain name is missing or is another one:
 
     1. the new weights are written under their second name
-    2. the old weights get their second name, too
+    2. the old weights also get their second name
     3. the new program takes the place of the old one
-    4. the new weights get their plain name, from which the old ones disappear
-    5. the second name of the old weights disappears
+    4. the new weights take the plain name from the old ones
+    5. the second name of the old weights is removed
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def save(
         path: the file of the weights, ``NAME.safetensors``, in the folder of the program.
         sources: the weights.
         sizes: how many bytes each takes in the file, in the order of the program's arguments.
-        write_program: saves the program, given what its trailer says of the weights.
+        write_program: saves the program, given the table of weights for its trailer.
         max_file_size: how many bytes of weights a file may have; None for one file.
 
     Raises:
@@ -56,7 +56,7 @@ def save(
         raise
     writing.publish(path, written)
     for second in old:
-        with contextlib.suppress(FileNotFoundError):  # where nothing changed, it had the name of the new one
+        with contextlib.suppress(FileNotFoundError):  # if nothing changed, it had the name of the new one
             os.unlink(second)
 
 
@@ -72,7 +72,7 @@ def _with_second_name(folder: str, name: str) -> list[str]:
         return []
     try:
         os.link(path, second)
-    except FileExistsError:  # of a process that died, or because the new content is the same
+    except FileExistsError:  # from a process that died, or because the new content is the same
         pass
     except OSError:  # a file system without links
         os.rename(path, second)

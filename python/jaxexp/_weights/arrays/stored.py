@@ -42,7 +42,7 @@ class StoredTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """What a trailer says about weights: files, and for each of the first arguments a tensor in one of them."""
+    """What a trailer says about weights: the files, and a tensor in one of them for each of the first arguments."""
 
     files: tuple[StoredFile, ...]
     tensors: tuple[StoredTensor, ...]
@@ -73,7 +73,7 @@ class Table:
         )
 
     def with_other_names(self, other_names: Mapping[str, str]) -> Table:
-        """The same with further names of tensors, given with their own names."""
+        """The same table with further names of tensors, given with their own names."""
         place = {tensor.name: number for number, tensor in enumerate(self.tensors)}
         return dataclasses.replace(self, other_names=tuple((n, place[own]) for n, own in other_names.items()))
 
@@ -103,10 +103,10 @@ class WithDigests:
         self._tensors = {tensor.name: tensor for tensor in table.tensors}
 
     def find(self, name: str) -> tuple[HoldsTensors, Tensor]:
-        """A tensor, and what it is in.
+        """A tensor, and the file that holds it.
 
         Raises:
-            WeightsError: it is not there, or not as the table says.
+            WeightsError: it is missing, or differs from the table.
         """
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class WithDigests:
 
 
 class Stored(WithDigests):
-    """The files of a table, which are opened when a tensor in them is asked for."""
+    """The files of a table. Each is opened when one of its tensors is needed."""
 
     def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
         """Args:
@@ -146,7 +146,7 @@ class Stored(WithDigests):
         """A tensor, and the file that it is in.
 
         Raises:
-            WeightsError: the file is missing, damaged, or another one than the artifact was saved with.
+            WeightsError: the file is missing, damaged, or not the one that the artifact was saved with.
         """
         stored = self._tensors[name]
         file = self._open(stored.file)
@@ -156,10 +156,10 @@ class Stored(WithDigests):
         return file, tensor
 
     def check_whole(self) -> None:
-        """Looks whether the table has all tensors of its files, so that these can be made again from it.
+        """Checks that the table has all tensors of its files, so that the files can be made again from it.
 
         Raises:
-            WeightsError: a file has others, too.
+            WeightsError: a file has more tensors.
         """
         for number, file in enumerate(self.table.files):
             digests = {tensor.name: tensor.digest for tensor in self.table.tensors if tensor.file == number}
@@ -169,7 +169,7 @@ class Stored(WithDigests):
                         f"content {file.content.hex()}")  # fmt: skip
 
     def check_files(self) -> None:
-        """Looks whether all files are there, and have the tensors. No tensor is read.
+        """Checks that all files exist and have the tensors. No tensor is read.
 
         Raises:
             WeightsError: as in `find`.
@@ -179,8 +179,8 @@ class Stored(WithDigests):
 
     def _opened(self, number: int) -> TensorFile:
         stored = self.table.files[number]
-        # Between two steps of saving, or after a process died there, the file has only its second name. It is tried
-        # again because it may have got it in the meantime.
+        # Between two steps of saving, or after a process died there, the file has only its second name. That
+        # name is tried again, because the file may have got it in the meantime.
         second = content.second_name(stored.name, stored.content)
         for name in self._tried(stored.name, second):
             with contextlib.suppress(FileNotFoundError, WeightsError):
@@ -200,7 +200,7 @@ class Stored(WithDigests):
         return file
 
     def _tried(self, name: str, second: str) -> tuple[str, ...]:
-        """The names under which a file is looked for, in this order."""
+        """The names to look for a file under, in this order."""
         return second, name, second
 
     def _open_beside(self, name: str) -> TensorFile:
@@ -208,7 +208,7 @@ class Stored(WithDigests):
 
 
 class StoredBehind(Stored):
-    """The same files behind a URL, which are read by ranges."""
+    """The same files behind a URL, read by ranges."""
 
     def __init__(self, url: str, table: Table, url_of: Callable[[str], str]) -> None:
         """Args:
@@ -221,7 +221,7 @@ class StoredBehind(Stored):
         self._url_of = url_of
 
     def _tried(self, name: str, second: str) -> tuple[str, ...]:
-        return name, second  # nobody saves there, and each try is a request
+        return name, second  # no program saves there, and each try is a request
 
     def _open_beside(self, name: str) -> TensorFile:
         with files.named_in_errors(self.path):

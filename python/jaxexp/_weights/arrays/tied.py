@@ -1,4 +1,4 @@
-"""Tied weights: arrays that a pytree has in several places, and that are one weight."""
+"""Tied weights: one weight that a pytree has in several places."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .pieces import pieces
 
 
 def check_tied(given: Mapping[str, Any], other_names: Mapping[str, str], file: str | None = None) -> None:
-    """Compares values that are given for the several places of one weight.
+    """Compares the values that are given for the different places of one weight.
 
     Args:
         given: arrays by the names of their places.
-        other_names: of each further place, the name of the weight.
+        other_names: the name of the weight for each further place.
         file: where they are, for the message.
 
     Raises:
-        WeightsError: they are different, or cannot be compared, because they are being traced.
+        WeightsError: they differ, or cannot be compared because they are being traced.
     """
     for other, name in other_names.items():
         if other not in given or name not in given or given[other] is given[name]:

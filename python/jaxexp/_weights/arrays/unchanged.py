@@ -1,7 +1,7 @@
-"""NumPy arrays that become weights: their owners may change them, and then the function would be another one.
+"""NumPy arrays that become weights: if their owners changed them, the function would be another one.
 
-A copy would take as much memory again, which a model may not have. So their digests are taken, and compared when the
-arrays are used.
+A copy would double the memory, which may not be there. So their digests are kept, and compared when the arrays are
+used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .pieces import digest
 
 
 class Unchanged:
-    """The digests of arrays as they were at first."""
+    """The first digests of arrays."""
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._digests = {name: digest(array) for name, array in arrays.items() if _may_change(array)}
@@ -28,12 +28,12 @@ class Unchanged:
         if name in self._digests and digest(array) != self._digests[name]:
             raise ExportError(
                 f"the weight {name!r} is a NumPy array that has changed since the function got it. Export, bind or use "
-                "with_weights again, or give it an array that nobody changes: jax.numpy.array(...)"
+                "with_weights again, or give it an array that cannot change: jax.numpy.array(...)"
             )
 
 
 def _may_change(array: Any) -> bool:
-    """Whether somebody can write to it, or to what it is a view of."""
+    """Whether it can be written to, or is a view of memory that can."""
     if isinstance(array, jax.Array):
         return False
     part: Any = np.asarray(array)

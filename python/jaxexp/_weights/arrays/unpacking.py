@@ -1,4 +1,4 @@
-"""Files of weights that are made again from tensors that are elsewhere, such as in an archive."""
+"""Makes files of weights again from tensors that are elsewhere, such as in an archive."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .stored import StoredFile, WithDigests
 
 
 class Unpacking:
-    """The files that programs need beside them, each once in a folder."""
+    """The files that programs need beside them, each written once in a folder."""
 
     def __init__(self) -> None:
         self._planned: dict[str, StoredFile] = {}
 
     def plan(self, folder: str, weights: WithDigests, refuse_existing: Callable[[str], None]) -> list[tuple[str, int]]:
-        """Where the files of a program will be; each path, with the number of the file in the program's table.
+        """Where the files of a program will be: each path, with the number of the file in the program's table.
 
-        Programs that were saved elsewhere may have different files of one name. All but the first get their second
-        names, by which their programs find them.
+        Programs from different places may have different files with the same name. All but the first get their second
+        names, under which their programs find them.
 
         Args:
             folder: where the program will be.
             weights: its weights.
-            refuse_existing: is called with the path of a file that would be replaced.
+            refuse_existing: called with the path of a file that would be replaced.
 
         Raises:
             WeightsError: the name of a file leads out of the folder.
@@ -45,7 +45,7 @@ class Unpacking:
         return found
 
     def write(self, planned: list[tuple[str, int]], weights: WithDigests) -> int:
-        """Writes the files of a program that are not there yet, and returns how many bytes that were.
+        """Writes the missing files of a program, and returns how many bytes were written.
 
         Raises:
             WeightsError: a tensor is damaged.

@@ -44,7 +44,7 @@ class _Named:
         return repr(self._path)
 
     def check(self, types: Mapping[str, Any], other_names: Mapping[str, str]) -> None:
-        """Compares the tensors with what a program needs."""
+        """Compares the tensors with the types that a program needs."""
         check_names(types, self._tensors, self._path)
         for name, type_ in types.items():
             placing.check(*self.find(name), type_)
@@ -66,9 +66,9 @@ class _Named:
 class Weights(Mapping[str, Any]):
     """The weights of a bound function by their names.
 
-    Weights in files are read when they are first asked for, and stay. On one CPU device, they are the mapped file.
+    Weights in files are read when they are first used, and then kept. On one CPU device, they are the mapped file.
 
-    It is a mapping and no pytree, so that nothing that only looks at a tree reads the files. ``dict(weights)`` is a
+    It is a mapping, not a pytree, so that looking at a tree does not read the files. ``dict(weights)`` is a
     pytree of all arrays, for `jax.tree.map`, optimizers and functions under `jax.jit`; `with_weights` takes it back.
     """
 
@@ -83,9 +83,9 @@ class Weights(Mapping[str, Any]):
         """Args:
         types: the abstract value of each weight, in the order of the arguments.
         found: the arrays, or the files that they are in.
-        shardings: where each weight goes; None for the default device, as is an empty sequence for all of them.
-        other_names: of tied weights, each further name with the weight's own one.
-        unchanged: what the arrays were like, if they are not new here.
+        shardings: where each weight goes; None for the default device. Empty if all go there.
+        other_names: each further name of a tied weight, with the weight's own name.
+        unchanged: the digests of the arrays, if they are not new here.
         """
         self._types = dict(types)
         self.other_names = dict(other_names or {})
@@ -99,7 +99,7 @@ class Weights(Mapping[str, Any]):
 
     @classmethod
     def of_leaves(cls, types: Mapping[str, Any], leaves: Mapping[str, Any], other_names: Mapping[str, str]) -> Weights:
-        """Weights that are leaves of a pytree: whatever a transformation of JAX puts in the place of the arrays."""
+        """Weights that are leaves of a pytree: whatever a transformation of JAX puts in place of the arrays."""
         weights = cls(types, leaves, (), other_names, Unchanged({}))
         weights._on_devices = dict(leaves)
         return weights
@@ -107,8 +107,8 @@ class Weights(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         on_device = self._on_devices.get(name)
         if on_device is None:
-            type_ = self._types[name]  # a KeyError is what a mapping raises
-            with self._lock:  # a second thread waits for the array, it does not read it again
+            type_ = self._types[name]  # raises KeyError, as mappings do
+            with self._lock:  # a second thread waits for the array, and does not read it again
                 on_device = self._on_devices.get(name)
                 if on_device is None:
                     on_device = self._on_devices[name] = self._placed(name, type_)
@@ -130,7 +130,7 @@ class Weights(Mapping[str, Any]):
         where = "in memory" if self._files is None else f"in files: {self._files}"
         return f"Weights({len(self)} arrays {where})"
 
-    if not TYPE_CHECKING:  # type checkers know what is not there
+    if not TYPE_CHECKING:  # type checkers would no longer report missing attributes
 
         def __getattr__(self, name: str) -> NoReturn:
             advice = (
@@ -147,7 +147,7 @@ class Weights(Mapping[str, Any]):
 
     @property
     def stored(self) -> Stored | None:
-        """The files beside the artifact that these weights were loaded with; None for others."""
+        """The files beside the artifact that these weights were loaded with; None for other weights."""
         return self._files if isinstance(self._files, Stored) else None
 
     def arrays(self) -> tuple[Any, ...]:
@@ -157,11 +157,11 @@ class Weights(Mapping[str, Any]):
         return self._all
 
     def specs(self) -> tuple[Any, ...]:
-        """The weights that are on devices, and specs of the others."""
+        """The weights that are on devices, and specs for the others."""
         return tuple(self._on_devices[name] if name in self._on_devices else self._spec(name) for name in self)
 
     def is_same(self, other: Weights) -> bool:
-        """Whether others are the same arrays, or were loaded with equal digests. Nothing is read."""
+        """Whether the others are the same arrays, or were loaded with equal digests. Nothing is read."""
         if self is other:
             return True
         if list(self) != list(other) or self._shardings != other._shardings:
@@ -185,15 +185,15 @@ class Weights(Mapping[str, Any]):
         """Other weights of the same names, shapes and dtypes.
 
         Args:
-            values: the path of a safetensors file or of its index, a mapping of arrays by their names, or a pytree in
-                which they are at the paths that are their names. What has another name is not used. A pytree stands for
-                the whole model, so there is a `UserWarning` for arrays in it that are not used. For a file, and for a
-                mapping without containers, there is none: large checkpoints are passed so. Numbers, functions and
-                other leaves that are no arrays are part of the program, and never used.
+            values: the path of a safetensors file or its index, a mapping of arrays by name, or a pytree whose paths
+                are the names. Others are not used. A pytree stands for the whole model, so a `UserWarning`
+                names arrays in it that are not used. Files, and mappings without containers, cause no warning: they may
+                be large checkpoints. Numbers, functions and other leaves that are not arrays are part of the program,
+                and never used.
 
         Raises:
-            WeightsError: a weight is missing, or has another shape or dtype. Or the values of tied weights, which are
-                one weight here, are different.
+            WeightsError: a weight is missing, or has another shape or dtype; or the values of tied weights, which are
+                one weight here, differ.
         """
         shardings = list(self._shardings.values())
         if isinstance(values, Weights) and values._files is not None and values._types == self._types:
@@ -226,7 +226,7 @@ class Weights(Mapping[str, Any]):
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(model), new)
 
     def sources(self) -> list[Source]:
-        """The weights as they are written to files; those in files without a way over devices."""
+        """The weights as they are written to files. Weights in files do not go through devices."""
         return [source(name, self._array(name)) if self._files is None else self._in_file(name) for name in self]
 
     def check_digests(self) -> None:
@@ -234,7 +234,7 @@ class Weights(Mapping[str, Any]):
 
         Raises:
             WeightsError: a tensor is damaged.
-            ExportError: the weights come from somewhere else, so there is nothing to compare with.
+            ExportError: the weights come from elsewhere, so there is nothing to compare with.
         """
         if not isinstance(self._files, WithDigests):
             raise ExportError("these weights were not loaded with an artifact, so there are no digests to compare with")

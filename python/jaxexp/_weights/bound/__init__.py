@@ -1,5 +1,5 @@
-"""A program, whose first argument is a dict of weights, together with these weights.
+"""A program whose first argument is a dict of weights, together with these weights.
 
-`lifting.py` makes arguments of constants in a traced function, `taking.py` chooses which. `renamed.py` turns any first
-argument into such a dict. `calls.py` puts the arrays in front of the arguments of a call.
+`lifting.py` turns constants of a traced function into arguments; `taking.py` chooses which. `renamed.py` turns any
+first argument into such a dict. `program.py` finds the weights of a program, and `save.py` saves both.
 """

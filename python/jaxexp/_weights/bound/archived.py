@@ -1,4 +1,4 @@
-"""Functions with weights as members of an archive, which has each tensor once."""
+"""Functions with weights as members of an archive, which stores each tensor once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def serialized(
     Args:
         program: the program.
         weights: its weights.
-        store: puts tensors into the archive, and returns their digests by their names.
+        store: puts tensors into the archive, and returns their digests by name.
         vjp_order: as in `Exported.serialize`.
         strict: as in `Exported.serialize`.
     """
@@ -38,9 +38,7 @@ def serialized(
 
 
 def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:
-    """The file that the weights are in when they are taken out of the archive: the same for all functions that have
-    these weights.
-    """
+    """The file for the weights when they are taken out of the archive: the same for all functions that have them."""
     content = content_of(digests)
     name = f"weights-{content.hex()[:16]}.safetensors"
     (planned,) = plan(name, ((source.name, source.dtype, source.shape) for source in sources), None)

@@ -1,8 +1,8 @@
-"""Constants of a jaxpr become arguments, wherever they are used inside of it.
+"""Turns constants of a jaxpr into arguments, wherever they are used inside it.
 
 Tracing makes a constant of each array that a function closes over. JAX passes it from the outside into the bodies of
 loops, branches and the like, but a function inside `jax.jit` keeps its own constants. So equations that call such a
-function, or that have a body in which it is called, get more operands here. Everything else about them stays.
+function, or that have a body that calls it, get more operands here. Everything else about them stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Constant:
 
     Attributes:
         value: the array.
-        is_liftable: whether it can become an argument: whether all equations around it are known here.
+        is_liftable: whether it can become an argument, which needs all equations around it to be known here.
     """
 
     value: Any
@@ -31,12 +31,12 @@ class Constant:
 
 
 def constants(jaxpr: Any) -> list[Constant]:
-    """All constants of a jaxpr, those of the jaxprs inside of it too; once for each use."""
+    """All constants of a jaxpr and of the jaxprs inside it, once for each use."""
     return list(_constants(jaxpr, True, set()))
 
 
 def _constants(jaxpr: Any, is_liftable: bool, seen: set[tuple[int, bool]]) -> Iterator[Constant]:
-    key = (id(jaxpr), is_liftable)  # one for each layer of a model, say
+    key = (id(jaxpr), is_liftable)  # many equations may share a jaxpr, such as layers of a model
     if key in seen:
         return
     seen.add(key)
@@ -53,15 +53,15 @@ def _constants(jaxpr: Any, is_liftable: bool, seen: set[tuple[int, bool]]) -> It
 
 
 def lifted(jaxpr: Any, positions: Mapping[int, int], count: int) -> tuple[Any, set[int]]:
-    """The jaxpr with more arguments in front of its own, in the place of constants.
+    """The jaxpr with more arguments in front of its own, in place of constants.
 
-    A function with a derivative rule of its own may close over constants. The rule says nothing about them: as far as
-    it is concerned, derivatives by the arguments in their place are zero.
+    A function with a custom derivative rule may close over constants. The rule says nothing about them, so derivatives
+    with respect to the arguments in their place are zero there.
 
     Args:
         jaxpr: the jaxpr of a function.
-        positions: for the `id` of each constant which argument takes its place; each has to be liftable.
-        count: how many arguments that are.
+        positions: by the `id` of each constant, the argument that takes its place; each must be liftable.
+        count: how many arguments there are.
 
     Returns:
         The jaxpr, and the positions of the arguments that functions with derivative rules close over.
@@ -73,11 +73,11 @@ def lifted(jaxpr: Any, positions: Mapping[int, int], count: int) -> tuple[Any, s
 
 
 def with_existing(jaxpr: Any, positions: Mapping[int, int]) -> Any:
-    """The jaxpr without constants that some of its own arguments have as their values.
+    """The jaxpr without the constants that are the values of some of its own arguments.
 
     Args:
         jaxpr: the jaxpr of a function.
-        positions: for the `id` of a constant which argument has this value.
+        positions: by the `id` of a constant, the argument that has this value.
     """
     found = {id(c.value): c.value for c in constants(jaxpr) if c.is_liftable and id(c.value) in positions}
     if not found:
@@ -96,7 +96,7 @@ def with_existing(jaxpr: Any, positions: Mapping[int, int]) -> Any:
     )
 
 
-# What an operand is made from: the positions of lifted constants if it is made from nothing else; otherwise None.
+# The positions of the lifted constants that an operand is made from; None if it is made from anything else, too.
 _Origin = frozenset[int] | None
 
 
@@ -107,16 +107,16 @@ class _Lifting:
     positions: Mapping[int, int]
     types: Mapping[int, Any]  # of the arguments, outside of all bodies
     made: dict[tuple[Any, ...], tuple[Any, list[int]]]
-    in_rules: set[int]  # positions of what functions with derivative rules close over
+    in_rules: set[int]  # positions of constants that functions with derivative rules close over
 
     def jaxpr(
         self, jaxpr: Any, origins: Sequence[_Origin], wanted: Mapping[int, Any] | None = None
     ) -> tuple[Any, list[int]]:
-        """A jaxpr with arguments in front, and their positions: the wanted ones, with their types, or those that it
-        uses. Origins are those of its own arguments.
+        """A jaxpr with arguments in front, and their positions: the wanted ones, with their types, or the ones that it
+        uses. `origins` are for its own arguments.
         """
         key = (id(jaxpr), tuple(origins), None if wanted is None else tuple(wanted.items()))
-        if key not in self.made:  # jaxprs that are one stay one: so does the function in the module
+        if key not in self.made:  # a shared jaxpr stays shared, and so does the function in the module
             self.made[key] = self._jaxpr(jaxpr, origins, wanted)
         return self.made[key]
 
@@ -156,7 +156,7 @@ class _Lifting:
                 params, more = rule(equation.params, of_operands, self)
                 in_rule = equation.primitive.name in _RULES_OF_DERIVATIVES
                 for i in range(equation.params["num_consts"] if in_rule else 0):
-                    if of_operands[i]:  # from weights, and from them only: without them it would be a constant
+                    if of_operands[i]:  # from weights alone: without them it would be a constant
                         operands[i] = self._without_derivative(operands[i], of_operands[i], equation, equations)
                 for place, positions, types in reversed(more):
                     new = [argument(p, type_) for p, type_ in zip(positions, types, strict=True)]
@@ -182,7 +182,7 @@ class _Lifting:
         return _jaxpr_of(jaxpr, [*front, *jaxpr.invars], kept, equations, results, names), list(wanted)
 
     def _without_derivative(self, variable: Any, origin: _Origin, equation: Any, equations: list[Any]) -> Any:
-        """An operand that derivatives do not go through, which an equation in front makes."""
+        """An operand that stops derivatives, which an added equation makes."""
         self.in_rules.update(origin or ())
         result = _jax.Variable(variable.aval)
         equations.append(
@@ -191,7 +191,7 @@ class _Lifting:
         return result
 
 
-# How an equation takes more operands: its new parameters; and where the operands go, which ones, and with which types.
+# How an equation takes more operands: its new parameters, and the place, the positions and the types of the operands.
 _More = list[tuple[int, Sequence[int], Sequence[Any]]]
 _Rule = Callable[[dict[str, Any], Sequence[_Origin], _Lifting], tuple[dict[str, Any], _More]]
 
@@ -219,7 +219,7 @@ def _scan(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting)
         constants, carried = params["num_consts"], params["num_carry"]
     else:  # since JAX 0.11
         constants, carried, _ = map(len, params["ft_in"].unpack())
-    last = constants + carried  # what is carried is something else after the first step
+    last = constants + carried  # carried values change after the first step
     inside = [*origins[:constants], *[None] * carried, *origins[last:]]
     params, positions, types = _body("jaxpr", params, inside, lifting)
     return _jax.with_more_scan_constants(params, len(positions)), [(0, positions, types)]
@@ -272,9 +272,9 @@ def _custom_derivative(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ForwardedFarther:
-    """What `custom_vjp` knows of its residuals: the third value says which of them are operands, as they are.
+    """What `custom_vjp` knows of its residuals: the third value says which of them are unchanged operands.
 
-    JAX counts these operands without the constants in front of them, and then looks among all operands.
+    JAX counts these operands without the constants in front of them, but then indexes all operands.
     """
 
     out_trees: Callable[[], tuple[Any, Any, Sequence[int | None]]]
@@ -314,7 +314,7 @@ def _constant_variables(jaxpr: Any) -> list[tuple[Any, Any]]:
 
 
 def _literals(variables: Sequence[Any]) -> list[Any]:
-    """The arrays among variables: where JAX is told to, it writes constants like that."""
+    """The arrays among variables: JAX can be configured to write constants like that."""
     return [v for v in variables if isinstance(v, _jax.Literal) and hasattr(v.val, "ndim") and v.val.ndim]
 
 
@@ -334,7 +334,7 @@ def _jaxpr_of(
     variables, values = [variable for variable, _ in constant_variables], [value for _, value in constant_variables]
     names = jaxpr.debug_info._replace(arg_names=argument_names)
     parts = (variables, arguments, results, equations, jaxpr.effects, names, jaxpr.is_high)
-    make = cast(Any, _jax.Jaxpr)  # takes other arguments in other releases
+    make = cast(Any, _jax.Jaxpr)  # its arguments differ between releases
     if _jax.ClosedJaxpr is _jax.Jaxpr:
         return make(*parts, consts=values)
     new = make(*parts)

@@ -1,4 +1,4 @@
-"""Why an array is not found among the leaves of a pytree: it is another view or a copy of one of them."""
+"""Explains why an array is not among the leaves of a pytree: it is another view or a copy of one of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jaxexp._weights.arrays.pieces import digest
 
 
 class Likeness:
-    """The leaves by their memory and by their bytes; what is looked for is read, and leaves of its size."""
+    """The leaves by their memory and by their bytes. A search reads the array, and the leaves of its size."""
 
     def __init__(self, leaves: Mapping[str, Any]) -> None:
         self._leaves = leaves
 
     def said(self, array: Any) -> str | None:
-        """Which leaf an array nearly is, for a message; None if it is like none of them."""
+        """The leaf that an array is a view or a copy of, for a message; None if there is none."""
         owner = _owner(array)
         if owner is not None and (name := self._by_owner.get(id(owner))) is not None:
             return f"another view of {name!r}, {_type(self._leaves[name])}"
@@ -54,7 +54,7 @@ def size_of(array: Any) -> int:
 
 
 def _owner(array: Any) -> Any | None:
-    """Whose memory a NumPy array is a view of."""
+    """The array whose memory a NumPy array views."""
     if isinstance(array, jax.Array):
         return None
     owner: Any = np.asarray(array)

@@ -26,28 +26,28 @@ def given(program: ExportedData, arrays: Mapping[str, Any], other_names: Mapping
     Args:
         program: the program.
         arrays: arrays that fit it, by their names.
-        other_names: of tied weights, each further name with the weight's own one.
+        other_names: each further name of a tied weight, with the weight's own name.
     """
     return Weights(_types(program), arrays, (), other_names)
 
 
 def of_leaves(program: ExportedData, leaves: Mapping[str, Any], other_names: dict[str, str]) -> Weights:
-    """The same of whatever JAX puts in the place of arrays: tracers, specs, axes."""
+    """The same for whatever JAX puts in place of arrays: tracers, specs, axes."""
     return Weights.of_leaves(_types(program), leaves, other_names)
 
 
 def stored(
     program: ExportedData, tensors: str | os.PathLike[str] | Callable[[Table, Mapping[str, Any]], WithDigests]
 ) -> Weights:
-    """The weights that the trailer of a program names. Nothing of them is read.
+    """The weights that the trailer of a program names. None of them is read.
 
     Args:
         program: a function that was loaded from an artifact with weights.
-        tensors: the file of the program, if the weights are in files beside it. Or what says where they are, given what
-            the trailer says, and the abstract value of each weight by its name.
+        tensors: the file of the program, if the weights are in files beside it. Otherwise a function that finds them,
+            given the trailer's table, and the abstract value of each weight by name.
 
     Raises:
-        DeserializationError: the trailer says of the weights what does not fit the signature.
+        DeserializationError: the weights in the trailer do not fit the signature.
     """
     found = data.weights_in_trailer(program)
     assert found is not None

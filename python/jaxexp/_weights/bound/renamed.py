@@ -1,4 +1,4 @@
-"""A program whose first argument is any pytree of arrays, as one that takes them in a dict by their names."""
+"""Turns a program whose first argument is any pytree of arrays into one that takes them in a dict by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxexp._weights.arrays.names import names_in
 
 
 def with_named_weights(exported: E) -> E:
-    """The same function, whose first argument is a dict of the arrays in the pytree by their paths.
+    """The same function, but its first argument is a dict of the pytree's arrays by their paths.
 
     Raises:
         ExportError: there is no such argument, or no array in it; two arrays have one name; or a shape is symbolic.
@@ -71,7 +71,7 @@ def _check_shapes(exported: ExportedData, names: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Order:
-    """Another order of arguments and results: for each place, the index of what was there before."""
+    """A new order of arguments and results: the old index for each place."""
 
     arguments: tuple[int, ...]
     results: tuple[int, ...]
@@ -81,13 +81,13 @@ class _Order:
         return self == _Order(tuple(range(len(self.arguments))), tuple(range(len(self.results))))
 
     def of_vjp(self) -> _Order:
-        """That of the VJP, which takes a cotangent for each result, and returns one for each argument."""
+        """The order of the VJP, which takes a cotangent for each result, and returns one for each argument."""
         n = len(self.arguments)
         return _Order((*self.arguments, *(n + i for i in self.results)), self.arguments)
 
 
 def _rearranged(exported: E, order: _Order, in_tree: Any, written: Written | None) -> E:
-    """The function with its arguments and results in another order, in a tree that an artifact has as `written`."""
+    """The function with its arguments and results in another order, and a tree that an artifact stores as `written`."""
     place = {old: new for new, old in enumerate(order.arguments)}
     kept = sorted(place[old] for old in exported.module_kept_var_idx)
     module = exported.mlir_module_serialized if order.changes_nothing else _module(exported, order, kept)
@@ -149,7 +149,7 @@ def _module(exported: ExportedData, order: _Order, kept: Sequence[int]) -> bytes
 
 
 class _RearrangedVjp(LaterVjp):
-    """The VJP of a function whose arguments were put into another order."""
+    """The VJP of a function whose arguments were reordered."""
 
     __slots__ = ("_order", "_origin")
 

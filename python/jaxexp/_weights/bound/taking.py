@@ -1,4 +1,4 @@
-"""Which constants of a traced function become weights, under which names, and the function that takes them."""
+"""Chooses which constants of a traced function become weights, names them, and makes the function that takes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxexp._weights.files.dtypes import held_as
 from . import lifting
 from .likeness import Likeness, size_of
 
-# With `weights=True`, smaller arrays stay in the module, where they cost nothing.
+# With `weights=True`, smaller arrays stay in the module, because they cost nothing there.
 LEAST = 4096
 
 # An array of this size that stays in the module, although other ones become weights, is probably a mistake.
@@ -32,12 +32,12 @@ _WORTH_A_WARNING = 1 << 20
 class Named:
     """The leaves of a pytree that become weights, by their paths.
 
-    An array is found by what it is, not by its content: by its identity, or for NumPy by its memory. NumPy arrays whose
-    dtype JAX changes (float64 without x64) are copied when they are traced. They are found by their content, if it is
-    not that of two leaves. Leaves that are no arrays are left out.
+    An array is found by its identity, or for NumPy by its memory, and not by its content. NumPy arrays whose dtype JAX
+    changes (float64 without x64) are copied when they are traced. They are found by their content, unless two leaves
+    have the same. Leaves that are not arrays are left out.
 
     Attributes:
-        other_names: of arrays that are in several places: the name of each further place, with the first one's.
+        other_names: for arrays in several places, the name of each further place with the name of the first.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -80,7 +80,7 @@ class Named:
 
 
 class ByContent:
-    """All arrays of some size, named by their content: arrays of equal content are one weight."""
+    """All arrays of at least `LEAST` bytes, named by their content: arrays of equal content are one weight."""
 
     def name(self, constant: Any) -> str | None:
         if size_of(constant) < LEAST:
@@ -111,15 +111,15 @@ class Taking:
 
     @property
     def other_names(self) -> dict[str, str]:
-        """Of weights that the pytree has in several places: each further name, with the first one."""
+        """For weights that the pytree has in several places: each further name, with the first one."""
         others = self._chosen.other_names if isinstance(self._chosen, Named) else {}
         return {other: name for other, name in others.items() if name in self.weights}
 
 
 class StillThere:
-    """The weights of a program that was exported, as long as somebody else has them.
+    """The weights of an exported program, as long as something else keeps them alive.
 
-    The derivative rules of a function may close over weights, which tracing a VJP then finds as constants.
+    The derivative rules of a function may close over weights. A trace of the VJP then finds them as constants.
     """
 
     def __init__(self, weights: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ class StillThere:
         return self
 
     def rewritten(self, traced: Any) -> Any:
-        """A traced VJP of the program, with its first arguments in the place of constants that are the same arrays."""
+        """A traced VJP of the program, with its first arguments in place of the constants that are the same arrays."""
         there = self._arrays()
         named = Named({name: array for name, array in there.items() if array is not None})
         order = {name: position for position, name in enumerate(there)}
@@ -170,13 +170,13 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
 
     Args:
         traced: what `jax.jit(f).trace(...)` returned.
-        chosen: says which constants are weights.
+        chosen: decides which constants are weights.
 
     Returns:
-        The traced function, which is the same if no constant is chosen by its content; and the constants.
+        The traced function, unchanged if no constant is chosen by its content; and the constants.
 
     Raises:
-        ExportError: constants are chosen by name, and there is none.
+        ExportError: constants are chosen by name, and none is found.
     """
     names: dict[int, str] = {}
     weights: dict[str, Any] = {}
@@ -213,9 +213,9 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
 
 
 def _retraced(traced: Any, jaxpr: Any, weights: Mapping[str, Any]) -> Any:
-    """The same traced function, with another jaxpr, which takes the weights first."""
+    """The traced function with another jaxpr, which takes the weights first."""
     count = len(weights)
-    # What JAX knows of an argument besides its type: above all, on which devices it is.
+    # What JAX knows of an argument besides its type: above all, its devices.
     alone = jax.jit(lambda weights: None, keep_unused=True).trace({n: _spec(w) for n, w in weights.items()})
     args, kwargs = jax.tree_util.tree_unflatten(traced._in_tree, range(traced._in_tree.num_leaves))
     params = dict(traced._params, jaxpr=jaxpr)
@@ -230,7 +230,7 @@ def _retraced(traced: Any, jaxpr: Any, weights: Mapping[str, Any]) -> Any:
 
 
 def _spec(weight: Any) -> Any:
-    """An array is for several devices if it is on several; an array on one device may be used on any."""
+    """A spec of an array. It names devices only if the array is on several; an array on one may be used on any."""
     several = isinstance(weight, jax.Array) and len(weight.sharding.device_set) > 1
     return jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=weight.sharding if several else None)
 
@@ -241,7 +241,7 @@ def _content(array: Any) -> bytes:
 
 
 def _can_be_weight(array: Any) -> bool:
-    """Whether an artifact can have an argument of its dtype, and a file its bytes."""
+    """Whether an artifact can have an argument of its dtype, and a file can hold its bytes."""
     return has_number(array.dtype) and held_as(array.dtype.name, array.shape) is not None
 
 
@@ -255,12 +255,12 @@ def _staying(array: Any, name: str | None, chosen: Named | ByContent) -> str:
 
 
 def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
-    """Says once what is not as one would expect."""
+    """Warns once of arrays and weights that do not behave as users expect."""
     said = []
     if stay := sorted(stay):
         said.append(
-            f"these arrays stay in its module: {_listed(stay)}. Either they are no leaves of `weights`, or they are "
-            "used inside of something that takes its arrays only as constants, or artifacts have no such dtype"
+            f"these arrays stay in its module: {_listed(stay)}. Either they are not leaves of `weights`, or they are "
+            "used inside something that takes its arrays only as constants, or artifacts have no such dtype"
         )
     if in_rules := sorted(in_rules):
         said.append(

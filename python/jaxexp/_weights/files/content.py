@@ -1,4 +1,4 @@
-"""Which tensors a file has, in one digest: a file that was replaced is recognized by its header."""
+"""One digest for all tensors of a file, so that its header shows whether the file was replaced."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from jaxexp import _native
 
 from . import places
 
-# Where the metadata of a file has it, in hexadecimal.
+# The key for the digest in a file's metadata, in hexadecimal.
 CONTENT = "content"
 
 
 def content_of(digests: Mapping[str, bytes]) -> bytes:
-    """The XXH3 digest of the digests of tensors, one after the other, in the order of the tensors' names in UTF-8."""
+    """The XXH3 digest of the joined digests of tensors, in the order of the tensors' names in UTF-8."""
     return _native.digest(b"".join(digests[name] for name in sorted(digests, key=str.encode)))
 
 
 def second_name(name: str, content: bytes) -> str:
-    """Where a file of this content is while it is saved, or after a process died while it saved."""
+    """The name of a file of this content while it is being saved, or after a process died meanwhile."""
     return f".{name.removesuffix(places.SUFFIX)}.{content.hex()}{places.SUFFIX}"

@@ -1,4 +1,4 @@
-"""The dtypes of the format, and how it holds those of JAX's dtypes that it has no name for."""
+"""The dtypes of the format, and how it holds the JAX dtypes that it has no name for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxexp import _native
 
-# How many bits an element takes, by the name that a header gives its dtype.
+# How many bits an element takes, by its dtype's name in a header.
 BITS = _native.tensor_dtypes()
 
 # JAX's dtypes under the format's names.
@@ -34,7 +34,7 @@ _NAMES = {
     "complex64": "C64",
 }
 
-# The other ones are held as their bytes in memory, where an element takes at least one byte.
+# Other dtypes are held as their bytes in memory, with at least one byte for an element.
 _BYTES_OF = {
     "int2": "I8",
     "int4": "I8",
@@ -59,7 +59,7 @@ def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | N
     if dtype == "complex128":
         return "F64", (*shape, 2)  # the real part and the imaginary part
     if dtype == "float4_e2m1fn":
-        # Two elements in a byte, the first one in the lower bits. A file ends no tensor inside a byte.
+        # Two elements in a byte, the first one in the lower bits. In a file, no tensor ends inside a byte.
         return ("F4" if math.prod(shape) % 2 == 0 else "U8"), tuple(shape)
     return None
 
@@ -71,8 +71,8 @@ def size_of(dtype: str, shape: Sequence[int]) -> int | None:
 
 
 def in_numpy(dtype: str) -> Any:
-    """The NumPy dtype that has the elements of a tensor; None where NumPy has none of that size."""
-    import ml_dtypes  # which JAX brings
+    """The NumPy dtype for the elements of a tensor; None if NumPy has none of that size."""
+    import ml_dtypes  # comes with JAX
     import numpy as np
 
     for jax_name, name in _NAMES.items():

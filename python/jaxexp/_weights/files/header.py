@@ -1,4 +1,4 @@
-"""The header of a file: which tensors it has and where. Native code reads and checks what others wrote."""
+"""The header of a file: which tensors it has and where. Native code reads and checks headers from others."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 # The first eight bytes of a file: how long its header is.
 LENGTH_SIZE = 8
 
-# A mapped file begins at a page, so what is at a multiple of this in the file is aligned in memory, too, well enough
-# for JAX to use it where it is.
+# A mapped file begins at a page, so a multiple of this in the file is also aligned in memory, well enough for JAX to
+# use the tensor without a copy.
 ALIGNMENT = 64
 
-# What the native code reads: a tensor takes about 100 bytes of it.
+# The largest header that native code reads; a tensor takes about 100 bytes of it.
 MAX_HEADER_SIZE = _native.MAX_TENSORS_HEADER_SIZE
 MAX_RANK = _native.MAX_TENSOR_RANK
-METADATA = "__metadata__"  # which no tensor can be called
+METADATA = "__metadata__"  # no tensor can have this name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Header:
-    """What a header says; the tensors are in the order of their positions."""
+    """The parts of a header; the tensors are in the order of their positions."""
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
-    size: int  # of the header with its length, which is where the tensors begin
+    size: int  # of the header with its length: the tensors begin there
 
 
 def size_of_header(first_bytes: bytes, file_size: int) -> int:
     """How many bytes the header takes with its length, given the first eight bytes of a file.
 
     Raises:
-        WeightsError: the file is too short for it, or it is too long to be read.
+        WeightsError: the file is too short for the header, or the header is too long to be read.
     """
     length = int.from_bytes(first_bytes[:LENGTH_SIZE], "little")
     if length > MAX_HEADER_SIZE and (other := instead_of_weights(first_bytes)):
@@ -69,7 +69,7 @@ def size_of_header(first_bytes: bytes, file_size: int) -> int:
 def read(head: Buffer, file_size: int) -> Header:
     """Reads and checks a header, its length included.
 
-    Tensors must lie one behind the other and fill the file, and each must have the size that its dtype and shape say.
+    Tensors must lie one after the other and fill the file. Each must have the size of its dtype and shape.
 
     Raises:
         WeightsError: says which tensor is wrong, what was expected, and what was found.
@@ -79,7 +79,7 @@ def read(head: Buffer, file_size: int) -> Header:
 
 
 def compose(tensors: Iterable[Tensor], metadata: Mapping[str, str], size: int | None = None) -> bytes:
-    """The bytes in front of the tensors, which they leave aligned; or so many bytes, where that is possible."""
+    """The bytes in front of the tensors, padded so that these are aligned, or padded to `size` if they fit."""
     entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     for tensor in tensors:
         offsets = [tensor.start, tensor.end]

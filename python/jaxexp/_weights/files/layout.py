@@ -1,4 +1,4 @@
-"""Where tensors stand in files: aligned, without holes, and in several files if they are large."""
+"""Lays tensors out in files: aligned, without holes, and in several files if they are large."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def plan(name: str, tensors: Iterable[tuple[str, str, Sequence[int]]], max_file_
     """Distributes tensors over files.
 
     Args:
-        name: the name of the file; of several, the name that the index has before ``.index.json``.
+        name: the name of the file; for several files, the index's name before ``.index.json``.
         tensors: name, dtype and shape of each.
-        max_file_size: how many bytes of tensors a file may have. One tensor that is larger has a file to itself. None
-            for one file.
+        max_file_size: how many bytes of tensors a file may have. A larger tensor has a file to itself. None for one
+            file.
 
     Raises:
         ExportError: a header would be too long to be read again, or a name cannot stand in it.
@@ -75,8 +75,8 @@ def _measured(tensor: tuple[str, str, Sequence[int]]) -> Tensor:
 
 
 def _placed(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
-    """One behind the other. Holes are forbidden, so those with a size that keeps the next one aligned come first; what
-    the others leave is enough for their own elements.
+    """One after the other. Holes are forbidden, so tensors whose size keeps the next one aligned come first. The rest
+    are still aligned for their own elements.
     """
     end = 0
     for tensor in sorted(tensors, key=lambda t: math.gcd(t.size, ALIGNMENT), reverse=True):

@@ -1,4 +1,4 @@
-"""Where files of tensors are. Names that stand in other files are hostile until they are checked here."""
+"""Finds, opens and maps files of tensors. Names that come from other files are hostile until they are checked here."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ def open_named(path: str | os.PathLike[str]) -> int:
     """A descriptor of a file that the user named, wherever its links lead.
 
     Raises:
-        WeightsError: it is no regular file.
+        WeightsError: it is not a regular file.
         OSError: it cannot be opened.
     """
     return _open(os.fsdecode(path), 0)
 
 
 def open_beside(path: str | os.PathLike[str], name: str) -> int:
-    """A descriptor of a file whose name stands in another file: it has to be in the same folder.
+    """A descriptor of a file whose name comes from another file, and which must be in the same folder.
 
     Args:
-        path: the file in which the name stands, as the user named it.
+        path: the file that the name comes from, as the user named it.
         name: the name.
 
     Raises:
-        WeightsError: the name leads out of the folder, by itself or by a link, or it is no regular file's.
+        WeightsError: the name leads out of the folder, by itself or by a link, or it is not a regular file's.
         OSError: it cannot be opened.
     """
     check_name(name)
     beside = os.fsdecode(path)
     folders = {os.path.realpath(os.path.dirname(beside)), os.path.dirname(os.path.realpath(beside))}
-    # A cache of downloads often has all files in one folder, and links to them in another one. The file in which the
-    # name stands may itself be such a link, so the folder that it leads to is as good.
+    # A cache of downloads often has all files in one folder, and links to them in another one. The file that the name
+    # comes from may itself be such a link, so the folder behind that link is also allowed.
     real = os.path.realpath(os.path.join(os.path.dirname(beside), name))
     if os.path.dirname(real) not in folders:
         raise WeightsError("", f"{name!r} in the folder {folders.pop()!r}", f"a link to {real!r}")
-    # What the name led to is no link any more, unless somebody put one there since.
+    # The real path is not a link, unless somebody put one there since.
     return _open(real, getattr(os, "O_NOFOLLOW", 0))
 
 
 def check_name(name: str) -> None:
-    """Refuses what is not the name of a file of tensors in the same folder, on any system.
+    """Refuses a name that is not the name of a file of tensors in the same folder, on any system.
 
     Raises:
-        WeightsError: it is not.
+        WeightsError: it is refused.
     """
     is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
     if not is_plain or not name.endswith(SUFFIX) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
@@ -62,7 +62,7 @@ def check_name(name: str) -> None:
 
 
 class MappedFile(NamedTuple):
-    """A file's bytes, and its identity: what no other file has, and no earlier or later state of this one."""
+    """A file's bytes, and its identity, which no other file has, and no earlier or later state of this one."""
 
     memory: mmap.mmap
     identity: tuple[int, ...]
@@ -72,7 +72,7 @@ class MappedFile(NamedTuple):
         return len(self.memory)
 
     def read(self, start: int, end: int) -> memoryview:
-        """A part of the file, which is not copied."""
+        """A part of the file, without a copy."""
         return memoryview(self.memory)[start:end]
 
 
@@ -93,7 +93,7 @@ def mapped(descriptor: int) -> MappedFile:
 
 
 def _open(path: str, flags: int) -> int:
-    # Without waiting: a named pipe would wait for somebody who writes.
+    # Without blocking: a named pipe would wait for a writer.
     flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags)

@@ -1,5 +1,5 @@
-"""Tensors that are in files: one file, or several ones with an index. Files are mapped, and read when they are used;
-those behind URLs are read by ranges."""
+"""Tensors in files: one file, or several with an index. Files are mapped, and read when they are used; files behind
+URLs are read by ranges."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TensorFile:
 
     Attributes:
         name: what messages call it.
-        identity: what no other file has, and no earlier or later state of this one; None where that is not known.
+        identity: a key that no other file has, and no earlier or later state of this one; None if it is not known.
         header: which tensors it has.
     """
 
@@ -63,16 +63,16 @@ class TensorFile:
 
     @property
     def content(self) -> str | None:
-        """What the header says of the content of the file (`content_of`); None if another program wrote it."""
+        """The digest of the file's content in its header (`content_of`); None if another program wrote the file."""
         return self.header.metadata.get(CONTENT)
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
-        """The bytes of a tensor: a read-only view, where the file is mapped."""
+        """The bytes of a tensor: a read-only view if the file is mapped."""
         start = self.header.size
         return self._bytes.read(start + tensor.start, start + tensor.end)
 
     def pieces_of(self, tensor: Tensor) -> Iterator[memoryview]:
-        """The same in pieces, of which a file behind a URL holds one at a time."""
+        """The same in pieces. A file behind a URL holds one piece at a time."""
         start, end = self.header.size + tensor.start, self.header.size + tensor.end
         for piece in range(start, end, PIECE):
             yield self._bytes.read(piece, min(piece + PIECE, end))
@@ -96,7 +96,7 @@ class TensorFile:
 
 
 class HoldsTensors(Protocol):
-    """What tensors are in: a file, or a part of one."""
+    """A file that holds tensors, or a part of one."""
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class HoldsTensors(Protocol):
 
     @property
     def identity(self) -> tuple[int, ...] | None:
-        """As in `TensorFile`; None where that is not known."""
+        """As in `TensorFile`; None if it is not known."""
         ...
 
     def bytes_of(self, tensor: Tensor) -> memoryview: ...
@@ -115,14 +115,14 @@ def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
     """Compares the bytes of a tensor with their XXH3 digest.
 
     Raises:
-        WeightsError: they are other bytes.
+        WeightsError: they differ.
     """
     if (found := _digest(file, tensor)) != expected:
         raise damaged(file.name, tensor.name, expected, found)
 
 
 def _digest(file: HoldsTensors, tensor: Tensor) -> bytes:
-    if not isinstance(file, TensorFile) or file.identity is not None:  # one that is mapped, or fetched as a whole
+    if not isinstance(file, TensorFile) or file.identity is not None:  # mapped, or fetched as a whole
         return _native.digest(file.bytes_of(tensor))
     digester = _native.Digester()
     for piece in file.pieces_of(tensor):
@@ -200,10 +200,10 @@ def open_tensors(path: str | os.PathLike[str]) -> Tensors:
 
 
 def open_beside(path: str | os.PathLike[str], name: str) -> TensorFile:
-    """Opens a safetensors file whose name stands in another file, which it has to be beside.
+    """Opens a safetensors file whose name comes from another file. It must be beside that file.
 
     Raises:
-        WeightsError: it is not there, or it cannot be read; the error names it.
+        WeightsError: it is missing or cannot be read; the error names it.
         OSError: it cannot be opened.
     """
     return _shard(os.fsdecode(path), name)
@@ -214,11 +214,11 @@ def open_behind(url: str, beside: str) -> TensorFile:
 
     Args:
         url: the file.
-        beside: what messages call the file in which its name stands.
+        beside: what messages call the file that its name comes from.
 
     Raises:
-        WeightsError: it is not there, or it cannot be read; the error names it.
-        OSError: its storage does not let it be read.
+        WeightsError: it is missing or cannot be read; the error names it.
+        OSError: its storage refuses to read it.
     """
     with files.named_in_errors(url):
         try:

@@ -1,4 +1,4 @@
-"""Writing files of tensors: piece by piece, so that no tensor has to be in memory as a whole."""
+"""Writes files of tensors piece by piece, so that no tensor must be in memory as a whole."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ class Source:
         dtype: its dtype, as the format names it.
         shape: its shape in the file.
         pieces: makes its bytes, row by row, in pieces of any size.
-        origin: what the bytes are made from, if they cannot change: an array, or a key of part of a file. None
-            otherwise.
-        digest: the XXH3 digest of its bytes, if that is known from elsewhere and has to be right.
+        origin: the source of the bytes, if they cannot change: an array, or a key for part of a file. Otherwise None.
+        digest: the XXH3 digest of its bytes, if it is known from elsewhere and must match.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Source:
         """The digest of the bytes that were made.
 
         Raises:
-            WeightsError: another one is known: what they are made from is damaged.
+            WeightsError: another digest is known, so the source of the bytes is damaged.
         """
         if self.digest is not None and digest != self.digest:
             raise damaged("", self.name, self.digest, digest)
@@ -67,7 +66,7 @@ class Source:
 
 
 def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError:
-    """The error for a tensor that has not the digest that it has to have."""
+    """The error for a tensor with a wrong digest."""
     error = WeightsError(name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")
     error.file = file or None
     return error
@@ -101,9 +100,9 @@ class WrittenFile:
 def write(
     path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
 ) -> list[WrittenFile]:
-    """Writes tensors to a safetensors file, or to several ones and an index beside them.
+    """Writes tensors to a safetensors file, or to several files and an index beside them.
 
-    Each file is complete when it gets its name, and the index is the last one.
+    Each file is complete when it gets its name. The index comes last.
 
     Args:
         path: the file, ``NAME.safetensors``. If there are several, they are ``NAME-00001-of-00003.safetensors`` and so
@@ -112,8 +111,8 @@ def write(
         max_file_size: how many bytes of tensors a file may have; None for one file.
 
     Raises:
-        ExportError: the path has another ending, names are not unique, or a source makes other bytes than it says.
-        OSError: a file cannot be written. What was there before is unchanged.
+        ExportError: the path has another ending, names are not unique, or a source makes another number of bytes.
+        OSError: a file cannot be written. Existing files are unchanged.
     """
     written = write_apart(path, sources, max_file_size=max_file_size)
     publish(path, written)
@@ -141,7 +140,7 @@ def write_apart(
 
 
 def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> None:
-    """Gives files that `write_apart` wrote their own names, and writes their index."""
+    """Gives their own names to files that `write_apart` wrote, and writes their index."""
     folder, name = os.path.split(os.fsdecode(path))
     for file in written:
         second, final = os.path.join(folder, file.second_name), os.path.join(folder, file.name)
@@ -166,7 +165,7 @@ def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
 
 
 def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
-    """Writes a file that was there before: of the same size, and with the same content.
+    """Writes a file again, with the same size and content as before.
 
     Args:
         path: the file, which is replaced.
@@ -175,13 +174,13 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
         content: its content.
 
     Raises:
-        WeightsError: these tensors do not make such a file, or one is damaged.
+        WeightsError: these tensors do not make such a file, or one of them is damaged.
         OSError: it cannot be written.
     """
     (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
     by_name = {source.name: source for source in sources}
     found = content_of({source.name: source.digest or b"" for source in sources})
-    # Another version may have had another name for itself, which nobody needs.
+    # Another version may have written another name for itself, which is not needed.
     for metadata in ({"writer": _WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
         head = header.compose(planned.tensors, metadata, size - planned.data_size)
         if found == content and len(head) + planned.data_size == size:
@@ -199,7 +198,7 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
 def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> WrittenFile:
     head = head_of(planned)
     digests = {}
-    # Its second name is known when its content is.
+    # Its second name is known once its content is.
     path = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
     with files.replacing(path) as file:
         file.write(head)
