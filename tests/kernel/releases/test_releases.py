@@ -53,7 +53,9 @@ def test_order() -> None:
 
 def test_look_up_by_version() -> None:
     assert release("0.4.30").date == datetime.date(2024, 6, 18)
-    with pytest.raises(jaxexp.ExportError, match=r"'0\.4\.21' is no release .* one of 0\.4\.22, .*0\.12\.0\.1"):
+    with pytest.raises(
+        jaxexp.ExportError, match=r"'0\.4\.21' is not a known release of JAX: .* one of 0\.4\.22, .*0\.12\.0\.1"
+    ):
         release("0.4.21")
 
 
