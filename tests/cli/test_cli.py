@@ -179,7 +179,7 @@ def test_what_errors_suggest(folder, fleet, tmp_path, run) -> None:
         (["inspect", "--checkk", scores], "Did you mean '--check'? 'jaxexp inspect --help' has examples"),
         (["completion"], "Choose from: bash, zsh, fish. 'jaxexp completion --help' has examples"),
         (["inspect", folder], f"{str(folder)!r} is a folder: 'jaxexp verify' takes folders"),
-        (["inspect", "--vjp", 1, scores], "--vjp says of which VJP --mlir or --jaxpr prints the program"),
+        (["inspect", "--vjp", 1, scores], "--vjp chooses the VJP that --mlir or --jaxpr prints: add one"),
         (["inspect", "--jaxpr", scores], "say how large batch is, as in --size batch=4; or --mlir prints the module"),
         (["inspect", fleet], f"is an archive: name a member as {fleet}::NAME"),
         (["inspect", tmp_path / "other.zip"], "expected an archive"),

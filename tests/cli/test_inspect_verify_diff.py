@@ -126,7 +126,7 @@ def test_inspect_jaxpr_for_sizes(tmp_path, good, run) -> None:
         assert (code, out, err.count("\n")) == (status, "", 1), err
         assert said in err, err
         assert "not expected" not in err
-    assert "--size says for which sizes --jaxpr" in run("inspect", "--size", "batch=4", tmp_path / "f")[2]
+    assert "--size chooses the sizes for --jaxpr: add it" in run("inspect", "--size", "batch=4", tmp_path / "f")[2]
 
 
 def test_inspect_mlir(folder, good, run) -> None:

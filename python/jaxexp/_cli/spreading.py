@@ -75,7 +75,7 @@ def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @click.option(
             "--journal",
             type=click.Path(dir_okay=False),
-            help="Remember in this file what is done. The same command goes on from there if it was interrupted; what "
+            help="Remember finished work in this file. If the command is interrupted, the same one resumes from there; what "
             "has changed since is done again.",
         )
         @functools.wraps(command)

@@ -60,9 +60,9 @@ def command(
     if [mlir, jaxpr, as_json].count(True) > 1:
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")
     if order and not (mlir or jaxpr):
-        raise click.UsageError("--vjp says of which VJP --mlir or --jaxpr prints the program: add one of them")
+        raise click.UsageError("--vjp chooses the VJP that --mlir or --jaxpr prints: add one of them")
     if given and not jaxpr:
-        raise click.UsageError("--size says for which sizes --jaxpr prints the program: add it")
+        raise click.UsageError("--size chooses the sizes for --jaxpr: add it")
     sizes = _sizes_of_dimensions(given)
     status, page, found = 0, Page(everything=everything), []
     for text in files:

@@ -182,7 +182,7 @@ class _Labels(Sequence[str]):
         return len(self._numbers)
 
     def without(self, left_out: Container[int]) -> _Labels:
-        """The labels without those of some members, which are given by their places in the sequence."""
+        """The labels of all members but some, which are given by their places in the sequence."""
         return _Labels(self._opened, [number for i, number in enumerate(self._numbers) if i not in left_out])
 
     @overload

@@ -276,7 +276,7 @@ class ArchiveWriter:
         """Undoes what was begun, as an exception in the block would; the block can no longer end."""
         if not getattr(self, "_is_pending", False):
             return
-        dropped = ExportError("a writer that nobody uses any more")
+        dropped = ExportError("a writer that is no longer used")
         with contextlib.suppress(Exception):
             self._context.__exit__(type(dropped), dropped, None)
         warnings.warn(

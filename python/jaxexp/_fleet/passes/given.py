@@ -135,7 +135,7 @@ def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> 
 
 
 def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unusable:
-    """An archive, or those of its members that a pattern matches."""
+    """An archive, or only the members that a pattern matches."""
     name = path if pattern is None else f"{path}{MEMBER}{pattern}"
     try:
         archive = Archive.open(path)
