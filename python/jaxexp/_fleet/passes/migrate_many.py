@@ -47,10 +47,9 @@ def migrate_many(
     """Rewrites many artifacts, as `migrate` does, with the workers of an executor.
 
     The new artifacts are files in a folder. They are named like the members of an archive, or like the files below a
-    folder that was given, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive lie in a
-    folder with its name, also if they are named one by one. Workers write the files, each complete or not at all.
-    Weights of members are written beside them; an artifact with weights in files beside it can only be written into the
-    same folder.
+    given folder, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive lie in a folder of
+    its name, also if they are named one by one. Workers write the files, complete or not at all. Weights of members
+    are written beside them; an artifact with weights in files beside it can only be written into the same folder.
 
     Args:
         artifacts: as in `verify_many`; each member of an archive is one. If two would be written to the same place, the
