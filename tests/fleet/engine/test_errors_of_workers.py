@@ -92,5 +92,5 @@ def test_what_is_no_result_is_raised() -> None:
     "said", [["ValueError", "x"], ["Exception", "x"], [1, "x"], ["print", "x"], ["annotations", "x"]]
 )
 def test_what_is_no_error(said: list[object]) -> None:
-    with pytest.raises(ValueError, match="no error"):
+    with pytest.raises(ValueError, match="not a packed error"):
         unpacked(said)

@@ -179,7 +179,7 @@ def bare(exported: E) -> E:
     attributes = _data(attributes_of(exported))
     if (known := vars(exported._kept).get("hash")) is not None:
         attributes["_kept"] = Kept()
-        attributes["_kept"].hash = known
+        vars(attributes["_kept"])["hash"] = known
     attributes_of(copied).update(attributes)
     return copied
 
