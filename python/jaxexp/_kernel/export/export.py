@@ -149,6 +149,6 @@ class _ExportVjp(LaterVjp):
                 primal.disabled_safety_checks,
                 None,
                 batch_dims.of_vjp(primal),
-                data.facts_of(primal).compatibility,
+                data.compatibility_of(primal),
             )
             return how.export(function, specs, {}, self._lifting)

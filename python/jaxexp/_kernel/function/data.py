@@ -257,8 +257,8 @@ def name_of_order(name: str, order: int) -> str:
 
 def facts_of(exported: ExportedData) -> Facts:
     """What a function knows besides its fields."""
-    facts: Facts = exported._facts  # type: ignore[attr-defined]
-    return facts
+    known: Facts | None = attributes_of(exported).get("_facts")
+    return _facts(exported) if known is None else known
 
 
 def facts_apart(exported: ExportedData) -> dict[str, Any] | None:
@@ -269,9 +269,18 @@ def facts_apart(exported: ExportedData) -> dict[str, Any] | None:
 
 
 def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
-    """The metadata of the artifact that a function was loaded from. This decodes no field."""
-    artifact = artifact_of(exported)
-    return (facts_of(exported).metadata if artifact is None else artifact.noted) or {}
+    """The metadata of the artifact that a function was loaded from. No field is decoded for it."""
+    attributes = attributes_of(exported)
+    if (artifact := attributes.get("_artifact")) is not None:
+        return artifact.noted or {}
+    known: Facts | None = attributes.get("_facts")
+    return {} if known is None else known.metadata or {}
+
+
+def compatibility_of(exported: ExportedData) -> str | None:
+    """The `compatibility` of the export. No field is decoded for it, since no artifact says it."""
+    known: Facts | None = attributes_of(exported).get("_facts")
+    return None if known is None else known.compatibility
 
 
 def weak_arguments(exported: ExportedData) -> tuple[int, ...]:

@@ -37,7 +37,9 @@ def kept_by(exported: Attributes) -> Kept:
 
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     """The result of `make` for a function, made once and kept with the function under a name."""
-    known = vars(kept_by(exported))
-    # Several threads may make it at once; all return the result of one of them.
-    value: T = known[name] if name in known else known.setdefault(name, make(exported))
+    known = vars(exported._kept)
+    if name not in known:  # several threads may make it at once; all return the result of one of them
+        known = vars(kept_by(exported))
+        known.setdefault(name, make(exported))
+    value: T = known[name]
     return value

@@ -25,6 +25,7 @@ class Reader:
         self._functions = _native.Functions(
             types.SimpleNamespace(Exported=made, LoadedVjp=vjp, metadata_from_json=from_json)
         )
+        self._read = self._functions.read
 
     def read(self, buffer: Any, modules: Sequence[Any] = ()) -> Any:
         """Verifies a buffer, and returns its function. Its module and its VJP are read on first use.
@@ -35,7 +36,7 @@ class Reader:
             return self.decode(verified(buffer, modules))
         binding.bind()
         try:  # the same, in one native call
-            return self._functions.read(buffer)
+            return self._read(buffer)
         except (DeserializationError, TypeError) as error:
             explain(error, buffer)
             raise

@@ -18,3 +18,6 @@ class Writing(NamedTuple):
     metadata: Mapping[str, Any] | None = None
     strict: bool = False
     weights: TableOfWeights | None = None
+
+
+PLAIN = Writing()

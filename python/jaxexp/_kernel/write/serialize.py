@@ -46,7 +46,7 @@ def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
     notes = _notes(exported, how)
     compatibility = how.compatibility
     if compatibility is None:
-        compatibility = data.facts_of(exported).compatibility
+        compatibility = data.compatibility_of(exported)
     if compatibility is None:
         return chain, jax.__version__, _TODAY, notes
     reader, chain = retarget.for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
