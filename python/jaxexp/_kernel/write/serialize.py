@@ -20,7 +20,7 @@ from jaxexp._kernel.io import files
 from jaxexp._version import __version__
 
 from . import retarget
-from .options import Writing
+from .options import PLAIN, Writing
 
 # The options of most artifacts.
 _TODAY = _native.Form()
@@ -40,11 +40,14 @@ def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> 
 
 def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
     binding.bind()
-    chain = _chain(exported, how.vjp_order)
-    if how.strict:
-        _check_registrations(chain)
-    notes = _notes(exported, how)
-    compatibility = how.compatibility
+    if how is PLAIN and not data.metadata_of(exported):  # by far the most common case
+        chain, compatibility = [exported], None
+        notes: _native.Notes | None = _NOTES
+    else:
+        chain = _chain(exported, how.vjp_order)
+        if how.strict:
+            _check_registrations(chain)
+        notes, compatibility = _notes(exported, how), how.compatibility
     if compatibility is None:
         compatibility = data.compatibility_of(exported)
     if compatibility is None:
@@ -94,9 +97,6 @@ def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
     """The function, its VJP, the VJP of that, and so on."""
-    # By far the most common case, and there is little else to do for a small function.
-    if type(vjp_order) is int and vjp_order == 0:
-        return [exported]
     order = _order(exported, vjp_order)
 
     def error(found: int) -> ExportError:
