@@ -201,7 +201,7 @@ _BESIDE = {
 
 _BESIDE_WHOLE = {
     **_BESIDE,
-    "C++": "`jaxexp-run`, which compiles, if `$JAXEXP_RUN` and `$JAXEXP_PJRT_PLUGIN` name it and a plugin",
+    "C++": "`jaxexp-run`, which compiles; only if `$JAXEXP_RUN` names it and `$JAXEXP_PJRT_PLUGIN` names a plugin",
     "C++, executables": "`jaxexp-run` with the compiled function in a file",
 }
 

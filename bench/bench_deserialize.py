@@ -68,8 +68,8 @@ _BESIDE = {
     "memcpy": "one copy of the module into new memory",
     "objects": "building the same Python objects, equal ones once, from parts in memory, without any parsing",
     "verify": "only jaxexp's verification and checks",
-    "opened": "the subject, without a look at the fields: it is verified and checked, and only what could still be "
-    "refused is decoded",
+    "opened": "the subject, without a look at the fields: the artifact is verified and checked, and only what could "
+    "still be refused is decoded",
     "with module": "the subject, and the module's bytes, which `jax.export` always copies and jaxexp only on request",
     "bytearray": "the subject, with a writable buffer, which jaxexp copies",
 }
@@ -78,7 +78,7 @@ QUESTIONS = (
         "deserialize",
         "`deserialize` of `bytes` that `jax.export` wrote, and a look at all fields of the result, so that all "
         "metadata is decoded. The same bytes are read again and again, so jaxexp has their avals, shardings and trees "
-        "in its caches. This is how it can be faster than the floor of building them. The first artifact of its kind "
+        "in its caches. So it can be faster than the floor, which builds these objects. The first artifact of its kind "
         "takes longer. Symbolic dimensions are built each time.",
         partial(_trial, own=False),
         beside=_BESIDE,

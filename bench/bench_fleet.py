@@ -342,8 +342,8 @@ QUESTIONS = (
         "that reads each file and calls `jax.export.deserialize`. Both read files of the subject, from the page cache. "
         "Every function is compared with what jax.export loads from its own file. The versions come from 200 "
         "functions (10 functions in the fleet of 100) and differ only in baked constants. No two distinct functions "
-        "have the same signature. From one round to the next, both libraries may keep what two functions have in "
-        "common.",
+        "have the same signature. From one round to the next, both libraries may keep what several functions "
+        "have in common.",
         _load_trial,
         beside={
             "opened": "the subject, without a look at the fields",
@@ -358,7 +358,7 @@ QUESTIONS = (
     Question(
         "load all, first",
         "The same, as when a server starts: once, in a new process for each sample, with the garbage "
-        "collector on. All code is imported before.",
+        "collector on. All code is imported before the measurement.",
         _first_trial,
         applies=_is_fleet,
         quick=False,
@@ -366,7 +366,7 @@ QUESTIONS = (
     Question(
         "verify",
         f"Checking all digests of an archive with `verify`, against `zipfile.ZipFile.testzip`, which computes the "
-        f"members' CRCs; jax.export checks nothing. `verify` must also notice a damaged copy. It has {_THREADS} "
+        f"members' CRCs; jax.export checks nothing. `verify` must also notice a damaged copy. It runs in {_THREADS} "
         "threads.",
         _verify_trial,
         beside={
@@ -386,7 +386,7 @@ QUESTIONS = (
     ),
     Question(
         "memory of all",
-        "The same, after all functions are loaded and their fields looked at, and none is called: `load_all` and "
+        "The same, after all functions are loaded and their fields looked at, but before any is called: `load_all` and "
         f"`vars`, against `jax.export.deserialize` over a `zipfile.ZipFile`. {_NOT_WARM}",
         partial(_memory_trial, ours=_looked_at, theirs=_from_zip, more={"opened": _from_archive}),
         beside={**_MEMORY, "opened": "the subject's memory, without a look at the fields"},

@@ -96,7 +96,7 @@ QUESTIONS = (
     ),
     Question(
         "load, new memory",
-        "The peak memory of the same, mapped pages included, in a new process for each sample.",
+        "The peak memory of such a load, mapped pages included, in a new process for each sample.",
         _memory_trial,
         applies=lambda case: case.family == "constant" or (single(case) and case.size >= 20000),
         unit="byte",

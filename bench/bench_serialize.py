@@ -52,8 +52,8 @@ def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: Modu
 QUESTIONS = (
     Question(
         "serialize",
-        "`Exported.serialize` of a loaded function, with the VJPs that the case names. Both libraries have the same "
-        "one. It is written again and again, so jaxexp has kept the bytes of its trees.",
+        "`Exported.serialize` of a loaded function, with the VJPs that the case names. Both libraries "
+        "serialize the same function again and again, so jaxexp has kept the bytes of its trees.",
         _trial,
         beside={"memcpy": "one copy of the module into new memory"},
         peak=True,

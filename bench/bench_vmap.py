@@ -140,11 +140,11 @@ def _first(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     )
 
 
-_LOOP = "For jax.export, which has no rule for it, `jax.lax.map` of calls is measured instead."
+_LOOP = "For jax.export, which has no rule for `jax.vmap`, `jax.lax.map` of calls is measured instead."
 _LIVE = "`jax.vmap` of the live function"
 _BATCH_DIM = (
     "the function exported with `batch_dim` for batches of any size, so that the batch is one call; for gradients, "
-    "which declare nothing, the live function again"
+    "which have no batch dimension, the live function again"
 )
 
 QUESTIONS = (

@@ -292,7 +292,8 @@ QUESTIONS = (
     ),
     Question(
         "load weights, first call",
-        "From files to the result of a call, and with VJPs to a gradient by the input; each sample is a new process.",
+        "From files to the result of a call, and with VJPs to a gradient with respect to the input; each sample is a new "
+        "process.",
         partial(_load, number=0),
         beside=_BESIDE,
         applies=_of_weights,
@@ -322,7 +323,7 @@ QUESTIONS = (
         beside={
             "embedded": "the same function, exported by the subject without `weights=`",
             "dispatch": "`jax.jit` of a function that returns its argument",
-            "jit": "`jax.jit` of a function of weights and argument: what JAX itself takes for that many",
+            "jit": "`jax.jit` of a function of weights and argument: what JAX itself takes for that many arrays",
         },
         applies=lambda case: case.family == "calls with weights",
         quick=False,

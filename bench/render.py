@@ -212,7 +212,7 @@ def _how(results: Results) -> str:
         f"- A sample is the mean over {amount(FULL.sample)} of runs, or one run if that takes longer. There are "
         f"{FULL.fewest} to {FULL.samples} rounds, fewer if a run takes long.",
         "- Times are medians. IQR is the interquartile range, divided by the median. The ratio is jax.export's median, "
-        f"divided by that of {subject}: above {times(1)}, {subject} is faster, or smaller.",
+        f"divided by {subject}'s: above {times(1)}, {subject} is faster, or its result is smaller.",
         "- The results of both libraries are compared before anything is timed. A wrong result leaves its cells empty.",
         f"- Peak memory of the large cases, {subject} / jax.export: {memory.HOW}.",
         f"- Files are written to and read from the checkout's disk{disk_type}, through the page cache.",
@@ -255,13 +255,12 @@ def _again(results: Results, again: Results) -> str:
     text = (
         f"The second run was on {about['date']} with {about['versions']}, on: {about['machine']}. The load average at "
         f"its start was {about['load average'] or 'unknown'}. Its samples are in [again.json](benchmarks/again.json). "
-        f"{count[SAME]} of {len(found)} ratios to jax.export are the same, {count[IMPROVEMENT]} are higher and "
-        f"{count[REGRESSION]} lower in the second run: significantly in pyperf's test, and by more than "
-        f"{THRESHOLD:.0%}."
+        f"{count[SAME]} of {len(found)} ratios to jax.export are the same. In the second run, {count[IMPROVEMENT]} are "
+        f"higher and {count[REGRESSION]} are lower: by more than {THRESHOLD:.0%}, and significantly in pyperf's test."
     )
     if count[GONE]:
         text += f" {count[GONE]} were not measured again."
-    text += " All sections above are of the first run."
+    text += " All sections above show the first run."
     rows = [
         (change.question, change.case, times(change.old), times(change.new), change.percent)
         for change in found
