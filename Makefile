@@ -44,11 +44,11 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="kernel/codec cli" to choose)
 	@$(BIN)/python tests/tools/check.py $(ROOMS) -- -n $(JOBS) $(PYTEST_ARGS)
 
-test: $(INSTALLED)  ## the test suite, of many cases a sample (PYTEST_ARGS=... is passed on), then lint
+test: $(INSTALLED)  ## the test suite, with a sample of the cases of large tests (PYTEST_ARGS=... is passed on), then lint
 	@$(BIN)/pytest -n $(JOBS) -m "not slow" --sample --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
-test-all: $(INSTALLED) $(DOCS)  ## the test suite with the tests for rare failures and of the documentation's site, then lint
+test-all: $(INSTALLED) $(DOCS)  ## the test suite with all cases, rare failures and the documentation's site, then lint
 	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory lint
 
@@ -73,10 +73,10 @@ bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK
 counts: $(INSTALLED)  ## count the instructions of core operations with valgrind, and keep them in bench/counts.json
 	@$(BIN)/python -m bench counts --update
 
-matrix: $(NOX)  ## what depends on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
+matrix: $(NOX)  ## the tests that depend on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
 	@$(BIN)/nox $(NOX_ARGS)
 
-wheel: $(NOX)  ## build the wheel from the source distribution for each Python here, and use it where there is no compiler
+wheel: $(NOX)  ## build the wheel from the source distribution for each Python here, and use it without a compiler
 	@$(BIN)/nox --session wheel $(NOX_ARGS)
 
 # Installs old wheels of JAX, a few hundred megabytes each, under .interop.
@@ -99,7 +99,7 @@ lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "lint: clean"
 
-format: $(INSTALLED)  ## format the files with ruff and clang-format, and make what is made from tables
+format: $(INSTALLED)  ## format the files with ruff and clang-format, and write the files that are made from tables
 	@$(BIN)/python tests/tools/public_names.py
 	@$(BIN)/ruff check --quiet --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)

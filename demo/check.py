@@ -2,8 +2,8 @@
 
     python demo/check.py FOLDER
 
-It knows only these files, not the model. It checks accuracy, loss, gradient and a Hessian-vector product on held-out
-digits against the live model's values, and prints sizes and times of both libraries. It exits with 1 if anything
+This process has only these files, not the model. It compares accuracy, loss, gradient and a Hessian-vector product on
+held-out digits with the live model's values, and prints sizes and times of both libraries. It exits with 1 if anything
 differs.
 """
 
@@ -89,7 +89,7 @@ def load_with_jax_export(path: Path) -> jax.export.Exported:
 
 
 def compare_speed(title: str, path: Path, mine: Any, yours: Any, vjp_order: int) -> None:
-    """Print sizes and times of one artifact: of jaxexp's file, and of the same written again by jax.export."""
+    """Print sizes and times of one function: in jaxexp's file, and written again by jax.export."""
     sizes = path.stat().st_size / 1024, len(yours.serialize(vjp_order=vjp_order)) / 1024
     written = medians(lambda: mine.serialize(vjp_order=vjp_order), lambda: yours.serialize(vjp_order=vjp_order))
     loaded = medians(lambda: jaxexp.load(path), lambda: load_with_jax_export(path))
