@@ -27,8 +27,8 @@ def option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="HEADER",
         expose_value=False,
         callback=_take,
-        help="Send this with each request for an http URL: 'NAME: VALUE', or @FILE for a file with such lines, which "
-        "other users of this machine cannot see as they can a command line; @- is stdin.",
+        help="Send this with each request for an http URL: 'NAME: VALUE', @FILE for a file with such lines, or @- for "
+        "stdin. Other users of this machine can see a command line, so use @FILE or @- for secrets.",
     )
     decorated: Callable[..., Any] = decorate(command)
     return decorated

@@ -75,8 +75,8 @@ def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @click.option(
             "--journal",
             type=click.Path(dir_okay=False),
-            help="Remember finished work in this file. If the command is interrupted, the same one resumes from there; "
-            "what has changed since is done again.",
+            help="Remember finished work in this file. If the command is interrupted, run it again to continue; inputs "
+            "that have changed since are done again.",
         )
         @functools.wraps(command)
         def with_spread(

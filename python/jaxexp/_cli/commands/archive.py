@@ -53,8 +53,8 @@ def command(ctx: click.Context) -> None:
 def remove(archive: str, patterns: tuple[str, ...]) -> None:
     """Remove members from an archive.
 
-    A name, or a pattern as in 'ls'. If one of them matches no member, nothing is removed. Only the index is written
-    anew: 'compact' frees the bytes. JAX is not imported.
+    Pass names, or patterns as in 'ls'. If one of them matches no member, nothing is removed. Only the index is written
+    again: 'compact' frees the bytes. JAX is not imported.
     """
     from jaxexp._fleet.archive.archive import Archive
 

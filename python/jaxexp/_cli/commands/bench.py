@@ -34,7 +34,7 @@ def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
 
     "signature" is the time from bytes in memory to an Exported with all its fields. "all" includes the modules and the
     VJPs, which jaxexp otherwise reads later. The times are medians of several rounds in one process, in which the two
-    take turns; the percentage is half of the distance between the quartiles. Without FILE, the command exports two
+    libraries take turns; the percentage is half of the interquartile range. Without FILE, the command exports two
     small functions and loads these.
     """
     _need_flatbuffers()

@@ -46,9 +46,10 @@ Example:
 def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: inputs.Folders, spread: Spread) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
-    FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. For several artifacts, each
-    gets a row with the most important facts. Nothing is run. JAX is imported, to parse the modules. If some releases
-    refuse a single artifact, the last line says how 'migrate' helps: this is tried, but nothing is written.
+    FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. If there are several
+    artifacts, each gets a row with the most important facts. Nothing is run. JAX is imported, to parse the modules. If
+    there is only one artifact, and some releases refuse it, the last line says how 'migrate' helps. This is tried, but
+    nothing is written.
     """
     from jaxexp._compat.compatibility import to_json
 

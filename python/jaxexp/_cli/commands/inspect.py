@@ -31,7 +31,7 @@ Example:
     "given",
     multiple=True,
     metavar="DIMENSION=SIZE",
-    help="With --jaxpr, how large a symbolic dimension is, as in batch=4; once for each of them.",
+    help="With --jaxpr, the size of a symbolic dimension, as in batch=4; once for each dimension.",
 )
 @click.option("--vjp", "order", default=0, metavar="ORDER", help="With --mlir or --jaxpr, print the VJP of this order.")
 @click.option("--check", is_flag=True, help="Also compare the modules with their digests.")

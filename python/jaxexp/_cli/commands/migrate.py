@@ -33,8 +33,8 @@ Example:
 @click.option(
     "--to",
     metavar="READER",
-    help="The reader to write for: a release such as 0.6.2, one of some weeks ago such as 12w, or max for the oldest "
-    "one that can read the artifact; by default the installed JAX.",
+    help="The reader to write for: a release such as 0.6.2, the newest release some weeks ago such as 12w, or max for "
+    "the oldest release that can read the artifact; by default the installed JAX.",
 )
 @click.option(
     "--inputs",
@@ -49,9 +49,9 @@ Example:
 def command(old: str, new: str, to: str | None, inputs: str | None, force: bool, spread: Spread) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
-    IN is an artifact. If it is a folder, an archive or a pattern of members, OUT is a folder for all of them: 'pack'
-    makes an archive of it. Before a file appears, the new artifact is read again and compared with the old one. The
-    weights of a member of an archive are written beside OUT. This imports JAX.
+    IN is an artifact, or a folder, an archive or a pattern of members. If IN stands for several artifacts, OUT is a
+    folder for them, and 'pack' makes an archive from it. Before a file appears, the new artifact is read again and
+    compared with the old one. The weights of a member of an archive are written beside OUT. This imports JAX.
     """
     if to is not None:
         _check_reader(to)

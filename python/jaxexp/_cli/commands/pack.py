@@ -55,11 +55,11 @@ def command(
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
     The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
-    that folder. Weights in files beside artifacts are packed, too, each tensor once. In a FOLDER, files are skipped if
-    neither their names nor their beginnings are those of artifacts; the last line says how many. If an artifact is
-    damaged or cannot be read, nothing is packed; with --keep-going, all others are. With --keep-going, --workers,
-    --dask or --journal, all are verified first; then one process writes. The archive appears, or changes, when all is
-    written. Metadata goes into the archive's index; the artifacts stay as they are. JAX is not imported.
+    that folder. Weights in files beside artifacts are packed, too, each tensor once. From a FOLDER, files are packed if
+    their names or their first bytes are those of artifacts; the last line says how many were skipped. If an artifact is
+    damaged or cannot be read, nothing is packed; with --keep-going, all others are packed. With --keep-going,
+    --workers, --dask or --journal, all artifacts are verified first; then one process writes. The archive appears, or
+    changes, when everything is written. Metadata goes into the archive's index; the artifacts stay as they are. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)

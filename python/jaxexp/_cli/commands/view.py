@@ -39,7 +39,7 @@ def command(file: str, other: str | None, output: str | None, show: bool, force:
     """Make one HTML page about an artifact, or about what differs between two.
 
     It shows arguments and results with their shardings, weights, the module as a graph that folds, VJPs, custom calls,
-    and which releases of JAX load it. The page works offline: it loads nothing. Nothing of the artifact is run; JAX is
+    and which releases of JAX load it. The page works offline: it loads nothing. The artifact is not run; JAX is
     imported, to parse the modules.
     """
     if output == "-" and show:
