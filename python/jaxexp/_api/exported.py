@@ -71,7 +71,7 @@ class Exported(Function):
     @property
     def executables(self) -> tuple[Executable, ...]:
         """The code for this function in the file that `load` got as `executables`: what it was compiled for, and
-        whether calls use it or why not.
+        whether calls use it; if not, why.
         """
         return () if (found := vars(self._kept).get("executables")) is None else found.listed(self)
 
@@ -115,14 +115,15 @@ class Exported(Function):
         _refuse_without_weights(self)
 
     def weights_into(self, model: Any) -> Any:
-        """The reverse of `with_weights`: a pytree like `model` whose leaves at the paths of weights are the function's
-        weights, also at the other paths of tied weights. All other leaves are the model's own.
+        """The reverse of `with_weights`: a pytree like `model`, with the function's weights at their paths, including
+        the other paths of tied weights. All other leaves are the model's own.
 
         Args:
             model: a pytree of arrays or specs, such as a module. A `UserWarning` names its arrays that are not weights.
 
         Raises:
-            ExportError: the function has no weights. DeserializationError: a leaf is missing, or of another type.
+            ExportError: the function has no weights.
+            DeserializationError: a leaf is missing, or of another type.
         """
         _refuse_without_weights(self)
 
@@ -236,10 +237,10 @@ class BoundExported(Exported):
     """An exported function together with its weights: large arrays that are not in its module.
 
     Objects come from ``export(f, weights=...)``, from `Exported.bind`, and from `load` where weights are beside the
-    artifact. `call`, `specialize` and `save` include the weights. A trace of `raised` has them as constants; a `jaxpr`
-    has them as its first arguments, and reads none. All else is the program's (`unbound`), as `jax.export` reads it: a
-    function whose first argument is a dict of the weights by their names. So `in_avals` and `in_tree` count them,
-    `serialize` writes no weights, and `vjp` is the VJP of the program.
+    artifact. `call`, `specialize` and `save` include the weights. A trace of `raised` has them as constants. A `jaxpr`
+    has them as its first arguments, and does not read them. Everything else is about the program (`unbound`), as
+    `jax.export` reads it: a function whose first argument is a dict of the weights by their names. So `in_avals` and
+    `in_tree` include the weights, `serialize` writes no weights, and `vjp` is the VJP of the program.
 
     It is a pytree whose leaves are the weights. So you can pass it to functions that are compiled, differentiated or
     mapped:

@@ -62,7 +62,8 @@ class Compatibility:
     calls, devices and registered pytree node types of the process that loads it. Nodes of unregistered types, and dicts
     with keys that are not strings, are read by jaxexp, and by `jax.export` only in a process that imported jaxexp.
     `readers` and `refusals` are about `jax.export` without jaxexp, `jaxexp_readers` about jaxexp. If a release refuses
-    an artifact, it may load what `migrate` writes, as in ``migrate(artifact, to="0.6.2")``, which says so if it cannot.
+    an artifact, `migrate` may be able to rewrite it, as in ``migrate(artifact, to="0.6.2")``. Otherwise `migrate`
+    raises an error that says why.
 
     Attributes:
         fun_name: the name of the function.

@@ -62,7 +62,7 @@ def install() -> _Installation:
     jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. Objects keep their class,
     although the name `jax.export.Exported` changes its meaning. JAX's private modules, and code that imports them
     (``jax.experimental.jax2tf``), are not affected. Settings that show the log of `jax.export`, such as its module's
-    name in ``JAX_DEBUG_LOG_MODULES``, then show that of jaxexp.
+    name in ``JAX_DEBUG_LOG_MODULES``, then show the log of jaxexp.
 
     Returns:
         A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`

@@ -90,8 +90,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            ExportError: another process is changing the old archive, or makes one before the block ends. Or the path is
-                a URL.
+            ExportError: another process is changing the old archive, or makes one at this path before the block ends;
+                or the path is a URL.
             OSError: the file cannot be written.
         """
         from .writer import ArchiveWriter
@@ -103,7 +103,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """A writer that adds members to an archive, or removes some, to be used in a `with` block.
 
         Nothing in the file is overwritten: new members, then a new index, are written after the old end. Programs
-        that open the archive see it as it was until the block ends, and also if the block is interrupted. Only one
+        that open the archive see it as it was until the block ends, and still do if the block is interrupted. Only one
         process at a time can do this.
 
         Args:

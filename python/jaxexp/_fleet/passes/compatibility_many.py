@@ -38,7 +38,8 @@ def compatibility_many(
 
     Returns:
         An iterator of names, each with its result, or with the error if it cannot be read, in the order in which they
-            are found. Only a few shares are ahead of it: a million artifacts need no more memory than a thousand.
+            are found. Only a few shares of the work are read ahead: a million artifacts need no more memory than a
+            thousand.
 
     Raises:
         Exception: as in `verify_many`, while the iterator is used.

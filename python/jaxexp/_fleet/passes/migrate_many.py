@@ -47,15 +47,16 @@ def migrate_many(
     """Rewrites many artifacts, as `migrate` does, with the workers of an executor.
 
     The new artifacts are files in a folder. They are named like the members of an archive, or like the files below a
-    given folder, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive lie in a folder of
-    its name, also if they are named one by one. Workers write the files, complete or not at all. Weights of members
-    are written beside them; an artifact with weights in files beside it can only be written into the same folder.
+    given folder, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive go into a folder
+    with the archive's name, even if you name the members one by one. Workers write the files, complete or not at all.
+    Weights of members are written beside them; an artifact with weights in files beside it can only be written into the
+    same folder.
 
     Args:
         artifacts: as in `verify_many`; each member of an archive is one. If two would be written to the same place, the
             second one is an error.
-        into: the folder, which workers have to find by this name. Files in it are replaced. If it lies in a given
-            folder, it is left out there.
+        into: the folder, which workers have to find by this name. Files in it are replaced. If it lies in a folder
+            that is given in `artifacts`, it is not read.
         to: the release to write for, as in `migrate`.
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.

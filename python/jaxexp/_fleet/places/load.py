@@ -43,9 +43,9 @@ def load(
             from where it is to its end; or a buffer, as for `deserialize`. A str with ``://`` is a URL that fsspec
             supports; all of it is read.
         policy: what the artifact may contain, as in `deserialize`.
-        verify: whether to read all modules now, also those of VJPs, and compare them with their digests; otherwise that
-            happens when each is first used. Weights are read and compared with their digests, too; otherwise only their
-            sizes are checked, and what their files say of their content.
+        verify: whether to read all modules now, also those of VJPs, and compare them with their digests; otherwise
+            each module is compared when it is first used. With True, weights are read and compared with their digests,
+            too; otherwise only their sizes are checked, and the digest of their content that their files state.
         executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
             may do, so trust it as you trust a program. Eager calls use the code that fits; if none does, they compile
             as always, and `Exported.executables` says why.
@@ -57,7 +57,7 @@ def load(
         ExportError: both `policy` and `executables` are given. A policy cannot judge native code.
         KeyError: the archive has no such member.
         OSError: a file cannot be opened.
-        TypeError: it is none of these, or a file object opened for text; or `policy` is not a Policy.
+        TypeError: `artifact` is none of these, or a file object opened for text; or `policy` is not a Policy.
 
     Example:
         >>> exported = load("model.jaxexp")
