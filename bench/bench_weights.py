@@ -292,8 +292,8 @@ QUESTIONS = (
     ),
     Question(
         "load weights, first call",
-        "From files to the result of a call, and with VJPs to a gradient with respect to the input; each sample is a new "
-        "process.",
+        "From files to the result of a call, and with VJPs to a gradient with respect to the input; each sample is a "
+        "new process.",
         partial(_load, number=0),
         beside=_BESIDE,
         applies=_of_weights,

@@ -59,7 +59,8 @@ def command(
     their names or their first bytes are those of artifacts; the last line says how many were skipped. If an artifact is
     damaged or cannot be read, nothing is packed; with --keep-going, all others are packed. With --keep-going,
     --workers, --dask or --journal, all artifacts are verified first; then one process writes. The archive appears, or
-    changes, when everything is written. Metadata goes into the archive's index; the artifacts stay as they are. JAX is not imported.
+    changes, when everything is written. Metadata goes into the archive's index; the artifacts stay as they are. JAX is
+    not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)

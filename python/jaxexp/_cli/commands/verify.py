@@ -87,8 +87,9 @@ def command(
 
     FILE is an artifact, an archive (index, directory and all members), or a folder. In a folder, files are checked if
     their names or their first bytes are those of artifacts or archives; the last line says how many were skipped.
-    Weights in files beside an artifact are read and compared with their digests, too. JAX is imported only for a policy. The exit
-    status is 0 if everything is whole, and 1 if something is damaged, cannot be read, or is not allowed.
+    Weights in files beside an artifact are read and compared with their digests, too. JAX is imported only for a
+    policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, or is not
+    allowed.
     """
     allowed = None if policy is None else policies.read(policy)
     verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
