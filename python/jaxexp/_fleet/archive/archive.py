@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
+from jaxexp._kernel.io.lock import replacing_locked
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
 
@@ -94,9 +95,10 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 a URL.
             OSError: the file cannot be written.
         """
+        from .output import new
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.creating(_on_this_machine(path), share_modules)
+        return ArchiveWriter(new(replacing_locked(_on_this_machine(path))), path, share_modules)
 
     @staticmethod
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
@@ -115,9 +117,10 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
         """
+        from .output import appended
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.appending(_on_this_machine(path), share_modules)
+        return ArchiveWriter(appended(_on_this_machine(path)), path, share_modules)
 
     @staticmethod
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:

@@ -19,9 +19,9 @@ from .output import Output
 class WeightsWriter:
     """Adds files of tensors to an archive. In the archive, the name of a tensor is the digest of its bytes."""
 
-    def __init__(self, output: Output, records: _native.ArchiveRecords) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._records = records
+        self._records = output.records
         self._seen = _Seen()
 
     def add(self, sources: Sequence[Source]) -> dict[str, bytes]:
