@@ -47,14 +47,11 @@ class WeightsWriter:
         for source in unseen:
             digest = digests[source.name]
             if new.get(digest) is not source:
-                self._compare(source, *self._place(digest))
+                place = self._records.tensor(digest)
+                assert place is not None
+                self._compare(source, *place)
             self._seen.add(source, digest)
         return digests
-
-    def _place(self, digest: bytes) -> tuple[int, int]:
-        place = self._records.tensor(digest)
-        assert place is not None
-        return place
 
     def _write(self, new: dict[bytes, Source]) -> None:
         names = {digest.hex(): digest for digest in new}

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
-from jaxexp._kernel.io import files
+from jaxexp._kernel.io import files, lock
 from jaxexp._public import public, public_dir
 from jaxexp._version import __version__
 from jaxexp._weights.files.header import is_text
 
 from . import member_weights
-from .output import Output
+from .output import Output, new, open_for_writing, refuse_unknown_rest
 from .summary import metadata_text, stored_metadata, to_store
 from .weights_writer import WeightsWriter
 
@@ -353,6 +353,26 @@ class ArchiveWriter:
         self._output.is_published = True  # from the first byte on: a reader may have seen it
         self._output.write_at(self._start, head)
         self._output.sync()
+
+
+def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
+    """See `Archive.compact`."""
+    with lock.locked(path), open_for_writing(path) as old:
+        old.check()
+        refuse_unknown_rest(old)
+        with ArchiveWriter(new(files.replacing(path)), path, share_modules) as writer:
+            for number, name in enumerate(old.names):
+                with old.placed(name):
+                    member = old.index.member(number)
+                    blob = old.artifact_bytes(number)
+                    weights = member_weights.of_artifact(old, old.label(name), _native.Artifact(blob))
+                    if weights is not None:
+                        writer._weights.add(weights.sources())
+                    digest = writer._add(name, blob, member.metadata if member.own_metadata else None)
+                    if digest != member.digest:
+                        raise DeserializationError(
+                            "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
+                        )
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
