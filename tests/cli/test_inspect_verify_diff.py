@@ -138,6 +138,10 @@ def test_inspect_mlir(folder, good, run) -> None:
     status, out, err = run("inspect", "--mlir", "--vjp", 2, folder / "scores.jaxexp")
     assert (status, out) == (1, "")
     assert "no VJP of order 2" in err
+    for what in ("--mlir", "--jaxpr"):
+        status, out, err = run("inspect", what, "--vjp", -1, folder / "scores.jaxexp")
+        assert (status, out) == (2, "")
+        assert "--vjp" in err
     assert "\x1b" not in good("inspect", "--mlir", folder / "hostile.jaxexp")
 
 

@@ -134,21 +134,23 @@ def load_many(
     return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
 
-def load_slices(owner: Any, extents: Sequence[tuple[int, int, Any]], names: Sequence[str], manner: Manner) -> list[Any]:
+def load_slices(
+    owner: Any, extents: Sequence[tuple[int, int, Any]], name: Callable[[int], str], manner: Manner
+) -> list[Any]:
     """The functions in parts of one buffer, which they share. Otherwise as `load_many`.
 
     Args:
         owner: the buffer. It is copied if it may change.
         extents: (offset, size, modules) of each artifact, where `modules` are the (offset, size) of modules that are
             stored apart from their artifact, the function's first; empty if there are none.
-        names: of the artifacts, for errors.
+        name: the name of an artifact for errors, by its place.
         manner: how they are read.
 
     Returns:
         As `load_many`.
     """
     results, failed = manner.reader().slices(owner, list(extents))
-    return _finish(results, failed, names.__getitem__, manner)
+    return _finish(results, failed, name, manner)
 
 
 def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -> list[int]:

@@ -23,10 +23,6 @@ _COMMANDS = (
 _FAILED = {"diff": 2}
 
 
-class _InterruptedError(Exception):
-    """Replaces KeyboardInterrupt, after which click prints an empty line."""
-
-
 class _UnreadError(Exception):
     """Replaces BrokenPipeError, which releases of click handle in different ways."""
 
@@ -46,8 +42,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise _InterruptedError from None
+        except KeyboardInterrupt:  # after which click prints an empty line
+            raise click.Abort from None
         except BrokenPipeError:
             raise _UnreadError from None
 
@@ -94,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
         status = commands.main(list(arguments), prog_name="jaxexp", standalone_mode=False, obj=state)
         sys.stdout.flush()
         return int(status or 0)
-    except (click.Abort, KeyboardInterrupt, _InterruptedError):
+    except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, _UnreadError):  # the reader of the output has seen enough

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Generator
 
 import click
+
+from jaxexp._errors import ExportError
 
 from .page import colours, one_line
 
@@ -27,20 +31,31 @@ def status_of(error: BaseException) -> int:
 
 def said(error: BaseException) -> str:
     """The message of an expected error; an unexpected one is raised again."""
-    from jaxexp._errors import ExportError
-
     context = click.get_current_context(silent=True)
     if context is not None and context.find_root().obj["traceback"]:
         traceback.print_exception(error)
+    return _message(error)
+
+
+def _message(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError):
         # Errors of jaxexp and of file systems alike; some have only a text.
-        name = error.filename if error.filename is not None else None
+        name = error.filename
         return f"{os.fsdecode(name)!r}: {error.strerror}" if name is not None else error.strerror or str(error)
     if isinstance(error, (ExportError, ImportError)):
         return str(error)
     raise error
+
+
+@contextlib.contextmanager
+def misused(option: str = "") -> Generator[None]:
+    """Raises expected errors as errors of the command line, after the name of an option."""
+    try:
+        yield
+    except (ExportError, OSError) as error:
+        raise click.UsageError(f"{option}{_message(error)}") from error
 
 
 def said_of_any(error: Exception) -> str:

@@ -52,34 +52,26 @@ def _take(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> Non
     options["headers"] = {**others, **headers}
     for protocol in _PROTOCOLS:
         _set(ctx, config.conf, protocol, options)
-        _set(ctx, os.environ, _variable(protocol), json.dumps(options))
+        # Where fsspec looks for them when a process starts.
+        _set(ctx, os.environ, f"FSSPEC_{protocol.upper()}", json.dumps(options))
 
 
 def _set(ctx: click.Context, known: MutableMapping[str, Any], name: str, value: Any) -> None:
     """Changes a value until the command ends."""
-    had, before = name in known, known.get(name)
+    before = known.get(name)
 
     def restore() -> None:
-        if had:
-            known[name] = before
-        else:
+        if before is None:
             known.pop(name, None)
+        else:
+            known[name] = before
 
     ctx.call_on_close(restore)
     known[name] = value
 
 
-def _variable(protocol: str) -> str:
-    """The variable in which fsspec looks for the options of a protocol when a process starts."""
-    return f"FSSPEC_{protocol.upper()}"
-
-
 def _headers(text: str) -> list[tuple[str, str]]:
-    """The headers in the option, or in a file.
-
-    Raises:
-        click.UsageError: there are none.
-    """
+    """The headers in the option, or in a file; at least one."""
     if not text.startswith("@"):
         return [_header(text, "--header")]
     try:

@@ -11,17 +11,7 @@ from jaxexp._kernel.io import files
 
 
 def write(path: str, data: Any, *, force: bool) -> None:
-    """Writes a file next to its final place, then gives it its name.
-
-    Args:
-        path: the file.
-        data: its bytes.
-        force: whether it may replace a file.
-
-    Raises:
-        click.ClickException: there is one, and `force` is not set.
-        OSError: it cannot be written.
-    """
+    """Writes a file whole or not at all; replaces another one only with `force`."""
     if not force:
         refuse_existing(path)
     files.replace(path, [data])

@@ -37,6 +37,11 @@ def one_line(text: str) -> str:
     return shown(" ".join(line.strip("\t") for line in text.split("\n")))
 
 
+def say(text: str) -> None:
+    """Prints a result of one line."""
+    click.echo(shown(text))
+
+
 def colours(stream: IO[str]) -> bool:
     """Whether a stream takes colours: a terminal does, unless NO_COLOR (https://no-color.org) is set, or it is dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -90,10 +95,6 @@ class Page:
             self._lines += [self.styled(part, "title") for part in _wrapped(name, self._width)]
             self._lines += [self.styled(part, "dim") for part in _wrapped(where, self._width)]
 
-    def heading(self, text: str) -> None:
-        self.blank()
-        self._lines.append(" " * _INDENT + self.styled(shown(text), "heading"))
-
     def blank(self) -> None:
         if self._lines and self._lines[-1]:
             self._lines.append("")
@@ -115,12 +116,7 @@ class Page:
                 self._lines.append((" " * indent + self.styled(first.ljust(left), "dim") + part).rstrip())
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-        """A table without its empty columns.
-
-        Args:
-            columns: its columns.
-            rows: a text for each column.
-        """
+        """A table of texts, without its empty columns."""
         rows = [[shown(cell) for cell in row] for row in rows]
         left_out = len(rows) - _SHOWN if self._is_short else 0
         if left_out > 0:

@@ -15,15 +15,7 @@ DELAY = 0.3
 
 @contextlib.contextmanager
 def bar(what: str, total: int) -> Generator[Callable[[int], None]]:
-    """Shows the progress of something.
-
-    Args:
-        what: what is being done.
-        total: how many steps it has.
-
-    Returns:
-        A context manager. It gives a function to be called after some steps with their number.
-    """
+    """Shows the progress of work in some number of steps. Gives a function to call with the number of new steps."""
     if not sys.stderr.isatty():
         yield lambda steps: None
         return

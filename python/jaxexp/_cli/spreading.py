@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Who does the work, and the journal that remembers it.
-
-    Attributes:
-        workers: how many threads or processes; None if not given.
-        address: of a Dask scheduler, or None.
-        journal: the file that remembers what is done, or None.
-    """
+    """The values of `--workers`, `--dask` and `--journal`; None for each that was not given."""
 
     workers: int | None
     address: str | None
@@ -35,11 +29,8 @@ class Spread:
 
     @contextlib.contextmanager
     def means(self, *, processes: bool) -> Generator[Means]:
-        """The workers and the journal, until the block ends.
-
-        Args:
-            processes: whether workers are processes, for work under Python's global lock. Otherwise the work itself
-                uses threads.
+        """The workers and the journal, until the block ends. Processes are for work under Python's global lock. Other
+        work uses threads by itself.
 
         Raises:
             ImportError: Dask is not installed.
@@ -57,11 +48,7 @@ class Spread:
 
 
 def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options `--workers`, `--dask` and `--journal`, which make one argument, `spread`.
-
-    Args:
-        workers: what `--workers` is.
-    """
+    """The options `--workers`, with this help, `--dask` and `--journal`, which make one argument, `spread`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("-j", "--workers", type=click.IntRange(1), help=workers)

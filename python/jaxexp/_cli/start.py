@@ -8,14 +8,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command.
-
-    Args:
-        arguments: the command line without the program's name; None for that of this process.
-
-    Returns:
-        The exit status.
-    """
+    """Runs one command, by default that of this process, and returns its exit status."""
     missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         print(

@@ -28,18 +28,9 @@ def asset(name: str) -> Markup:
     return Markup(resources.files("jaxexp._view").joinpath("assets", name).read_text(encoding="utf-8"))
 
 
-def of_exported(exported: ExportedData, weights: int) -> str:
-    """A function as a card.
-
-    Args:
-        exported: the function.
-        weights: how many of its first arguments are weights.
-    """
-    return card(facts.of_exported(exported, weights))
-
-
-def card(found: Facts) -> str:
-    """The facts of a function as a card."""
+def of_exported(exported: ExportedData, count: int) -> str:
+    """A function as a card; the first `count` of its arguments are weights."""
+    found = facts.of_exported(exported, count)
     short = dataclasses.replace(
         found,
         arguments=found.arguments[:_MOST_VALUES],
@@ -55,14 +46,7 @@ def rows_card(title: str, found: Iterable[tuple[str, str]]) -> str:
 
 
 def table_card(title: str, heads: Sequence[str], lines: Iterable[Sequence[str]], missing: int) -> str:
-    """A card with a table.
-
-    Args:
-        title: its head.
-        heads: the heads of the columns.
-        lines: a text for each column.
-        missing: how many more lines there are.
-    """
+    """A card with a table, which has so many more lines that are missing here."""
     parts = [_head(title), table(heads, (tuple(map(cut, line)) for line in lines))]
     if missing > 0:
         parts.append(element("p", f"and {missing:,} more", class_="more"))

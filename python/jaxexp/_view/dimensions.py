@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .graph import LONGEST, Graph
+from .graph import Graph, numbered, operations
 
 _ANY = "?"
 
 
 class Known(NamedTuple):
-    """The type of an argument or a result in the signature.
-
-    Attributes:
-        dtype: the name of its dtype.
-        dims: its dimensions as texts.
-    """
+    """The type of an argument or a result in the signature, with its dimensions as texts."""
 
     dtype: str
     dims: tuple[str, ...]
@@ -39,12 +34,8 @@ class Known(NamedTuple):
 
 
 def named(graph: Graph, arguments: Sequence[Known], results: Sequence[Known]) -> Graph:
-    """The same graph with names of dimensions, as far as arguments and results of the function pass through it.
-
-    Args:
-        graph: the graph; it stays as it is.
-        arguments: the arguments of `main`; its last ones if it has more.
-        results: its results, likewise.
+    """The same graph with names of dimensions, as far as arguments and results of the function pass through it. They
+    are the last ones of `main`, which may have others before them.
     """
     if "main" not in graph.functions:
         return graph
@@ -60,7 +51,7 @@ class _Naming:
         self.functions = dict(graph.functions)
         # A function that is called twice may be called with other dimensions.
         self.calls = collections.Counter(
-            name for block in graph.functions.values() for name in map(self.called, _operations(block)) if name
+            name for name in map(self.called, operations(graph.functions.values())) if name
         )
 
     def done(self, arguments: Sequence[Known], results: Sequence[Known]) -> Graph:
@@ -105,22 +96,12 @@ class _Naming:
         for place, value in enumerate(values):
             one = known.get(value)
             if one is not None and one.fits(self.graph.texts[types[place]]):
-                text = str(one)
-                text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-                types[place] = self.numbers.setdefault(text, len(self.numbers))
+                types[place] = numbered(str(one), self.numbers)
 
 
 def _last(known: Sequence[Known], count: int) -> list[Known | None]:
     """What is known of the last values, with None for those before them; nothing if there are too many."""
     return [] if len(known) > count else [*[None] * (count - len(known)), *known]
-
-
-def _operations(block: dict[str, Any]) -> Iterator[list[Any]]:
-    waiting = [block]
-    while waiting:
-        for operation in waiting.pop()["o"]:
-            yield operation
-            waiting += operation[6]
 
 
 def _values(block: dict[str, Any]) -> int:

@@ -56,12 +56,8 @@ def data(sides: Sequence[Side]) -> Markup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Value:
-    """An argument or a result of a module's main function.
-
-    Attributes:
-        name: its name.
-        kind: a weight, an argument as in the call, or a cotangent.
-        type: its type in the signature.
+    """An argument or a result of a module's main function. Its kind is a weight, an argument of the call, or a
+    cotangent.
     """
 
     name: str
@@ -70,13 +66,7 @@ class _Value:
 
 
 class _Signature(NamedTuple):
-    """The arguments and results of a module.
-
-    Attributes:
-        arguments: the arguments of its function that the module takes.
-        results: its results.
-        takes: how many arguments of each kind its function has.
-    """
+    """The arguments that a module takes, its results, and how many arguments of each kind its function takes."""
 
     arguments: list[_Value]
     results: list[_Value]

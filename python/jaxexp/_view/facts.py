@@ -75,17 +75,8 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A function, as cards and pages show it.
-
-    Attributes:
-        name: its name.
-        rows: facts about the whole function, as pairs of a name and a text.
-        arguments: its arguments without weights; only the first ones if there are many.
-        argument_count: how many there are.
-        results: its results, likewise.
-        result_count: how many there are.
-        weights: its weights, likewise: the arguments in files.
-        weight_count: how many there are.
+    """A function, as cards and pages show it. Of many arguments, results and weights it has only the first ones, and
+    counts the others. Arguments are those of a call: without the weights, which are in files.
     """
 
     name: str
@@ -99,12 +90,8 @@ class Facts:
 
 
 def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) -> Facts:
-    """The facts of an artifact.
-
-    Args:
-        artifact: the artifact.
-        found: the result of `inspect`.
-        donated: for each argument that the module takes, whether its memory may be used; empty if that is not known.
+    """The facts of an artifact, given what `inspect` returns, and whether the memory of each argument that the module
+    takes may be used; nothing if that is not known.
     """
     described: dict[str, Any] = artifact.describe(shown_node)
     kept = [i for i, value in enumerate(found.arguments) if value.kept]
@@ -128,11 +115,8 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
 
 
 def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
-    """The facts of a function in this process, without its module: this parses nothing and reads no file.
-
-    Args:
-        exported: the function.
-        weights: how many of its first arguments are weights.
+    """The facts of a function in this process, without its module: this parses nothing and reads no file. Its first
+    arguments are weights.
     """
     from jaxexp._kernel.function import data, vjps
     from jaxexp._kernel.function.paths import argument_paths, result_paths

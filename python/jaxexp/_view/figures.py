@@ -156,14 +156,12 @@ def squarified(sizes: Sequence[int], width: float, height: float) -> list[tuple[
     x, y, first = 0.0, 0.0, 0
     while first < len(sizes):
         side = min(width, height)
-        count, total = 1, sizes[first] * scale
-        worst = _worst(sizes[first] * scale, sizes[first] * scale, total, side)
-        while first + count < len(sizes):
-            area = sizes[first + count] * scale
-            ratio = _worst(sizes[first] * scale, area, total + area, side)
+        count, total, worst = 0, 0.0, math.inf
+        for size in sizes[first:]:
+            ratio = _worst(sizes[first] * scale, size * scale, total + size * scale, side)
             if ratio > worst:
                 break
-            count, total, worst = count + 1, total + area, ratio
+            count, total, worst = count + 1, total + size * scale, ratio
         thick = total / side if side else 0.0
         along = 0.0
         for size in sizes[first : first + count]:

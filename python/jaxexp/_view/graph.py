@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from . import locations
@@ -20,7 +20,6 @@ MOST_OPERATIONS, MOST_VALUES = 10_000, 100_000
 _DEEPEST, LONGEST = 48, 160
 # Operations whose operands are the results of the block that they end.
 _TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
-_NOT_SHOWN = frozenset(("sdy.mesh",))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,22 +62,24 @@ def read(module: bytes | memoryview) -> Graph:
 
 def compare(old: Graph, new: Graph) -> None:
     """Marks the operations of each graph that the other lacks: same kind, types, attributes and scope."""
-    found = [collections.Counter(_key(graph, operation) for operation in _operations(graph)) for graph in (old, new)]
+    found = [
+        collections.Counter(_key(graph, operation) for operation in operations(graph.functions.values()))
+        for graph in (old, new)
+    ]
     for graph, others in ((old, found[1].copy()), (new, found[0].copy())):
-        for operation in _operations(graph):
+        for operation in operations(graph.functions.values()):
             key = _key(graph, operation)
             operation[7] = int(others[key] == 0)
             others[key] -= others[key] > 0
 
 
-def _operations(graph: Graph) -> list[list[Any]]:
-    found: list[list[Any]] = []
-    blocks = list(graph.functions.values())
-    while blocks:
-        for operation in blocks.pop()["o"]:
-            found.append(operation)
-            blocks += operation[6]
-    return found
+def operations(blocks: Iterable[dict[str, Any]]) -> Iterator[list[Any]]:
+    """The operations in blocks, and in the blocks inside of them."""
+    waiting = list(blocks)
+    while waiting:
+        for operation in waiting.pop()["o"]:
+            yield operation
+            waiting += operation[6]
 
 
 def _key(graph: Graph, operation: list[Any]) -> tuple[str, ...]:
@@ -86,14 +87,9 @@ def _key(graph: Graph, operation: list[Any]) -> tuple[str, ...]:
     return (*(graph.texts[i] for i in (kind, scope, more, *types)), f"{len(operands)} {len(inner)}")
 
 
-class _Texts:
-    """Distinct texts and their numbers."""
-
-    def __init__(self) -> None:
-        self.numbers = {"": 0}
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", len(self.numbers))
+def numbered(text: str, numbers: dict[str, int]) -> int:
+    """The number of a text, which is cut if it is long; a new text gets the next number."""
+    return numbers.setdefault(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", len(numbers))
 
 
 class _Reader:
@@ -103,30 +99,28 @@ class _Reader:
         from jaxexp import _jax
 
         self.module, self.ir = module, _jax.ir
-        self.texts = _Texts()
+        self.texts = {"": 0}
         self.types: dict[Any, int] = {}
         self.attributes: dict[Any, str] = {}
         self.values_left = MOST_VALUES
         self.only_arrays = True
 
     def read(self) -> Graph:
-        tops = [top for top in self.module.body.operations if top.operation.name not in _NOT_SHOWN]
+        found = {
+            self.ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
+            for view in self.module.body.operations
+            if view.operation.name == "func.func"
+        }
         functions: dict[str, dict[str, Any]] = {}
         order: list[tuple[Any, list[Any]]] = []  # operations, each with its item in the graph
-        donated: tuple[bool, ...] = ()
-        for top in sorted(tops, key=lambda top: _symbol(self.ir, top) != "main"):
-            name = _symbol(self.ir, top)
-            if top.operation.name != "func.func" or name is None:
-                continue
-            if name == "main":
-                donated = self._donated(top.operation)
-            blocks = list(top.operation.regions[0])
-            numbers: dict[Any, int] = {}
-            made = functions[name[:LONGEST]] = self._block(blocks[0], numbers, order, 0) if blocks else _empty()
-            if dimensions := self._dimensions(top.operation):
+        for name in sorted(found, key=lambda name: name != "main"):
+            blocks = list(found[name].regions[0])
+            made = self._block(blocks[0], {}, order, 0) if blocks else {"a": [], "o": [], "r": []}
+            if dimensions := self._dimensions(found[name]):
                 made["d"] = dimensions
-        self._place(functions, order)
-        return Graph(tuple(self.texts.numbers), functions, donated)
+            functions[name[:LONGEST]] = made
+        self._place(order)
+        return Graph(tuple(self.texts), functions, self._donated(found["main"]) if "main" in found else ())
 
     def _block(self, block: Any, numbers: dict[Any, int], order: list[tuple[Any, list[Any]]], depth: int) -> Any:
         for argument in block.arguments:
@@ -141,8 +135,8 @@ class _Reader:
                 made["r"] = operands
                 continue
             types = [self._type(result.type) for result in operation.results]
-            kind = self.texts.number(name.removeprefix("stablehlo."))
-            one = [kind, 0, 0, operands, types, self.texts.number(self._more(operation, name)), [], 0]
+            kind = self._number(name.removeprefix("stablehlo."))
+            one = [kind, 0, 0, operands, types, self._number(self._more(operation, name)), [], 0]
             made["o"].append(one)
             order.append((operation, one))
             for result in operation.results:
@@ -152,6 +146,9 @@ class _Reader:
                     self._block(inner, numbers, order, depth + 1) for region in operation.regions for inner in region
                 ]
         return made
+
+    def _number(self, text: str) -> int:
+        return numbered(text, self.texts)
 
     def _spend(self, values: int) -> None:
         from jaxexp._errors import ModuleError
@@ -164,7 +161,7 @@ class _Reader:
 
     def _type(self, type_: Any) -> int:
         if type_ not in self.types:
-            self.types[type_] = self.texts.number(self._text_of_type(type_))
+            self.types[type_] = self._number(self._text_of_type(type_))
         return self.types[type_]
 
     def _text_of_type(self, type_: Any) -> str:
@@ -227,7 +224,7 @@ class _Reader:
     def _dimensions(self, function: Any) -> list[tuple[int, int]]:
         """The arguments that are the same in the whole module: dimension variables, and the platform."""
         return [
-            (i, self.texts.number("platform" if name == "_platform_index" else name))
+            (i, self._number("platform" if name == "_platform_index" else name))
             for i, one in enumerate(self._attributes_of_arguments(function))
             if _CONSTANT in one and (name := self._attribute(one[_CONSTANT]))
         ]
@@ -236,7 +233,7 @@ class _Reader:
         attributes = function.attributes
         return [*map(self.ir.DictAttr, self.ir.ArrayAttr(attributes["arg_attrs"]))] if "arg_attrs" in attributes else []
 
-    def _place(self, functions: dict[str, dict[str, Any]], order: list[tuple[Any, list[Any]]]) -> None:
+    def _place(self, order: list[tuple[Any, list[Any]]]) -> None:
         """Adds its name scope and its line to each operation."""
         if not self.only_arrays:  # the text of a module has all types in full
             return
@@ -246,11 +243,7 @@ class _Reader:
         for operation, one in order:
             place = found.get(operation)
             if place is not None:
-                one[1], one[2] = self.texts.number(place.scope), self.texts.number(place.source)
-
-
-def _empty() -> dict[str, Any]:
-    return {"a": [], "o": [], "r": []}
+                one[1], one[2] = self._number(place.scope), self._number(place.source)
 
 
 # The attribute that marks an argument as a dimension variable, or as the platform.
@@ -261,11 +254,6 @@ _CALLED = {
     "stablehlo.custom_call": "call_target_name",
     "stablehlo.composite": "name",
 }
-
-
-def _symbol(ir: Any, operation: Any) -> str | None:
-    attributes = operation.operation.attributes
-    return str(ir.StringAttr(attributes["sym_name"]).value) if "sym_name" in attributes else None
 
 
 def _name_of(attribute: Any) -> str:
@@ -303,12 +291,8 @@ def _width(ir: Any, element: Any) -> int:
 
 
 def labels(count: int, kept: Sequence[tuple[str, str]], before: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and kinds for the arguments of a module's main function; one that is not an array is a kind of its own.
-
-    Args:
-        count: how many it has.
-        kept: paths in the tree and kinds of the arrays that it takes, which are its last arguments.
-        before: the names of the arguments before the arrays.
+    """Names and kinds for all arguments of a module's main function, given those of the arrays that it takes, and the
+    names of the others, which come before them. One that is not an array is a kind of its own.
     """
     if count != len(before) + len(kept):
         return [(f"argument {i}", "") for i in range(count)]

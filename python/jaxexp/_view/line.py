@@ -16,11 +16,8 @@ _VALUES, _DIMS, _LONGEST_DIM = 4, 6, 24
 
 
 def line(exported: ExportedData, weights: int) -> str:
-    """A function with the types of its first arguments and results, and the size of its module.
-
-    Args:
-        exported: the function.
-        weights: how many of its first arguments are weights.
+    """A function with the types of its first arguments and results, and the size of its module. The arguments before
+    them are weights.
     """
     from jaxexp._kernel.function import data
 

@@ -12,11 +12,6 @@ Markup = NewType("Markup", str)
 _WITHOUT_END = frozenset(("meta", "input", "br"))
 
 
-def texts(text: str) -> Markup:
-    """Text as HTML."""
-    return Markup(html.escape(text, quote=True))
-
-
 def joined(parts: Iterable[Markup]) -> Markup:
     return Markup("".join(parts))
 
@@ -31,7 +26,7 @@ def element(tag: str, inside: str | Iterable[Markup] | None = None, **attributes
             attribute, and True omits its value.
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items())
-    content = texts(inside) if isinstance(inside, str) else joined(inside or ())
+    content = html.escape(inside, quote=True) if isinstance(inside, str) else joined(inside or ())
     if tag in _WITHOUT_END:
         return Markup(f"<{tag}{written}>")
     return Markup(f"<{tag}{written}>{content}</{tag}>")

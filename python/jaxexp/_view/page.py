@@ -27,13 +27,7 @@ Differences = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
 def page(new: Side, old: Side | None = None, differences: Differences | None = None) -> str:
-    """The page about an artifact, or about the differences between two.
-
-    Args:
-        new: the artifact.
-        old: the artifact that it is compared with.
-        differences: the differences.
-    """
+    """The page about an artifact, or about the differences between an old one and a new one."""
     sides = [new] if old is None else [old, new]
     earlier = None if old is None else old.facts
     if old is not None:

@@ -59,14 +59,7 @@ class Side:
 
 
 def side(where: str, artifact: Artifact, found: Inspection, readers: Readers) -> Side:
-    """Takes an artifact apart, as far as a page has room. This imports JAX.
-
-    Args:
-        where: its file, or its place in an archive.
-        artifact: the artifact.
-        found: the result of `inspect`.
-        readers: who loads it.
-    """
+    """Takes an artifact apart, as far as a page has room. This imports JAX."""
     graphs: list[Graph | str] = []
     kept: list[tuple[int, ...]] = []
     left = graph.MOST_OPERATIONS
@@ -100,14 +93,7 @@ def _graph(link: Artifact) -> Graph | str:
 
 
 class Module(NamedTuple):
-    """A module of a page.
-
-    Attributes:
-        side: the artifact that has it.
-        order: 0 for the function, 1 for its VJP, and so on.
-        name: the name of what it computes.
-        label: its name among the modules of two artifacts.
-    """
+    """A module of a page: that of a function, or of its VJP of some order. The label also tells two artifacts apart."""
 
     side: Side
     order: int

@@ -62,12 +62,7 @@ def rows(new: Iterable[Leaf], old: Iterable[Leaf] | None = None) -> list[Row]:
 
 
 def tree(found: Sequence[Row], missing: int) -> Markup:
-    """The rows as a tree.
-
-    Args:
-        found: the rows.
-        missing: how many more rows there are.
-    """
+    """The rows as a tree, and how many more there are."""
     root = _Node()
     for row in found:
         _add(root, row)

@@ -228,7 +228,7 @@ def test_images_and_their_modules() -> None:
             places.append((len(owner), len(piece)))
             owner += piece
         extents.append((*places[0], tuple(places[1:])))
-    found = load_slices(bytes(owner), extents, list("abcdef"), Manner(workers=2))
+    found = load_slices(bytes(owner), extents, "abcdef".__getitem__, Manner(workers=2))
     assert len({id(e.in_avals) for e in found}) == 1
     for i, (one, blob) in enumerate(zip(found, made, strict=True)):
         assert_same_fields(one, jaxexp.deserialize(blob))
@@ -237,7 +237,7 @@ def test_images_and_their_modules() -> None:
     # One that has the modules of none, one with a module too few, and one with another's.
     position, size, modules = extents[1]
     wrong = [extents[0], (position, size, ()), (position, size, modules[:1]), (position, size, extents[2][2])]
-    first, *errors = load_slices(bytes(owner), wrong, list("abcd"), Manner(on_error="return"))
+    first, *errors = load_slices(bytes(owner), wrong, "abcd".__getitem__, Manner(on_error="return"))
     assert first.in_avals
     assert [type(e) for e in errors[:2]] == [jaxexp.DeserializationError] * 2
     with pytest.raises(jaxexp.DeserializationError, match="at mlir_module_serialized"):

@@ -167,17 +167,17 @@ def test_parts_of_one_buffer(blobs: list[bytes]) -> None:
         extents.append((start + padding, len(blob), ()))
     owner = b"".join(parts)
     names = [f"fleet.zip: {name}" for name in CASES]
-    found = load_slices(owner, extents, names, Manner(workers=2))
+    found = load_slices(owner, extents, names.__getitem__, Manner(workers=2))
     for case, one, blob in zip(CASES.values(), found, blobs, strict=True):
         with case.context():
             assert_same_fields(one, jaxexp.deserialize(blob))
             assert bytes(one.serialize(vjp_order=case.vjp_order)) == blob
     short = [(start, size - 1, ()) for start, size, _ in extents]
-    errors = load_slices(owner, short, names, Manner(on_error="return"))
+    errors = load_slices(owner, short, names.__getitem__, Manner(on_error="return"))
     assert {error.file for error in errors if isinstance(error, jaxexp.DeserializationError)} == set(names)
     for wrong in [(0, len(owner) + 1, ()), (len(owner) + 1, 0, ()), (2**63, 2**63, ())]:
         with pytest.raises(ValueError, match="inside the buffer"):
-            load_slices(owner, [wrong], ["wrong"], Manner())
+            load_slices(owner, [wrong], str, Manner())
 
 
 def test_results_keep_what_they_need_and_no_more(blobs: list[bytes]) -> None:

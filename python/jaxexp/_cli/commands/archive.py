@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jaxexp._cli import completing
-from jaxexp._cli.page import Page
+from jaxexp._cli.page import say
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ def remove(archive: str, patterns: tuple[str, ...]) -> None:
         names = _matching(archive, writer, patterns)
         writer.remove(*names)
         left = len(writer)
-    page = Page()
-    page.line(f"{archive}: {counted(len(names), 'member')} removed, {left:,} left; 'archive compact' frees the bytes")
-    page.write()
+    say(f"{archive}: {counted(len(names), 'member')} removed, {left:,} left; 'archive compact' frees the bytes")
 
 
 def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) -> list[str]:
@@ -98,6 +96,4 @@ def compact(archive: str, whole: bool) -> None:
 
     before = os.path.getsize(archive)
     Archive.compact(archive, share_modules=not whole)
-    page = Page()
-    page.line(f"{archive}: {before:,} bytes -> {os.path.getsize(archive):,} bytes")
-    page.write()
+    say(f"{archive}: {before:,} bytes -> {os.path.getsize(archive):,} bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -177,16 +177,11 @@ def _timed(rivals: Mapping[str, Callable[[], object]], rounds: int, advance: Cal
     """Takes samples of both in turns, so that anything that slows the machine down affects both."""
     loops = {name: _loops(run) for name, run in rivals.items()}
     samples: dict[str, list[float]] = {name: [] for name in rivals}
-    gc.collect()
-    gc.disable()  # a collection would count for the one that happens to run
-    try:
-        for turn in range(rounds):
-            for name in list(rivals)[:: 1 if turn % 2 else -1]:
-                samples[name].append(_seconds(rivals[name], loops[name]))
-                gc.collect()
-            advance(1)
-    finally:
-        gc.enable()
+    for turn in range(rounds):
+        for name in list(rivals)[:: 1 if turn % 2 else -1]:
+            gc.collect()
+            samples[name].append(_seconds(rivals[name], loops[name]))
+        advance(1)
     ours, theirs = (statistics.median(samples[name]) for name in ("jaxexp", "jax.export"))
     quartiles = {name: statistics.quantiles(s, n=4)[::2] if len(s) > 1 else [s[0], s[0]] for name, s in samples.items()}
     return {"jaxexp": ours, "jax.export": theirs, "ratio": theirs / ours, "quartiles": quartiles}
@@ -198,10 +193,7 @@ def _loops(run: Callable[[], object]) -> int:
 
 
 def _seconds(run: Callable[[], object], loops: int) -> float:
-    start = time.perf_counter()
-    for _ in range(loops):
-        run()
-    return (time.perf_counter() - start) / loops
+    return timeit.timeit(run, number=loops) / loops  # pauses the garbage collector
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -217,15 +209,11 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    shown = []
+    shown, ratio = [], row["ratio"]
     for name in ("jaxexp", "jax.export"):
         low, high = row["quartiles"][name]
         shown += [_time(row[name]), f"\u00b1{(high - low) / 2 / row[name]:.0%}"]
-    return row["file"], row["what"], *shown, _ratio(row["ratio"])
-
-
-def _ratio(ratio: float) -> str:
-    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+    return row["file"], row["what"], *shown, f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
 def _time(seconds: float) -> str:

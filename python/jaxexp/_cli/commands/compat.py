@@ -51,9 +51,10 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     there is only one artifact, and some releases refuse it, the last line says how 'migrate' helps. This is tried, but
     nothing is written.
     """
-    from jaxexp._compat.compatibility import to_json
+    from jaxexp._compat.compatibility import release_of, to_json
 
-    asked = None if reader is None else _release(reader)
+    with complaints.misused():
+        asked = None if reader is None else release_of(reader, "--reader").version
     found, unreadable = _described(files, folders, spread)
     refused = [name for name, one in found if asked is not None and not one.readable_by(asked)]
     if as_json:
@@ -103,16 +104,6 @@ def _described(
     return [(name, one) for _, name, one in found if not isinstance(one, Exception)], unreadable
 
 
-def _release(reader: str) -> str:
-    """The release that the words on the command line stand for."""
-    from jaxexp._compat.compatibility import release_of
-
-    try:
-        return release_of(reader, "--reader").version
-    except ExportError as error:
-        raise click.UsageError(str(error)) from error
-
-
 _NAMED = 8  # artifacts in a message
 
 
@@ -122,7 +113,7 @@ def _show_for(page: Page, reader: str, described: list[tuple[str, Compatibility]
     rows = []
     for name, found in described:
         reasons = [r.reason for r in found.refusals if number(r.first) <= asked <= number(r.last)]
-        rows.append((name, "refused" if reasons else "loaded", *reasons[:1], *[""] * (not reasons)))
+        rows.append((name, "refused" if reasons else "loaded", (reasons or [""])[0]))
     state = Column(f"by JAX {reader}", marks=_MARKS)
     page.table([Column("artifact", style="name"), state, Column("because of")], rows)
 

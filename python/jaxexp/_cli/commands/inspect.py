@@ -33,14 +33,11 @@ Example:
     metavar="DIMENSION=SIZE",
     help="With --jaxpr, the size of a symbolic dimension, as in batch=4; once for each dimension.",
 )
-@click.option("--vjp", "order", default=0, metavar="ORDER", help="With --mlir or --jaxpr, print the VJP of this order.")
-@click.option("--check", is_flag=True, help="Also compare the modules with their digests.")
 @click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Also show what is too long for a terminal.",
+    "--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="With --mlir or --jaxpr, print this VJP."
 )
+@click.option("--check", is_flag=True, help="Also compare the modules with their digests.")
+@click.option("--all", "everything", is_flag=True, help="Also show what is too long for a terminal.")
 @headers.option
 def command(
     files: tuple[str, ...],
@@ -128,15 +125,10 @@ def _show_weights(page: Page, found: Inspection) -> None:
         Column("share", right=True),
         Column("file"),
         Column("digest"),
+        Column("also"),  # for tied weights
     ]
-    are_tied = any(weight.other_names for weight in found.weights)
-    if are_tied:
-        columns.append(Column("also"))
     rows = [
-        (
-            *(w.name, type_of(value), f"{w.bytes:,}", f"{w.bytes / total:.1%}", w.file, w.digest),
-            *([", ".join(w.other_names)] if are_tied else []),
-        )
+        (w.name, type_of(value), f"{w.bytes:,}", f"{w.bytes / total:.1%}", w.file, w.digest, ", ".join(w.other_names))
         for w, value in zip(found.weights, found.arguments, strict=False)
     ]
     page.table(columns, rows)
@@ -144,15 +136,26 @@ def _show_weights(page: Page, found: Inspection) -> None:
 
 def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     """The text of a module."""
+    from jaxexp import _jax
+    from jaxexp._errors import ExportError
     from jaxexp._kernel.artifact.chain import chain
+    from jaxexp._kernel.module import mlir
     from jaxexp._native import Artifact
 
     with source.named():
-        link = next(itertools.islice(chain(Artifact(source.read())), order, None), None) if order >= 0 else None
+        link = next(itertools.islice(chain(Artifact(source.read())), order, None), None)
         if link is None:
             raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
         module = link.module()
-    return _text(bytes(module), source.name, None if everything else _ELEMENTS)
+    with _jax.make_ir_context() as context:
+        try:
+            parsed: Any = mlir.parse(bytes(module), context)
+        except ExportError:
+            raise
+        except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
+            message = f"the installed JAX cannot parse the module of {source.name!r}: {error}"
+            raise click.ClickException(message) from error
+        return str(parsed.operation.get_asm(large_elements_limit=None if everything else _ELEMENTS))
 
 
 def _sizes_of_dimensions(given: tuple[str, ...]) -> dict[str, int]:
@@ -208,21 +211,6 @@ def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, 
     specs = [jax.ShapeDtypeStruct(_jax.evaluate_shape(a.shape, names, *values), a.dtype) for a in exported.in_avals]
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
     return args, kwargs
-
-
-def _text(module: bytes, name: str, most: int | None) -> str:
-    from jaxexp import _jax
-    from jaxexp._errors import ExportError
-    from jaxexp._kernel.module import mlir
-
-    with _jax.make_ir_context() as context:
-        try:
-            parsed: Any = mlir.parse(module, context)
-        except ExportError:
-            raise
-        except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
-            raise click.ClickException(f"the installed JAX cannot parse the module of {name!r}: {error}") from error
-        return str(parsed.operation.get_asm(large_elements_limit=most))
 
 
 _ELEMENTS = 16  # larger constants are cut

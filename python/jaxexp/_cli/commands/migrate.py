@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from jaxexp._cli import completing, headers, outputs, progress, spreading
-from jaxexp._cli.complaints import FAILED, complain, said
+from jaxexp._cli.complaints import FAILED, complain, misused, said
 from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
-from jaxexp._cli.page import Page
+from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
-from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.migrate_many import apart
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._kernel.artifact.words import counted, listed
@@ -54,7 +53,10 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool,
     compared with the old one. The weights of a member of an archive are written beside OUT. This imports JAX.
     """
     if to is not None:
-        _check_reader(to)
+        from jaxexp._kernel.write.reader import check_choice  # imports JAX
+
+        with misused():
+            check_choice(to, "--to")
     if _stands_for_several(old):
         if inputs is not None:
             raise click.UsageError(f"--inputs is for one artifact, and {old!r} stands for several")
@@ -68,13 +70,11 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool,
     blob = _migrated(source, to, inputs)
     unpacked = _unpack_weights(source, new, force)
     outputs.write(new, blob, force=force)
-    page = Page()
-    page.line(f"{source.name} -> {new}: {len(blob):,} bytes")
+    say(f"{source.name} -> {new}: {len(blob):,} bytes")
     if unpacked:
-        page.line(f"weights: written to {listed(unpacked)}, which the new artifact needs beside it")
+        say(f"weights: written to {listed(unpacked)}, which the new artifact needs beside it")
     elif files := _weight_files(blob):
-        page.line(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
-    page.write()
+        say(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
     return 0
 
 
@@ -100,9 +100,7 @@ def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Sp
                 failed.append((name, found))
             else:
                 size += found.size
-    page = Page()
-    page.line(f"{old} -> {new}: {counted(steps - len(failed), 'artifact')}, {size:,} bytes{folders.said()}")
-    page.write()
+    say(f"{old} -> {new}: {counted(steps - len(failed), 'artifact')}, {size:,} bytes{folders.said()}")
     for _, error in sorted(failed, key=lambda one: one[0]):
         complain(said(error))
     return FAILED if failed else 0
@@ -112,15 +110,6 @@ def _weight_files(blob: bytearray) -> list[str]:
     """The names of the files with the weights of an artifact."""
     files, _, _ = Artifact(blob).weights() or ((), (), ())
     return [name for name, _, _ in files]
-
-
-def _check_reader(to: str) -> None:
-    from jaxexp._compat.migrate import check_reader
-
-    try:
-        check_reader(to, "--to")
-    except ExportError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _check_place(source: Source, new: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import complaints, completing, headers, inputs, outputs, progress, spreading
-from jaxexp._cli.page import Page
+from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.given import Place
@@ -68,8 +68,7 @@ def command(
 
     notes = dict(map(_entry, metadata)) or None
     found = _named(paths, folders)
-    known = _Verified(found, spread, keep_going) if spread.is_asked_for or keep_going else None
-    failed: dict[str, Exception] = {} if known is None else known.errors
+    failed, stamps = _verified(found, spread, keep_going) if spread.is_asked_for or keep_going else ({}, {})
     writer = Archive.append(archive) if append else Archive.create(archive)
     with progress.bar("packing", len(found)) as advance, writer:
         if not force and (there := next((name for name in found if name in writer), None)) is not None:
@@ -79,7 +78,7 @@ def command(
             if name in failed:
                 continue
             try:
-                data = _whole(source, known)
+                data = _whole(source, name in stamps and stamps[name] == _stamp(source))
                 weights = _weights(source, data, folders)
             except (ExportError, OSError, click.ClickException) as error:
                 if not keep_going:
@@ -92,10 +91,10 @@ def command(
         if len(failed) == len(found):
             _complain(failed)
             raise click.ClickException("nothing was packed")
-    page = Page()
-    page.line(f"{archive}: {counted(len(found) - len(failed), 'artifact')} {'added' if append else 'packed'}, "
-              f"{os.path.getsize(archive):,} bytes{folders.said()}")  # fmt: skip
-    page.write()
+    say(
+        f"{archive}: {counted(len(found) - len(failed), 'artifact')} {'added' if append else 'packed'}, "
+        f"{os.path.getsize(archive):,} bytes{folders.said()}"
+    )
     return _complain(failed)
 
 
@@ -106,42 +105,34 @@ def _complain(failed: dict[str, Exception]) -> int:
     return complaints.FAILED if failed else 0
 
 
-def _whole(source: inputs.Source, known: _Verified | None) -> Any:
-    """The bytes of an artifact, which was verified now or before."""
-    if known is None or not known.holds(source):
+def _whole(source: inputs.Source, is_verified: bool) -> Any:
+    """The bytes of an artifact, which is verified now or was before."""
+    if not is_verified:
         return inputs.checked(source).buffer
     with source.named():
         return source.read()
 
 
-class _Verified:
-    """Artifacts that workers have verified.
+def _verified(
+    found: dict[str, inputs.Source], spread: Spread, keep_going: bool
+) -> tuple[dict[str, Exception], dict[str, Any]]:
+    """Has workers verify artifacts. Returns the errors of some, and for all a value that changes when a file changes.
 
-    Attributes:
-        errors: the errors of some, by the names that they would have in the archive.
+    Raises:
+        Exception: one of them is damaged, or cannot be read, and `keep_going` is not set.
     """
-
-    def __init__(self, found: dict[str, inputs.Source], spread: Spread, keep_going: bool) -> None:
-        """Has workers verify them.
-
-        Raises:
-            Exception: one of them is damaged, or cannot be read, and `keep_going` is not set.
-        """
-        names, sources = list(found), list(found.values())
-        failed: dict[int, Exception] = {}
-        self._stamps = {source.name: _stamp(source) for source in sources}
-        with progress.bar("verifying", len(sources)) as advance, spread.means(processes=False) as means:
-            for one in verified([_place(source, order) for order, source in enumerate(sources)], means, None):
-                for error in one.errors.values():
-                    if not keep_going:
-                        raise error
-                    failed[one.place.order] = error
-                advance(one.count)
-        self.errors = {names[order]: failed[order] for order in sorted(failed)}
-
-    def holds(self, source: inputs.Source) -> bool:
-        """Whether an artifact is still the one that was verified."""
-        return bool(self._stamps[source.name] == _stamp(source))
+    names = list(found)
+    failed: dict[int, Exception] = {}
+    stamps = {name: _stamp(source) for name, source in found.items()}
+    places = [_place(source, order) for order, source in enumerate(found.values())]
+    with progress.bar("verifying", len(places)) as advance, spread.means(processes=False) as means:
+        for one in verified(places, means, None):
+            for error in one.errors.values():
+                if not keep_going:
+                    raise error
+                failed[one.place.order] = error
+            advance(one.count)
+    return {names[order]: failed[order] for order in sorted(failed)}, stamps
 
 
 def _stamp(source: inputs.Source) -> Any:

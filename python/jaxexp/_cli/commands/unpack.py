@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from jaxexp._cli import completing, headers, inputs, outputs, progress
-from jaxexp._cli.page import Page
+from jaxexp._cli.page import say
 from jaxexp._fleet.passes.targets import inside, make_folder
 from jaxexp._kernel.artifact.words import counted
 
@@ -38,52 +37,32 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
         refuse = _replaces if force else outputs.refuse_existing
         for target in targets.values():  # before anything is written
             refuse(target)
-        weights = _Weights(refuse)
+        unpacking: Any = None
+        planned: dict[str, list[tuple[str, int]]] = {}
         for name, source in sources.items():
-            weights.plan(source, targets[name])
+            with source.named():
+                if (weights := source.stored_weights()) is None:
+                    continue
+                if unpacking is None:
+                    from jaxexp._weights.arrays.unpacking import Unpacking  # few archives need it
+
+                    unpacking = Unpacking()
+                planned[name] = unpacking.plan(os.path.dirname(targets[name]), weights, refuse)
         total = 0
         with progress.bar("unpacking", len(targets)) as advance:
             for name, target in targets.items():
                 data = inputs.checked(sources[name]).buffer
                 make_folder(directory, target)
-                total += weights.write(sources[name], directory)  # first, so that no program lacks its weights
+                if name in planned:  # first, so that no program lacks its weights
+                    for path, _ in planned[name]:
+                        make_folder(directory, path)
+                    with sources[name].named():
+                        total += unpacking.write(planned[name], sources[name].stored_weights())
                 outputs.write(target, data, force=force)
                 total += memoryview(data).nbytes
                 advance(1)
-    page = Page()
-    page.line(f"{directory}: {counted(len(targets), 'artifact')} unpacked, {total:,} bytes")
-    page.write()
+    say(f"{directory}: {counted(len(targets), 'artifact')} unpacked, {total:,} bytes")
 
 
 def _replaces(path: str) -> None:
     """Any file may be replaced."""
-
-
-class _Weights:
-    """The files of weights beside those of artifacts."""
-
-    def __init__(self, refuse_existing: Callable[[str], None]) -> None:
-        self._refuse_existing = refuse_existing
-        self._unpacking: Any = None
-        self._planned: dict[str, list[tuple[str, int]]] = {}
-
-    def plan(self, source: inputs.Source, target: str) -> None:
-        with source.named():
-            weights = source.stored_weights()
-            if weights is None:
-                return
-            if self._unpacking is None:
-                from jaxexp._weights.arrays.unpacking import Unpacking  # few archives need it
-
-                self._unpacking = Unpacking()
-            folder = os.path.dirname(target)
-            self._planned[source.name] = self._unpacking.plan(folder, weights, self._refuse_existing)
-
-    def write(self, source: inputs.Source, directory: str) -> int:
-        """Returns how many bytes were written."""
-        if source.name not in self._planned:
-            return 0
-        for path, _ in self._planned[source.name]:
-            make_folder(directory, path)
-        with source.named():
-            return int(self._unpacking.write(self._planned[source.name], source.stored_weights()))

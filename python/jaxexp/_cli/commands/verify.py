@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, inputs, policies, progress, spreading
+from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
@@ -91,7 +91,7 @@ def command(
     policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, or is not
     allowed.
     """
-    allowed = None if policy is None else policies.read(policy)
+    allowed = None if policy is None else _policy(policy)
     verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
     folders.used(file for verdict in verdicts for file in verdict.weights)
     refused = sum(1 for verdict in verdicts if verdict.state == "refused")
@@ -105,6 +105,13 @@ def command(
             are = "is" if count == 1 else "are"
             complaints.complain(f"{count:,} of {counted(len(verdicts), 'artifact')} {are} not {what}")
     return complaints.FAILED if bad or refused else 0
+
+
+def _policy(path: str) -> Policy:
+    from jaxexp._policy.policy import Policy  # imports JAX
+
+    with complaints.misused("--policy "):
+        return Policy.from_toml(path)
 
 
 def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy: Policy | None) -> list[Verdict]:

@@ -6,6 +6,7 @@ import bisect
 import fnmatch
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -94,9 +95,12 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 or the path is a URL.
             OSError: the file cannot be written.
         """
+        from jaxexp._kernel.io.lock import replacing_locked
+
+        from .output import new
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.creating(_on_this_machine(path), share_modules)
+        return ArchiveWriter(new(replacing_locked(_on_this_machine(path))), path, share_modules)
 
     @staticmethod
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
@@ -115,9 +119,10 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
         """
+        from .output import appended
         from .writer import ArchiveWriter
 
-        return ArchiveWriter.appending(_on_this_machine(path), share_modules)
+        return ArchiveWriter(appended(_on_this_machine(path)), path, share_modules)
 
     @staticmethod
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
@@ -135,7 +140,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             ExportError: another process is changing it.
             OSError: the file cannot be read or written.
         """
-        from .compacting import compact
+        from .writer import compact
 
         compact(_on_this_machine(path), share_modules)
 
@@ -190,9 +195,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             pattern: as in `fnmatch.fnmatchcase`: ``*`` matches anything, slashes included, ``?`` one character, and
                 ``[ab]`` one of the characters in brackets.
         """
-        names = self._listed()
-        matching = fnmatch.filter(names, pattern) if os.sep == "/" else [n for n in names if _matches(n, pattern)]
-        return Archive(self._opened, tuple(matching))
+        # Not `fnmatch.filter`, which takes backslashes for slashes on Windows.
+        matches = re.compile(fnmatch.translate(pattern)).match
+        return Archive(self._opened, tuple(filter(matches, self._listed())))
 
     @overload
     def load_all(
@@ -337,7 +342,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return place < len(self._names) and self._names[place] == name
 
     def _listed(self) -> Any:
-        return self._opened.names() if self._names is None else self._names
+        return self._opened.names if self._names is None else self._names
 
 
 def matching(archive: Archive, pattern: str) -> Archive:
@@ -373,7 +378,3 @@ def _on_this_machine(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
             f"{path} is a URL, from which archives are only read: write a file on this machine, and copy it there"
         )
     return path
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)  # `filter` would take backslashes for slashes on Windows

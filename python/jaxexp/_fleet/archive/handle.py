@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @public
-@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Handle:
     """A member of an archive. Its artifact is read when you ask for it.
 
@@ -102,8 +102,12 @@ class Handle:
             refuse_both(self.label, policy, executables)
             exported = load_one(self._opened, self.name)
             give_executables(exported, executables)
+        elif policy is not None:
+            exported = load_one(self._opened, self.name, policy)
+        elif (known := self._opened.loaded.get(self._number)) is not None:
+            exported = known
         else:
-            exported = self._loaded(policy)
+            exported = self._opened.loaded[self._number] = load_one(self._opened, self.name)
         if verify:
             from jaxexp._kernel.read.decode import verify_modules
 
@@ -112,15 +116,6 @@ class Handle:
             weights: Any = exported.weights
             if weights:
                 weights.check_digests()
-        return exported
-
-    def _loaded(self, policy: Policy | None) -> Exported:
-        known: Exported | None = self._opened.loaded.get(self._number) if policy is None else None
-        if known is not None:
-            return known
-        exported = load_one(self._opened, self.name, policy)
-        if policy is None:
-            self._opened.loaded[self._number] = exported
         return exported
 
     def load_and_keep(self, policy: Policy | None = None) -> Exported:
@@ -191,14 +186,6 @@ class Handle:
         return rows_card(self.name, rows.items())
 
     __dir__ = public_dir
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Handle):
-            return NotImplemented
-        return self._opened is other._opened and self._number == other._number
-
-    def __hash__(self) -> int:
-        return hash((id(self._opened), self._number))
 
     def __copy__(self) -> Handle:
         return self

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import DeserializationError, PolicyError
 
@@ -33,18 +33,14 @@ def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> lis
         if len(numbers) > 1:
             opened.index.check()
         extents = opened.index.extents(numbers)
-    labels = _Labels(opened, numbers)
     if manner.policy is None and opened.source.whole is not None:
-        loaded = load_slices(opened.source.whole, extents, labels, manner)
+        loaded = load_slices(opened.source.whole, extents, lambda i: opened.label_of(numbers[i]), manner)
         if opened.source.whole.is_changed():
             _check_digests(opened, numbers, loaded, manner)
     else:
         loaded = []
         for batch in batches(extents):
-            first, last = len(loaded), len(loaded) + len(batch)
-            owner, places, refused = _copied(opened, numbers[first:last], batch, labels[first:last], manner)
-            found = iter(load_slices(owner, places, labels[first:last].without(refused), manner))
-            loaded += [refused[i] if i in refused else next(found) for i in range(last - first)]
+            loaded += _load_copies(opened, numbers[len(loaded) : len(loaded) + len(batch)], batch, manner)
     _remember_metadata(opened, numbers, loaded)
     if opened.has_weights:
         _bind_weights(opened, numbers, loaded, manner)
@@ -63,7 +59,7 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
         found = weights_in_trailer(program)
         if found is None or not opened.has_tensors(found):
             return program
-        tensors = functools.partial(of_table, opened, opened.label(opened.index.name(number)))
+        tensors = functools.partial(of_table, opened, opened.label_of(number))
         return BoundExported.of(program, stored(program, tensors))
 
     _replace(opened, numbers, loaded, manner, bound)
@@ -79,7 +75,7 @@ def _replace(
         try:
             loaded[i] = new(number, loaded[i])
         except DeserializationError as error:
-            error.file = error.file or opened.label(opened.index.name(number))
+            error.file = error.file or opened.label_of(number)
             if manner.raises:
                 raise
             loaded[i] = error
@@ -125,18 +121,16 @@ class _Values(Mapping[str, Any]):
         return repr(self._values)
 
 
-def _copied(
-    opened: Opened, numbers: Sequence[int], extents: Sequence[Any], labels: Sequence[str], manner: Manner
-) -> tuple[bytes, list[Any], dict[int, Exception]]:
-    """Copies members into one buffer. Returns it with their places in it, and the errors of members that are too large,
-    or not what the index says.
-
-    The copy is needed because with a policy, the code that runs has to be the code that was checked.
+def _load_copies(opened: Opened, numbers: Sequence[int], extents: Sequence[Any], manner: Manner) -> list[Any]:
+    """Loads members from one buffer that they are copied into: with a policy, the code that runs has to be the code
+    that was checked. Members that are too large, or not what the index says, become errors.
     """
+    from jaxexp._api.many import load_slices
+
     refused: dict[int, Exception] = {}
 
     def refuse(i: int, error: DeserializationError | PolicyError) -> None:
-        error.file = labels[i]
+        error.file = opened.label_of(numbers[i])
         if manner.raises:
             raise error
         refused[i] = error
@@ -156,7 +150,9 @@ def _copied(
         except DeserializationError as error:
             refuse(i, error)
     owner, places = _in_one_buffer(members.values())
-    return owner, places, refused
+    kept = [number for i, number in enumerate(numbers) if i not in refused]
+    found = iter(load_slices(owner, places, lambda i: opened.label_of(kept[i]), manner))
+    return [refused[i] if i in refused else next(found) for i in range(len(numbers))]
 
 
 def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
@@ -169,30 +165,6 @@ def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], ma
         return program
 
     _replace(opened, numbers, loaded, manner, checked)
-
-
-class _Labels(Sequence[str]):
-    """The names of members for messages, made only if there is a message."""
-
-    def __init__(self, opened: Opened, numbers: Sequence[int]) -> None:
-        self._opened = opened
-        self._numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def without(self, left_out: Container[int]) -> _Labels:
-        """The labels of all members but some, which are given by their places in the sequence."""
-        return _Labels(self._opened, [number for i, number in enumerate(self._numbers) if i not in left_out])
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> _Labels: ...
-    def __getitem__(self, index: int | slice) -> str | _Labels:
-        if isinstance(index, slice):
-            return _Labels(self._opened, self._numbers[index])
-        return self._opened.label(self._opened.index.name(self._numbers[index]))
 
 
 def _in_one_buffer(members: Iterable[tuple[bytes, Sequence[bytes]]]) -> tuple[bytes, list[Any]]:

@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 
 
 def of_table(opened: Opened, label: str, table: Table, types: Mapping[str, Any]) -> WithDigests:
-    """The tensors that a member needs. They are looked up when they are used.
-
-    Args:
-        opened: the archive.
-        label: what messages call the member.
-        table: the table in the member's trailer.
-        types: objects with the dtype and the shape of each weight, by its name.
+    """The tensors in the table of a member's trailer, looked up when they are used. `types` have the dtype and the
+    shape of each, by its name.
     """
     from jaxexp._weights.arrays.by_digest import ByDigest
 

@@ -37,24 +37,16 @@ class Opened:
     """An open file and its index, which an archive, its slices and its handles share."""
 
     def __init__(self, source: Storage, open_again: Callable[..., Any] | None = None) -> None:
-        """Finds the end of the archive, and reads the root of the index.
-
-        Attributes:
-            end: where the archive ends in its file.
-            rest_is_known: whether the bytes after the end, if any, were left by an append.
-            is_closed: whether the file was released.
-
-        Args:
-            source: the file.
-            open_again: opens an archive by its address; unpickling calls it.
+        """Finds the end of the archive, and reads the root of the index. Unpickling calls `open_again` with the address
+        of the source.
         """
         self.source = source
-        self.is_closed = False
+        self.is_closed = False  # whether the file was released
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
         self.kept: dict[int, tuple[Exported, Any]] = {}  # each with the policy that it was loaded with
         self._open_again = open_again
-        self._names: list[str] | None = None
         with self.placed():
+            # The end of the archive in its file; and whether an append left all that follows.
             self.end, self.pointer, self.rest_is_known, self.index = _find_index(source)
 
     @functools.cached_property
@@ -81,6 +73,9 @@ class Opened:
         """The name of a member in messages."""
         return f"{self.source.name}::{name}"
 
+    def label_of(self, number: int) -> str:
+        return self.label(self.index.name(number))
+
     def placed(self, name: str | None = None) -> named_in_errors:
         """A context that adds the name of the file, and of the member, to errors."""
         return named_in_errors(self.source.name if name is None else self.label(name))
@@ -100,11 +95,15 @@ class Opened:
         with self.placed():
             return self.index.find(name)
 
+    @functools.cached_property
     def names(self) -> list[str]:
-        if self._names is None:
-            with self.placed():
-                self._names = self.index.names()
-        return self._names
+        with self.placed():
+            return self.index.names()
+
+    def numbers(self, names: Sequence[str] | None) -> Sequence[int]:
+        """The numbers of members; None for all."""
+        with self.placed():
+            return range(len(self.index)) if names is None else self.index.find_all(list(names))
 
     def metadata(self, number: int) -> dict[str, Any]:
         member = self.index.member(number)
@@ -199,12 +198,7 @@ class ArchivedTensors:
     """Finds the tensors of an archive. It outlives the archive, because functions look for weights later."""
 
     def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int) -> None:
-        """Maps a local file, without reading any of it.
-
-        Args:
-            source: the file.
-            index: the archive's index.
-            end: where the archive ends.
+        """Maps a local file up to the end of the archive, without reading any of it.
 
         Raises:
             DeserializationError: the file was replaced since the archive was opened.

@@ -1,27 +1,34 @@
-"""The file of an archive that is being written."""
+"""The file of an archive that is being written: a new one, or one that is appended to."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Generator
 from typing import IO, Any
+
+from jaxexp import _native
+from jaxexp._errors import DeserializationError
+from jaxexp._kernel.io import lock
+from jaxexp._kernel.io.sources import open_source
+
+from .opened import Opened
 
 
 class Output:
-    """The file, and where the next bytes go in it.
+    """The file, its members, and where the next bytes go in it.
 
     Attributes:
-        end: the end of the bytes that were written.
+        in_place: whether readers may have the file open.
+        is_published: whether readers may have seen the new section.
     """
 
-    def __init__(self, file: IO[bytes], end: int, in_place: bool) -> None:
-        """Args:
-        file: a file for reading and writing.
-        end: where to begin.
-        in_place: whether readers may have it open.
-        """
+    def __init__(self, file: IO[bytes], records: _native.ArchiveRecords, end: int, *, in_place: bool) -> None:
         self._file = file
-        self._in_place = in_place
+        self.records = records
         self.end = end
+        self.in_place = in_place
+        self.is_published = False
 
     def write_at(self, position: int, *parts: Any) -> None:
         self._file.seek(position)
@@ -41,5 +48,61 @@ class Output:
     def sync(self) -> None:
         """Makes later bytes reach the disk later, if that matters to a reader."""
         self._file.flush()
-        if self._in_place:
+        if self.in_place:
             os.fsync(self._file.fileno())
+
+
+@contextlib.contextmanager
+def new(context: contextlib.AbstractContextManager[IO[bytes]]) -> Generator[Output]:
+    """A new archive in the file of a context."""
+    with context as file:
+        yield Output(file, _native.ArchiveRecords(), 0, in_place=False)
+
+
+@contextlib.contextmanager
+def appended(path: str | os.PathLike[str]) -> Generator[Output]:
+    """An archive whose file is locked. After an exception the file is as it was, unless the new section was
+    published.
+    """
+    with lock.locked(path) as file:
+        records = _native.ArchiveRecords()
+        with open_for_writing(path) as opened:
+            refuse_unknown_rest(opened)
+            with opened.placed():
+                records.take(opened.index)
+            end = opened.end
+        file.truncate(end)  # an earlier append was interrupted
+        output = Output(file, records, end, in_place=True)
+        try:
+            yield output
+        except BaseException:
+            if not output.is_published:
+                file.truncate(end)
+            raise
+
+
+def refuse_unknown_rest(opened: Opened) -> None:
+    """Refuses to write if that would cut off bytes that no append has left, unless all of them are zeros.
+
+    Raises:
+        DeserializationError: something else follows the archive.
+    """
+    if opened.rest_is_known or not opened.unfinished_bytes:
+        return
+    position, size = opened.end, opened.source.size
+    while position < size:
+        part = min(size - position, 1 << 20)
+        if opened.source.read(position, part).strip(b"\0"):
+            error = DeserializationError(
+                "",
+                f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
+                f"{opened.unfinished_bytes} bytes of something else; cut them off if nobody needs them",
+            )
+            error.file = opened.source.name
+            raise error
+        position += part
+
+
+def open_for_writing(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
+    """An archive that its caller is about to change or to write again."""
+    return contextlib.closing(Opened(open_source(path, {})))

@@ -42,27 +42,8 @@ def identity_of(opened: Opened, numbers: Sequence[int]) -> list[Any]:
     return [opened.source.size, changed, opened.pointer.root_digest.hex(), chosen]
 
 
-def members(opened: Opened, names: Sequence[str] | None, about: Any, what: str) -> Input:
-    """The members of an archive, or some of them, each as a unit.
-
-    Args:
-        opened: the archive.
-        names: the members; None for all.
-        about: what is kept with the input.
-        what: a word for workers, sent with the archive's place.
-
-    Raises:
-        DeserializationError: the index is damaged.
-        ExportError: it is in a file object.
-    """
-    opened.check()
-    with opened.placed():
-        numbers = range(len(opened.index)) if names is None else opened.index.find_all(list(names))
-    return input_of(opened, numbers, what, about)
-
-
 def input_of(opened: Opened, numbers: Sequence[int], what: str, about: Any) -> Input:
-    """Some members of an archive whose index was checked."""
+    """Some members of an archive whose index was checked. `what` is for workers, and `about` for the maker."""
 
     def sizes(start: int, stop: int) -> Iterable[int]:
         for _, size, modules in opened.index.extents(list(numbers[start:stop])):
@@ -84,17 +65,14 @@ def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Ge
             yield opened
         return
     # For a URL, the whole index was read. This process keeps it for the next share, or has had it since the pass began.
-    here = _opened.get(_key(path, root_digest))
-    if here is not None and not here.is_closed and here.source.address == (path, options):
-        yield here
-        return
-    known: tuple[str, Opened] | None = getattr(_here, "known", None)
-    if known is None or known[0] != f"{path} {root_digest}":
-        known = _here.known = f"{path} {root_digest}", _same(Opened(open_source(path, options)), root_digest)
-    yield known[1]
+    key = _key(path, root_digest)
+    known = _opened.get(key)
+    if known is None or known.is_closed or known.source.address != (path, options):
+        known = _opened[key] = _here.kept = _same(Opened(open_source(path, options)), root_digest)
+    yield known
 
 
-_here = threading.local()
+_here = threading.local()  # keeps one archive open
 # Open archives by process and thread: a forked process and other threads open archives for themselves.
 _opened: weakref.WeakValueDictionary[tuple[int, int, str, str], Opened] = weakref.WeakValueDictionary()
 

@@ -72,12 +72,7 @@ class Summary:
 
 
 def signature(summary: Summary, most: int = _LISTED) -> str:
-    """As in "(2 weights; float32[8,128]) -> float32[8]".
-
-    Args:
-        summary: of the function.
-        most: how many arguments and results are listed.
-    """
+    """As in "(2 weights; float32[8,128]) -> float32[8]", with at most so many arguments and results."""
     results = _some(summary.results[:most], summary.result_count)
     return f"({_taken(summary, most)}) -> {results if summary.result_count == 1 else f'({results})'}"
 

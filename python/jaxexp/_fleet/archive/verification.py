@@ -64,16 +64,8 @@ def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
 
 
 def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, policy: Policy | None) -> Any:
-    """Reads all bytes of members, or of files of weights.
-
-    Args:
-        place: the archive, and which kind of parts.
-        numbers: of the members or the files.
-        threads: how many threads may work.
-        policy: the policy for the members.
-
-    Returns:
-        The numbers and packed errors of members that are damaged; or `InWeights`, with digests as text.
+    """Reads all bytes of members, or of files of weights: returns the numbers and packed errors of members that are
+    damaged or refused; or `InWeights`, with digests as text.
 
     Raises:
         DeserializationError: the archive has changed since the pass began, or is damaged outside of its members.
@@ -102,32 +94,22 @@ def decoded(part: Part, result: Any) -> Any:
 
 
 class Verification:
-    """An archive while it is verified: members that share their bytes are verified once.
-
-    Attributes:
-        about: whatever the caller needs.
-        is_done: whether all parts were read.
-    """
+    """An archive while it is verified: members that share their bytes are verified once."""
 
     def __init__(self, opened: Opened, names: Sequence[str] | None, about: Any = None) -> None:
-        """Checks the index, and for a whole archive also the ZIP file's directory.
-
-        Args:
-            opened: the archive.
-            names: the members; None for all.
-            about: whatever the caller needs.
+        """Checks the index, and for a whole archive, without names, also the ZIP file's directory.
 
         Raises:
             DeserializationError: one of the two is damaged.
         """
-        self.about = about
+        self.about = about  # whatever the caller needs
         self._opened = opened
         index = opened.index
         opened.check()
         if names is None:
             _check_directory(opened)
+        self._numbers = opened.numbers(names)
         with opened.placed():
-            self._numbers: Sequence[int] = range(len(index)) if names is None else index.find_all(list(names))
             owners = index.owners(list(self._numbers))
         self._others: dict[int, list[int]] = {}  # members with the bytes of another one, by that one
         for number, owner in zip(self._numbers, owners, strict=True):
@@ -143,6 +125,7 @@ class Verification:
 
     @property
     def is_done(self) -> bool:
+        """Whether all parts were read."""
         return not self._left
 
     def here(self, threads: int) -> dict[str, Any]:

@@ -36,10 +36,7 @@ def damaged_members(
 ) -> Iterator[tuple[str, DeserializationError]]:
     """The members whose weights are damaged, with their errors.
 
-    Args:
-        opened: the archive.
-        numbers: the members.
-        bad: the damaged tensors of all files; None to read only the tensors that these members use.
+    `bad` are the damaged tensors of all files; None to read only the tensors that these members use.
     """
     if not opened.has_weights or bad == {}:
         return

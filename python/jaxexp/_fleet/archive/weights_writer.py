@@ -19,9 +19,9 @@ from .output import Output
 class WeightsWriter:
     """Adds files of tensors to an archive. In the archive, the name of a tensor is the digest of its bytes."""
 
-    def __init__(self, output: Output, records: _native.ArchiveRecords) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._records = records
+        self._records = output.records
         self._seen = _Seen()
 
     def add(self, sources: Sequence[Source]) -> dict[str, bytes]:
@@ -47,14 +47,11 @@ class WeightsWriter:
         for source in unseen:
             digest = digests[source.name]
             if new.get(digest) is not source:
-                self._compare(source, *self._place(digest))
+                place = self._records.tensor(digest)
+                assert place is not None
+                self._compare(source, *place)
             self._seen.add(source, digest)
         return digests
-
-    def _place(self, digest: bytes) -> tuple[int, int]:
-        place = self._records.tensor(digest)
-        assert place is not None
-        return place
 
     def _write(self, new: dict[bytes, Source]) -> None:
         names = {digest.hex(): digest for digest in new}

@@ -7,7 +7,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
@@ -17,19 +17,15 @@ from jaxexp._version import __version__
 from jaxexp._weights.files.header import is_text
 
 from . import member_weights
-from .appended import Appended
-from .output import Output
+from .output import Output, new, open_for_writing, refuse_unknown_rest
 from .summary import metadata_text, stored_metadata, to_store
 from .weights_writer import WeightsWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Buffer
 
     from jaxexp._api.exported import Exported
     from jaxexp._weights.arrays.stored import WithDigests
-    from jaxexp._weights.files.writing import Source
 
 _WRITER = f"jaxexp {__version__}"
 
@@ -54,56 +50,26 @@ class ArchiveWriter:
     """
 
     def __init__(
-        self, file: IO[bytes], records: _native.ArchiveRecords, end: int, share_modules: bool, in_place: bool
+        self, output: contextlib.AbstractContextManager[Output], path: str | os.PathLike[str], share_modules: bool
     ) -> None:
-        self._output = Output(file, end, in_place)
-        self._records = records
-        self._start = end  # of the section that this writes
+        self._path = os.fsdecode(path)
         self._share_modules = share_modules
-        self._weights = WeightsWriter(self._output, records)
-        self._context = contextlib.ExitStack()  # of the file; its exit sees how the block ended
-        self._appended: Appended | None = None
         self._is_inside = False  # inside of the block, the only place to use it
-        self._is_pending = False  # whether the block still has to end
-        self._path = "path"
-        # A section is incomplete until its end is written. Until then, readers ignore all that is in it.
-        self._output.write_at(self._start, head := _native.archive_section_head(self._start))
-        self._output.sync()
-        self._output.end += len(head)
-
-    @classmethod
-    def creating(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
-        """For a new file, which replaces the old one; no other process may change that one meanwhile."""
-        return cls._of(lock.replacing_locked(path), share_modules)._for(path)
-
-    @classmethod
-    def compacting(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
-        """The same for a caller that holds the lock of the old one."""
-        return cls._of(files.replacing(path), share_modules)
-
-    @classmethod
-    def appending(cls, path: str | os.PathLike[str], share_modules: bool) -> ArchiveWriter:
         with contextlib.ExitStack() as stack:
-            appended = stack.enter_context(Appended(path))
-            writer = cls(appended.file, appended.records, appended.end, share_modules, True)
-            writer._appended = appended
-            writer._context = stack.pop_all()
-        return writer._for(path)
-
-    @classmethod
-    def _of(cls, new_file: contextlib.AbstractContextManager[IO[bytes]], share_modules: bool) -> ArchiveWriter:
-        with contextlib.ExitStack() as stack:
-            writer = cls(stack.enter_context(new_file), _native.ArchiveRecords(), 0, share_modules, False)
-            writer._context = stack.pop_all()
-        return writer
-
-    def _for(self, path: str | os.PathLike[str]) -> ArchiveWriter:
-        self._path, self._is_pending = os.fsdecode(path), True
-        return self
+            self._output = stack.enter_context(output)
+            self._records = self._output.records
+            self._weights = WeightsWriter(self._output)
+            self._start = self._output.end  # of the section that this writes
+            # A section is incomplete until its end is written. Until then, readers ignore all that is in it.
+            self._output.write_at(self._start, head := _native.archive_section_head(self._start))
+            self._output.sync()
+            self._output.end += len(head)
+            self._context = stack.pop_all()  # of the file; its exit sees how the block ended
+        self._is_pending = True  # whether the block still has to end
 
     def _require_inside(self) -> None:
         if not self._is_inside:
-            how = "create" if self._appended is None else "append"
+            how = "append" if self._output.in_place else "create"
             raise ExportError(
                 "an archive is written in a block, at whose end the changes appear: "
                 f"`with Archive.{how}({self._path!r}) as archive:`, and in it archive.add(...)"
@@ -144,7 +110,7 @@ class ArchiveWriter:
             from jaxexp._weights.bound.archived import serialized
 
             self._check_name(name)  # before weights are written
-            blob = serialized(function.unbound, function.weights, self._add_weights, vjp_order, strict)
+            blob = serialized(function.unbound, function.weights, self._weights.add, vjp_order, strict)
             self._add(name, memoryview(blob), own)
         else:
             self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
@@ -177,12 +143,8 @@ class ArchiveWriter:
         own = None if metadata is None else metadata_text(metadata)
         self._check_name(name)  # before weights are written
         if weights is not None:
-            self._add_weights(weights.sources())
+            self._weights.add(weights.sources())
         self._add(name, memoryview(blob), own)
-
-    def _add_weights(self, sources: Sequence[Source]) -> dict[str, bytes]:
-        """Stores tensors that are not there yet. Returns the digests of all by name."""
-        return self._weights.add(sources)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
         """Adds an artifact from a buffer that does not change meanwhile. Returns the digest of what was added."""
@@ -202,7 +164,8 @@ class ArchiveWriter:
         if (equal := self._equal(blob, digest, size)) is not None:
             self._put(name, member.at(equal.place.as_shared(), equal.modules))
         elif self._share_modules and (apart := self._apart(artifact, blob, modules)) is not None:
-            self._store_apart(name, *apart, member)
+            image, places = apart
+            self._put(name, member.at(self._write(name, image, apart=True), places))
         else:
             self._store(name, blob, member, modules)
         return digest
@@ -227,16 +190,15 @@ class ArchiveWriter:
         self._require_inside()
         members = {}
         for name in names:
-            if (member := self._records.get(name) if name in self else None) is None:
+            if name not in self:
                 raise KeyError(name)
-            members[name] = member.place
+            members[name] = self._member(name).place
         # First the members that use bytes of others: bytes that are no longer used need not be moved.
         for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
             self._remove(name)
 
     def _remove(self, name: str) -> None:
-        member = self._records.get(name)
-        assert member is not None
+        member = self._member(name)
         self._records.remove(name)
         if member.place.shared:
             return
@@ -245,6 +207,11 @@ class ArchiveWriter:
             self._move(member, heirs[0], heirs[1:])
         elif not member.place.apart:
             self._give_modules(member)
+
+    def _member(self, name: str) -> _native.Member:
+        member = self._records.get(name)
+        assert member is not None
+        return member
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and is_text(name) and self._records.get(name) is not None
@@ -299,12 +266,6 @@ class ArchiveWriter:
         inside = [(place.position + offset, size, digest) for offset, size, digest in modules]
         self._put(name, member.at(place, inside))
 
-    def _store_apart(
-        self, name: str, image: bytes, modules: list[tuple[int, int, bytes]], member: _native.Member
-    ) -> None:
-        """Writes an artifact without its modules, which are stored elsewhere."""
-        self._put(name, member.at(self._write(name, image, apart=True), modules))
-
     def _write(self, name: str, data: Any, *, apart: bool = False) -> _native.MemberPlace:
         """Appends a member to the ZIP file."""
         if apart:
@@ -353,17 +314,14 @@ class ArchiveWriter:
             moved = place.position - old.position
             modules = tuple((position + moved, size, digest) for position, size, digest in modules)
         for name in [heir, *others]:
-            member = self._records.get(name)
-            assert member is not None
-            self._put(name, member.at(place if name == heir else place.as_shared(), modules))
+            self._put(name, self._member(name).at(place if name == heir else place.as_shared(), modules))
         if not old.apart:
             self._give_modules(removed)
 
     def _give_modules(self, removed: _native.Member) -> None:
         """Finds new places for the modules of a removed member that others use, or makes one of these members whole."""
         for name in self._records.using(removed.place.position, removed.place.size):
-            member = self._records.get(name)
-            assert member is not None
+            member = self._member(name)
             if member.place.shared or not member.place.apart:  # members that share bytes follow their owner
                 continue
             sharing = self._records.sharing(member.place.position)
@@ -374,12 +332,9 @@ class ArchiveWriter:
                 self._store(name, blob, member, _native.Artifact(blob).modules())
             else:
                 self._put(name, member.at(member.place, modules))
-            owner = self._records.get(name)
-            assert owner is not None
+            owner = self._member(name)
             for other in sharing:
-                follower = self._records.get(other)
-                assert follower is not None
-                self._put(other, follower.at(owner.place.as_shared(), owner.modules))
+                self._put(other, self._member(other).at(owner.place.as_shared(), owner.modules))
 
     def _finish(self) -> None:
         """Writes the index and the ZIP file's own directory, and when they are on the disk, the section's end."""
@@ -395,10 +350,29 @@ class ArchiveWriter:
         self._output.end += len(last)
         self._output.sync()
         head = _native.archive_section_head(self._start, self._output.end, last[-_native.ARCHIVE_END_SIZE :])
-        if self._appended is not None:
-            self._appended.is_published = True  # from the first byte on: a reader may have seen it
+        self._output.is_published = True  # from the first byte on: a reader may have seen it
         self._output.write_at(self._start, head)
         self._output.sync()
+
+
+def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
+    """See `Archive.compact`."""
+    with lock.locked(path), open_for_writing(path) as old:
+        old.check()
+        refuse_unknown_rest(old)
+        with ArchiveWriter(new(files.replacing(path)), path, share_modules) as writer:
+            for number, name in enumerate(old.names):
+                with old.placed(name):
+                    member = old.index.member(number)
+                    blob = old.artifact_bytes(number)
+                    weights = member_weights.of_artifact(old, old.label(name), _native.Artifact(blob))
+                    if weights is not None:
+                        writer._weights.add(weights.sources())
+                    digest = writer._add(name, blob, member.metadata if member.own_metadata else None)
+                    if digest != member.digest:
+                        raise DeserializationError(
+                            "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
+                        )
 
 
 def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:

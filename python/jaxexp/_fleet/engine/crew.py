@@ -45,8 +45,7 @@ class Crew:
     """
 
     def __init__(self, given: Workers | None) -> None:
-        """Args:
-        given: an executor; a function that makes one; or None for the caller's own thread.
+        """Takes an executor; a function that makes one; or None for the caller's own thread.
 
         Raises:
             TypeError: it is something else.
@@ -92,16 +91,10 @@ class Crew:
 
 def _maker_of_another(pool: ProcessPoolExecutor) -> Callable[[], Executor] | None:
     """A function that makes a pool like this one; None if this Python keeps the pool's arguments elsewhere."""
-    kept = {
-        "max_workers": "_max_workers",
-        "mp_context": "_mp_context",
-        "initializer": "_initializer",
-        "initargs": "_initargs",
-        "max_tasks_per_child": "_max_tasks_per_child",
-    }
-    if not all(hasattr(pool, name) for name in kept.values()):
+    names = ("max_workers", "mp_context", "initializer", "initargs", "max_tasks_per_child")
+    if not all(hasattr(pool, f"_{name}") for name in names):
         return None
-    arguments: dict[str, Any] = {argument: getattr(pool, name) for argument, name in kept.items()}
+    arguments: dict[str, Any] = {name: getattr(pool, f"_{name}") for name in names}
     return lambda: ProcessPoolExecutor(**arguments)
 
 

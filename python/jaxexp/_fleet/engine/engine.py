@@ -59,24 +59,12 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """The result for units of an input, or the reason why there is none.
-
-    Attributes:
-        input: the input; an unusable one has no part.
-        part: the units.
-        found: the decoded result.
-        error: why there is none.
-    """
+    """The decoded result for units of an input, or the error in its place. An input that is unusable has no part."""
 
     input: Input | Unusable
     part: Part | None = None
     found: Any = None
     error: Exception | None = None
-
-    @property
-    def units(self) -> int:
-        """How many units this covers; at least 1."""
-        return 1 if self.part is None else self.part.units
 
 
 def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> Iterator[Finding]:
@@ -112,8 +100,6 @@ class _Running:
         self._inputs = inputs
         self._options = pickle.dumps(task.options)
         self._releases = worker.releases(task.with_jax)
-        self._name = uuid.uuid4().hex
-        self._attempts = 0
         self._ready: collections.deque[Finding] = collections.deque()
         self._pending: dict[Future[Any], Share] = {}
         self._finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
@@ -186,8 +172,7 @@ class _Running:
             self._submit(share)
 
     def _submit(self, share: Share) -> None:
-        self._attempts += 1
-        attempt = f"{self._name}-{self._attempts}"
+        attempt = uuid.uuid4().hex
         crossing = [part.crossing() for part in share.parts]
         try:
             future = self._crew.submit(worker.run, attempt, self._releases, self._task.home, self._options, crossing)

@@ -28,11 +28,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     """An open journal; only one pass at a time has it. Without a path it remembers nothing."""
 
     def __init__(self, path: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
-        """Opens a journal, or makes one.
-
-        Args:
-            path: the file.
-            about: the pass, its options and releases; they have to be the same when the pass is resumed.
+        """Opens a journal, or makes one. The pass, its options and releases have to be the same when it is resumed.
 
         Raises:
             JournalError: it is not a journal, is damaged, or belongs to another pass.

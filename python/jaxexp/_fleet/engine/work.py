@@ -43,12 +43,7 @@ class Input:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unusable:
-    """An input that cannot be read at all.
-
-    Attributes:
-        name: as in `Input`.
-        error: why.
-    """
+    """An input that cannot be read at all, and why."""
 
     name: str
     error: Exception
@@ -79,15 +74,10 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """What a worker does in one go.
-
-    Attributes:
-        parts: of one input or of several.
-        deaths: how many workers died while this share was all that they had to do.
-    """
+    """What a worker does in one go: parts of one input or of several."""
 
     parts: tuple[Part, ...]
-    deaths: int = 0
+    deaths: int = 0  # how many workers died while this share was all that they had to do
 
     @property
     def units(self) -> int:

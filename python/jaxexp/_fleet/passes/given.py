@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -70,14 +71,12 @@ def places(given: Iterable[GivenToMany], function: str, folders: Folders | None 
 
 
 def _in_order(given: list[Any], folders: Folders, function: str) -> Iterator[Place | Unusable]:
-    order = 0
-    for one in given:
-        for found in _of(one, folders, function):
-            if isinstance(found, Unusable):
-                yield Unusable(found.name, found.error, Place(found.name, order, ""))
-            else:
-                yield dataclasses.replace(found, order=order)
-            order += 1
+    every = itertools.chain.from_iterable(_of(one, folders, function) for one in given)
+    for order, found in enumerate(every):
+        if isinstance(found, Unusable):
+            yield Unusable(found.name, found.error, Place(found.name, order, ""))
+        else:
+            yield dataclasses.replace(found, order=order)
 
 
 def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place | Unusable]:

@@ -90,9 +90,9 @@ def migrated(
     policy: Policy | None = None,
 ) -> Iterator[one_by_one.Result]:
     """The same, artifact by artifact: each result is the file that was written."""
-    from jaxexp._compat.migrate import check_reader
+    from jaxexp._kernel.write.reader import check_choice
 
-    check_reader(to, "to=")
+    check_choice(to, "to=")
     folder = os.path.abspath(os.fsdecode(into))
     os.makedirs(folder, exist_ok=True)
     return one_by_one.results(
@@ -136,21 +136,20 @@ class _Names:
 
     def __init__(self) -> None:
         self._files: set[str] = set()
-        self._folders: dict[str, _Folder] = {}
+        # The archive of each folder, and its members that are written there; None for all.
+        self._folders: dict[str, tuple[Any, set[str] | None]] = {}
         self._parents: set[str] = set()  # the parents of files and of folders
 
     def checked(self, given: Iterable[Place | Unusable]) -> Iterator[Input | Unusable]:
         """The artifacts as inputs; one that would be written to the place of another is unusable."""
         found = iter(given)
-        first, second = next(found, None), next(found, None)
-        if first is not None and second is None and not isinstance(first, Unusable) and not first.inside:
-            yield from _told_apart(
-                one_by_one.inputs([first]), lambda _: ""
-            )  # a single archive: its members lie in the folder itself
-            return
-        rest = [one for one in (first, second) if one is not None]
-        named = (self._named(one) for one in itertools.chain(rest, found))
-        yield from _told_apart(one_by_one.inputs(named, _folder_of), _target)
+        first = list(itertools.islice(found, 2))
+        if len(first) == 1 and not isinstance(first[0], Unusable) and not first[0].inside:
+            # A single archive: its members lie in the folder itself.
+            yield from _told_apart(one_by_one.inputs(first), lambda place: "")
+        else:
+            named = map(self._named, itertools.chain(first, found))
+            yield from _told_apart(one_by_one.inputs(named, _folder_of), _target)
 
     def _named(self, place: Place | Unusable) -> Place | Unusable:
         if isinstance(place, Unusable):
@@ -170,30 +169,18 @@ class _Names:
             is_free = name not in self._files
             self._files.add(name)
             return is_free
-        if name in self._folders:
-            return self._folders[name].takes(archive)
-        if name in self._parents:
-            return False
-        self._folders[name] = _Folder(archive)
-        return True
-
-
-class _Folder:
-    """The folder of an archive's members, which may be given in several parts."""
-
-    def __init__(self, archive: Archive) -> None:
         opened, names = parts_of(archive)
-        self._address = opened.source.address
-        self._names = None if names is None else set(names)
-
-    def takes(self, archive: Archive) -> bool:
-        """Whether these members can be written there, too: they belong to the same archive, and none is there yet."""
-        opened, names = parts_of(archive)
-        if self._names is None or names is None or opened.source.address != self._address:
+        new = None if names is None else set(names)
+        if name not in self._folders:
+            if name in self._parents:
+                return False
+            self._folders[name] = opened.source.address, new
+            return True
+        # The members of one archive may be given in several parts.
+        address, there = self._folders[name]
+        if there is None or new is None or address != opened.source.address or there & new:
             return False
-        if not self._names.isdisjoint(names):
-            return False
-        self._names.update(names)
+        there |= new
         return True
 
 
@@ -228,15 +215,7 @@ def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
 
 
 def _write(source: Source, kind: str, name: str, *, into: str, to: str | None, policy: Policy | None) -> dict[str, Any]:
-    """Migrates an artifact.
-
-    Args:
-        source: the artifact.
-        kind: whether it is a file or a member.
-        name: its name below the folder.
-        into: the folder.
-        to: the release to write for.
-        policy: what the artifact may contain.
+    """Migrates an artifact. The name is where it goes below the folder `into`.
 
     Raises:
         ExportError: it cannot be migrated.

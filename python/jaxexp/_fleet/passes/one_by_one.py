@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 from jaxexp._errors import DeserializationError
 from jaxexp._fleet.archive.archive import parts_of
 from jaxexp._fleet.archive.handle import Handle
-from jaxexp._fleet.archive.parts import members, opened_in_worker
+from jaxexp._fleet.archive.parts import input_of, opened_in_worker
 from jaxexp._fleet.engine import work
 from jaxexp._fleet.engine.engine import Finding, Task, findings
 from jaxexp._fleet.engine.errors import packed, unpacked
 from jaxexp._fleet.engine.work import FILE, OF_ARTIFACTS, Input, Part, Parts, Unusable
-from jaxexp._fleet.places.source import MEMBER, Source
+from jaxexp._fleet.places.source import Source
 
 from .given import Place
 from .given import inputs as inputs_of
 
 if TYPE_CHECKING:
+    from jaxexp._fleet.archive.opened import Opened
     from jaxexp._fleet.engine.crew import Means
+
+    from .given import Names
 
 # An artifact takes some milliseconds, whatever its size; this many are a share.
 _SHARE_BYTES, _UNIT_BYTES = 1 << 24, 1 << 18
@@ -30,13 +33,13 @@ Result = tuple[Place, str, Any]
 def inputs(
     given: Iterable[Place | Unusable], prefix: Callable[[Place], str] = lambda place: ""
 ) -> Iterator[Input | Unusable]:
-    """Files, and the members of archives.
+    """Files, and the members of archives, whose names get the prefix for workers."""
 
-    Args:
-        given: the places.
-        prefix: text before the names of an archive's members, for workers.
-    """
-    return inputs_of(given, lambda place, opened, names: [members(opened, names, place, prefix(place))])
+    def of_archive(place: Place, opened: Opened, names: Names) -> Iterator[Input]:
+        opened.check()
+        yield input_of(opened, opened.numbers(names), prefix(place), place)
+
+    return inputs_of(given, of_archive)
 
 
 def results(
@@ -50,20 +53,10 @@ def results(
     about: dict[str, Any] | None = None,
     still_holds: Callable[[Any], bool] = lambda found: True,
 ) -> Iterator[Result]:
-    """Has workers look at artifacts with JAX.
+    """Has workers look at artifacts with JAX, and yields each with its place, its name, and its result or an error.
 
-    Args:
-        title: as in `Task`.
-        home: as in `Task`: a function that returns what `looked_at` does.
-        given: what `inputs` returns.
-        means: who does the work.
-        decoded: converts the result for an artifact.
-        options: as in `Task`.
-        about: as in `Task`.
-        still_holds: whether a result in a journal still holds. Artifacts that could not be read are tried again.
-
-    Returns:
-        Each artifact: its place, its name, and its result or an error.
+    Arguments are as in `Task`, but `decoded` and `still_holds` are called for each artifact that could be read; those
+    in a journal that could not are tried again. `home` returns what `looked_at` does.
     """
 
     def of_part(part: Part, found: Any) -> list[Any]:
@@ -79,27 +72,20 @@ def results(
 
     task = Task(title, home, options, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
     for finding in findings(task, given, means):
-        yield from _each(finding)
+        place: Any = finding.input.about
+        names = _names(finding, place)
+        found = finding.found if finding.error is None else [finding.error] * len(names)
+        for name, one in zip(names, found, strict=True):
+            if isinstance(one, DeserializationError) and one.file is None:
+                one.file = name
+            yield place, name, one
 
 
-def _each(finding: Finding) -> Iterator[Result]:
-    place: Any = finding.input.about
-    names = list(_names(finding, place))
-    found = finding.found if finding.error is None else [finding.error] * len(names)
-    for name, one in zip(names, found, strict=True):
-        if isinstance(one, DeserializationError) and one.file is None:
-            one.file = name
-        yield place, name, one
-
-
-def _names(finding: Finding, place: Place) -> Iterator[str]:
-    name, part = finding.input.name, finding.part
-    if part is None or place.archive is None:
-        yield name
-        return
+def _names(finding: Finding, place: Place) -> list[str]:
+    if finding.part is None or place.archive is None:
+        return [finding.input.name]
     opened, _ = parts_of(place.archive)
-    for number in part.numbers:
-        yield f"{name}{MEMBER}{opened.index.name(number)}"
+    return [opened.label_of(number) for number in finding.part.numbers]
 
 
 def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:

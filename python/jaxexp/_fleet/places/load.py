@@ -64,11 +64,10 @@ def load(
         >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
     """
     from jaxexp._api import load as reading  # which imports JAX
-    from jaxexp._api.load import check_policy
 
     found = source(artifact, "load")
     reading.refuse_both(found.name, policy, executables)
-    check_policy(policy)
+    reading.check_policy(policy)
     if found.handle is not None:
         return found.handle.load(policy=policy, verify=verify, executables=executables)
     with found.named():

@@ -50,9 +50,6 @@ class Kind(enum.Enum):
     ARCHIVE = "archive"
 
 
-ARTIFACT, ARCHIVE = Kind.ARTIFACT, Kind.ARCHIVE
-
-
 @dataclasses.dataclass(slots=True)
 class Source:
     """An artifact, and how to get at its bytes: exactly one of the four attributes after `name` is set.
@@ -75,10 +72,6 @@ class Source:
     def is_file(self) -> bool:
         """Whether it is a file on this machine."""
         return self.path is not None and not is_url(self.path)
-
-    def size(self) -> int:
-        """How many bytes a file or a member has."""
-        return self.handle.size if self.handle is not None else os.path.getsize(self.path or "")
 
     def read(self, check_size: Callable[[int], None] | None = None) -> Any:
         """The bytes of the artifact. They do not change later.
@@ -138,7 +131,7 @@ class Named:
         name, path = self._source.name, self._source.path
         if isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
             error.file = name or None
-        if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is ARCHIVE:
+        if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is Kind.ARCHIVE:
             error.expected = "one artifact"
             error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
 
@@ -153,7 +146,13 @@ def source(given: Given, function: str) -> Source:
         OSError: the archive cannot be opened.
     """
     if isinstance(given, (str, os.PathLike)):
-        return _at(os.fsdecode(given))
+        text = os.fsdecode(given)
+        path, member = split(text)
+        if member is None:
+            return Source(text, path=text)
+        from jaxexp._fleet.archive.archive import Archive
+
+        return Source(text, handle=Archive.open(path)[member])
     if is_buffer(given):
         return Source("", buffer=given)
     from jaxexp._fleet.archive.handle import Handle
@@ -167,15 +166,6 @@ def source(given: Given, function: str) -> Source:
         f"{function} takes an artifact as a path, as 'archive.zip{MEMBER}member', as a Handle, as a binary file object "
         f"or as a buffer such as bytes, bytearray, memoryview or mmap, not {type(given)}"
     )
-
-
-def _at(text: str) -> Source:
-    path, member = split(text)
-    if member is None:
-        return Source(text, path=text)
-    from jaxexp._fleet.archive.archive import Archive
-
-    return Source(text, handle=Archive.open(path)[member])
 
 
 def is_buffer(given: Any) -> bool:
@@ -241,11 +231,8 @@ def beside_url(url: str, name: str) -> str:
 
 def is_archive(path: str) -> bool:
     """Whether a path leads to an archive, by the first bytes of the file, or by the end of a URL."""
-    return link_of_file(path).endswith(".zip") if is_url(path) else is_zip(path)
-
-
-def is_zip(path: str) -> bool:
-    """Whether a file on this machine is a ZIP file, whichever program wrote it."""
+    if is_url(path):
+        return link_of_file(path).endswith(".zip")
     try:
         return _beginning(path)[0][:4] in _ZIP
     except OSError:
@@ -270,7 +257,7 @@ def kind_in_folder(path: str) -> Kind | None:
     kind = _kind(head, size)
     suffix = os.path.splitext(path)[1]
     if kind is None and (suffix in SUFFIXES or (size < _TOO_SHORT and suffix in _PERHAPS)):
-        return ARTIFACT
+        return Kind.ARTIFACT
     return kind
 
 
@@ -281,16 +268,16 @@ def _beginning(path: str) -> tuple[bytes, int]:
 
 def _kind(head: bytes, size: int) -> Kind | None:
     if _mostly(head[_SECTION], _native.archive_section_head(0)[_SECTION]):
-        return ARCHIVE
+        return Kind.ARCHIVE
     if len(head) < _TOO_SHORT:
         return None
     if _mostly(head[_MARK_AT], _MARK):
-        return ARTIFACT
+        return Kind.ARTIFACT
     # A FlatBuffer begins with the place of its root. Next, other formats have an identifier; safetensors begins with
     # the length of its header, followed by the header's text.
     (root,) = struct.unpack_from("<I", head)
     is_other = head[4:8].isalnum() or (head[4:8] == bytes(4) and head[8:9] == b"{")
-    return ARTIFACT if 4 <= root < size and root % 4 == 0 and not is_other else None
+    return Kind.ARTIFACT if 4 <= root < size and root % 4 == 0 and not is_other else None
 
 
 def _mostly(found: bytes, expected: bytes) -> bool:

@@ -74,14 +74,8 @@ def checked(source: Source) -> Checked:
 
 
 def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:
-    """Reads the files of weights beside a whole artifact, and compares them with their digests.
-
-    Args:
-        path: where the artifact is, or its URL.
-        artifact: the artifact.
-
-    Returns:
-        The paths or URLs of these files, and their sizes; nothing if it has no weights.
+    """Reads the files of weights beside a whole artifact, compares them with their digests, and returns their paths or
+    URLs and their sizes.
 
     Raises:
         DeserializationError: one of them is damaged; the error names it.

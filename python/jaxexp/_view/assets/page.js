@@ -95,12 +95,12 @@ function drawLevel(parent, level, fonts, above = null) {
     if (node.level) group_.setAttribute("aria-expanded", String(Boolean(node.inside)));
     group_.addEventListener("click", (event) => { event.stopPropagation(); choose(at, true); if (event.detail === 2) toggle(at); });
     view.shown.push(at);
+    if (node.level) {
+      group_.querySelector(".fold").addEventListener("click", (event) => { event.stopPropagation(); choose(at, true); toggle(at); });
+    }
     if (node.inside) {
       const body = draw(group_, "g", {transform: `translate(${(node.w - spanOf(node.inside)) / 2} ${HEAD})`});
       drawLevel(body, node.inside, fonts, at);
-      group_.querySelector(".fold").addEventListener("click", (event) => { event.stopPropagation(); choose(at, true); toggle(at); });
-    } else if (node.level) {
-      group_.querySelector(".fold").addEventListener("click", (event) => { event.stopPropagation(); choose(at, true); toggle(at); });
     }
   }
   drawEdges(lines, level);
