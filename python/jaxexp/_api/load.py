@@ -125,12 +125,10 @@ def refuse_weights_beside_url(exported: Exported, url: str) -> None:
     """
     if (weights := data.weights_in_trailer(exported)) is not None:
         names = ", ".join(repr(name) for name, *_ in weights[0])
-        error = WeightsError(
+        raise WeightsError(
             "", "a program without weights, or one in an archive, as archives are read by URL with their weights",
-            f"one with weights beside it in {names}: copy all of them into a folder",
+            f"one with weights beside it in {names}: copy all of them into a folder", file=url,
         )  # fmt: skip
-        error.file = url
-        raise error
 
 
 def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:

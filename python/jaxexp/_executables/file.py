@@ -169,9 +169,7 @@ def _code_of(file: _native.FileBytes, record: Record, path: str | os.PathLike[st
 
 
 def _error(error: DeserializationError, path: str | os.PathLike[str]) -> ExecutablesError:
-    found = ExecutablesError(error.path, error.expected, error.found)
-    found.file = os.fsdecode(path)
-    return found
+    return ExecutablesError(error.path, error.expected, error.found, file=os.fsdecode(path))
 
 
 def _write(file: IO[bytes], parts: Sequence[Any]) -> None:

@@ -39,11 +39,8 @@ class Version:
 
     def changed(self, expected: str, found: str) -> DeserializationError:
         """The error for a file that is no longer the one that was opened."""
-        error = DeserializationError(
-            "", expected, f"{found}: the file has changed since it was opened, so open it again"
-        )
-        error.file = self._name
-        return error
+        found += ": the file has changed since it was opened, so open it again"
+        return DeserializationError("", expected, found, file=self._name)
 
 
 def described(url: str) -> tuple[int, str]:

@@ -44,19 +44,16 @@ class ByDigest(WithDigests):
         place = self._file.place(stored.digest)
         if place is None or place[1] != stored.size:
             found = "none" if place is None else f"one of {place[1]:,} bytes"
-            raise self._error(name, f"a tensor of {stored.size:,} bytes with the digest {stored.digest.hex()}", found)
+            expected = f"a tensor of {stored.size:,} bytes with the digest {stored.digest.hex()}"
+            raise WeightsError(name, expected, found, file=self._label)
         type_ = self._types[name]
         held = held_as(str(type_.dtype), type_.shape)
         if held is None or size_of(*held) != stored.size:
-            raise self._error(name, f"as many bytes as {type_.dtype}{list(type_.shape)} has", f"{stored.size:,}")
+            expected = f"as many bytes as {type_.dtype}{list(type_.shape)} has"
+            raise WeightsError(name, expected, f"{stored.size:,}", file=self._label)
         tensor = Tensor(name, *held, place[0], place[0] + place[1])
         # A file that was mapped when the archive was opened does not change.
         return (_Fetched(self._file, stored.digest) if self._file.identity is None else self._file), tensor
-
-    def _error(self, name: str, expected: str, found: str) -> WeightsError:
-        error = WeightsError(name, expected, found)
-        error.file = self._label
-        return error
 
 
 class _Fetched:

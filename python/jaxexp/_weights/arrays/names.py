@@ -78,9 +78,7 @@ def check_names(
         found += f". Also missing: {_listed(others)}"
     if is_mapping and len(missing) < len(needed):
         found += ". To change only some weights, pass {**loaded.weights, ...}"
-    error = WeightsError(missing[0], "an array of this name", found)
-    error.file = file
-    raise error
+    raise WeightsError(missing[0], "an array of this name", found, file=file)
 
 
 def warn_of_unused(names: Sequence[str]) -> None:

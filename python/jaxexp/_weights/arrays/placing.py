@@ -32,11 +32,8 @@ def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
     needed = held_as(str(aval.dtype), aval.shape)
     if needed != (tensor.dtype, tensor.shape):
         held = "" if needed is None or needed[1] == aval.shape else f", held as {needed[0]}{list(needed[1])}"
-        error = WeightsError(
-            tensor.name, f"{aval.dtype}{list(aval.shape)}{held}", f"{tensor.dtype}{list(tensor.shape)}"
-        )
-        error.file = file.name
-        raise error
+        expected, found = f"{aval.dtype}{list(aval.shape)}{held}", f"{tensor.dtype}{list(tensor.shape)}"
+        raise WeightsError(tensor.name, expected, found, file=file.name)
 
 
 def view(file: HoldsTensors, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:

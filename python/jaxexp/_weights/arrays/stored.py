@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn
 
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.io import files
@@ -152,7 +151,8 @@ class Stored(WithDigests):
         file = self._open(stored.file)
         tensor = file.header.tensors.get(name)
         if tensor is None or tensor.size != stored.size:
-            _refuse(file, name, f"a tensor of {stored.size:,} bytes", str(tensor) if tensor else "none of this name")
+            found = str(tensor) if tensor else "none of this name"
+            raise WeightsError(name, f"a tensor of {stored.size:,} bytes", found, file=file.name)
         return file, tensor
 
     def check_whole(self) -> None:
@@ -164,9 +164,8 @@ class Stored(WithDigests):
         for number, file in enumerate(self.table.files):
             digests = {tensor.name: tensor.digest for tensor in self.table.tensors if tensor.file == number}
             if (found := content.content_of(digests)) != file.content:
-                opened = self._open(number)
-                _refuse(opened, "", f"only the tensors of {os.path.basename(self.path)!r}, content {found.hex()}",
-                        f"content {file.content.hex()}")  # fmt: skip
+                expected = f"only the tensors of {os.path.basename(self.path)!r}, content {found.hex()}"
+                raise WeightsError("", expected, f"content {file.content.hex()}", file=self._open(number).name)
 
     def check_files(self) -> None:
         """Checks that all files exist and have the tensors. No tensor is read.
@@ -190,12 +189,12 @@ class Stored(WithDigests):
         file = self._open_beside(stored.name)
         if not stored.is_same(file):
             program = os.path.basename(self.path)
-            _refuse(
-                file,
+            raise WeightsError(
                 "",
                 f"the file that {program!r} was saved with ({stored.size:,} bytes, content {stored.content.hex()})",
                 f"another one ({file.size:,} bytes, content {file.content}). To use other weights, pass them to "
                 "with_weights",
+                file=file.name,
             )
         return file
 
@@ -227,9 +226,3 @@ class StoredBehind(Stored):
         with files.named_in_errors(self.path):
             places.check_name(name)
         return reading.open_behind(self._url_of(name), os.path.basename(self.path))
-
-
-def _refuse(file: TensorFile, tensor: str, expected: str, found: str) -> NoReturn:
-    error = WeightsError(tensor, expected, found)
-    error.file = file.name
-    raise error

@@ -32,11 +32,8 @@ def check_tied(given: Mapping[str, Any], other_names: Mapping[str, str], file: s
         if other not in given or name not in given or given[other] is given[name]:
             continue
         if (found := _difference(given[other], given[name])) is not None:
-            error = WeightsError(
-                other, f"the same array as {name!r}, with which it is one weight", f"{found}. Leave out one of them"
-            )
-            error.file = file
-            raise error
+            expected = f"the same array as {name!r}, with which it is one weight"
+            raise WeightsError(other, expected, f"{found}. Leave out one of them", file=file)
 
 
 def _difference(one: Any, other: Any) -> str | None:

@@ -89,9 +89,7 @@ class TensorFile:
 
         dtype = in_numpy(tensor.dtype)
         if dtype is None:
-            error = WeightsError(tensor.name, "a dtype that NumPy has", tensor.dtype)
-            error.file = self.name
-            raise error
+            raise WeightsError(tensor.name, "a dtype that NumPy has", tensor.dtype, file=self.name)
         return np.frombuffer(self.bytes_of(tensor), dtype).reshape(tensor.shape)
 
 
@@ -154,11 +152,8 @@ class Tensors(Mapping[str, Tensor]):
         for file in tensor_files:
             for name in file.header.tensors:
                 if name in self._file_of:
-                    error = WeightsError(
-                        name, "a tensor of this name in one file", f"one in {self._file_of[name].name!r}"
-                    )
-                    error.file = file.name
-                    raise error
+                    found = f"one in {self._file_of[name].name!r}"
+                    raise WeightsError(name, "a tensor of this name in one file", found, file=file.name)
                 self._file_of[name] = file
 
     def __getitem__(self, name: str) -> Tensor:

@@ -67,9 +67,8 @@ class Source:
 
 def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError:
     """The error for a tensor with a wrong digest."""
-    error = WeightsError(name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")
-    error.file = file or None
-    return error
+    said = f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}"
+    return WeightsError(name, *said, file=file or None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
