@@ -10,9 +10,6 @@ import datetime
 
 from jaxexp._errors import ExportError
 
-# Every jaxlib since JAX 0.4.22 reads and writes StableHLO from this version onwards.
-OLDEST_STABLEHLO = "0.9.0"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Release:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from jaxexp._errors import WeightsError
 from jaxexp._weights.files import content, places, reading, writing
@@ -26,7 +26,6 @@ from .stored import Table
 def save(
     path: str | os.PathLike[str],
     sources: Sequence[Source],
-    sizes: Mapping[str, int],
     write_program: Callable[[Table], None],
     *,
     max_file_size: int | None = None,
@@ -35,13 +34,12 @@ def save(
 
     Args:
         path: the file of the weights, ``NAME.safetensors``, in the folder of the program.
-        sources: the weights.
-        sizes: how many bytes each takes in the file, in the order of the program's arguments.
+        sources: the weights, in the order of the program's arguments.
         write_program: saves the program, given the table of weights for its trailer.
         max_file_size: how many bytes of weights a file may have; None for one file.
 
     Raises:
-        ExportError: as in `writing.write`.
+        ExportError: as in `writing.write_apart`.
         OSError: a file cannot be written.
     """
     folder = os.path.dirname(os.fsdecode(path))
@@ -50,7 +48,7 @@ def save(
     try:
         for file in written:
             old += _with_second_name(folder, file.name)
-        write_program(Table.of_written(written, sizes))
+        write_program(Table.of_written(written, sources))
     except BaseException:
         writing.discard(path, written)
         raise

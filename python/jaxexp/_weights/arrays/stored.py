@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.io import files
@@ -16,8 +16,7 @@ from jaxexp._weights.files.reading import HoldsTensors, TensorFile, source_in
 from jaxexp._weights.files.writing import Source, WrittenFile
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(NamedTuple):
     """A file of tensors, as a trailer describes it."""
 
     name: str
@@ -29,8 +28,7 @@ class StoredFile:
         return file.size == self.size and file.content == self.content.hex()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """A tensor in one of the files."""
 
     name: str
@@ -39,59 +37,36 @@ class StoredTensor:
     digest: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Table:
-    """What a trailer says about weights: the files, and a tensor in one of them for each of the first arguments."""
+class Table(NamedTuple):
+    """What a trailer says about weights: the files, and a tensor in one of them for each of the first arguments.
+
+    It is also what `_native.Artifact.weights` returns, and `_native.Notes` takes.
+    """
 
     files: tuple[StoredFile, ...]
     tensors: tuple[StoredTensor, ...]
     other_names: tuple[tuple[str, int], ...] = ()  # of tied weights: a further name, and which tensor it is
 
     @classmethod
-    def of_trailer(
-        cls,
-        files: Iterable[tuple[str, int, bytes]],
-        tensors: Iterable[tuple[str, int, int, bytes]],
-        other_names: Iterable[tuple[str, int]],
-    ) -> Table:
-        """From what `_native.Artifact.weights` returns."""
-        return cls(
-            tuple(StoredFile(*file) for file in files),
-            tuple(StoredTensor(*tensor) for tensor in tensors),
-            tuple(other_names),
-        )
-
-    def for_trailer(
-        self,
-    ) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], list[tuple[str, int]]]:
-        """For `_native.Notes`."""
-        return (
-            [(file.name, file.size, file.content) for file in self.files],
-            [(tensor.name, tensor.file, tensor.size, tensor.digest) for tensor in self.tensors],
-            list(self.other_names),
-        )
+    def of_trailer(cls, files: Iterable[Any], tensors: Iterable[Any], other_names: Iterable[Any]) -> Table:
+        return cls(tuple(map(StoredFile._make, files)), tuple(map(StoredTensor._make, tensors)), tuple(other_names))
 
     def with_other_names(self, other_names: Mapping[str, str]) -> Table:
         """The same table with further names of tensors, given with their own names."""
         place = {tensor.name: number for number, tensor in enumerate(self.tensors)}
-        return dataclasses.replace(self, other_names=tuple((n, place[own]) for n, own in other_names.items()))
+        return self._replace(other_names=tuple((n, place[own]) for n, own in other_names.items()))
 
     def named_otherwise(self) -> dict[str, str]:
         """The further names of tensors, with their own names."""
         return {other: self.tensors[number].name for other, number in self.other_names}
 
     @classmethod
-    def of_written(cls, written: Sequence[WrittenFile], sizes: Mapping[str, int]) -> Table:
-        """For files that were just written.
-
-        Args:
-            written: the files.
-            sizes: how many bytes each tensor has, in the order of the arguments.
-        """
-        place = {name: number for number, file in enumerate(written) for name in file.digests}
-        files = (StoredFile(file.name, file.size, content.content_of(file.digests)) for file in written)
-        tensors = (StoredTensor(name, place[name], n, written[place[name]].digests[name]) for name, n in sizes.items())
-        return cls(tuple(files), tuple(tensors))
+    def of_written(cls, written: Sequence[WrittenFile], sources: Iterable[Source]) -> Table:
+        """For files that were just written from these sources, which are in the order of the arguments."""
+        place = {name: (number, digest) for number, file in enumerate(written) for name, digest in file.digests.items()}
+        files = (StoredFile(file.name, file.size, file.content) for file in written)
+        tensors = ((source, *place[source.name]) for source in sources)
+        return cls(tuple(files), tuple(StoredTensor(s.name, file, s.size, digest) for s, file, digest in tensors))
 
 
 class WithDigests:

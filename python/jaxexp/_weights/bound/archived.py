@@ -34,7 +34,7 @@ def serialized(
     digests = store(sources)
     tensors = tuple(StoredTensor(source.name, 0, source.size, digests[source.name]) for source in sources)
     table = Table((_file(sources, digests),), tensors).with_other_names(weights.other_names)
-    return serialize(program, Writing(vjp_order, strict=strict, weights=table.for_trailer()))
+    return serialize(program, Writing(vjp_order, strict=strict, weights=table))
 
 
 def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from jaxexp import _native
 
@@ -68,14 +67,3 @@ def size_of(dtype: str, shape: Sequence[int]) -> int | None:
     """How many bytes a tensor takes in a file; None if its last element ends inside a byte."""
     bits = BITS[dtype] * math.prod(shape)
     return None if bits % 8 else bits // 8
-
-
-def in_numpy(dtype: str) -> Any:
-    """The NumPy dtype for the elements of a tensor; None if NumPy has none of that size."""
-    import ml_dtypes  # comes with JAX
-    import numpy as np
-
-    for jax_name, name in _NAMES.items():
-        if name == dtype:
-            return np.dtype(getattr(ml_dtypes, jax_name) if hasattr(ml_dtypes, jax_name) else jax_name)
-    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
@@ -76,21 +76,6 @@ class TensorFile:
         start, end = self.header.size + tensor.start, self.header.size + tensor.end
         for piece in range(start, end, PIECE):
             yield self._bytes.read(piece, min(piece + PIECE, end))
-
-    def array(self, tensor: Tensor) -> Any:
-        """A tensor as a NumPy array over the mapped file.
-
-        Raises:
-            WeightsError: NumPy has no such dtype.
-        """
-        import numpy as np
-
-        from .dtypes import in_numpy
-
-        dtype = in_numpy(tensor.dtype)
-        if dtype is None:
-            raise WeightsError(tensor.name, "a dtype that NumPy has", tensor.dtype, file=self.name)
-        return np.frombuffer(self.bytes_of(tensor), dtype).reshape(tensor.shape)
 
 
 class HoldsTensors(Protocol):
@@ -168,10 +153,6 @@ class Tensors(Mapping[str, Tensor]):
     def file_of(self, name: str) -> TensorFile:
         """The file that a tensor is in."""
         return self._file_of[name]
-
-    def array(self, name: str) -> Any:
-        """A tensor as a read-only NumPy array over its mapped file."""
-        return self._file_of[name].array(self[name])
 
 
 def open_tensors(path: str | os.PathLike[str]) -> Tensors:

@@ -96,38 +96,23 @@ class WrittenFile:
         return second_name(self.name, self.content)
 
 
-def write(
+def write_apart(
     path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
 ) -> list[WrittenFile]:
-    """Writes tensors to a safetensors file, or to several files and an index beside them.
-
-    Each file is complete when it gets its name. The index comes last.
+    """Writes tensors to files that have only their second names until `publish` gives them their own.
 
     Args:
         path: the file, ``NAME.safetensors``. If there are several, they are ``NAME-00001-of-00003.safetensors`` and so
             on, and ``NAME.safetensors.index.json``.
-        sources: the tensors, in the order in which several files take them.
+        sources: the tensors, in the order in which several files take them; no two have one name.
         max_file_size: how many bytes of tensors a file may have; None for one file.
 
     Raises:
-        ExportError: the path has another ending, names are not unique, or a source makes another number of bytes.
+        ExportError: a name cannot stand in a file, or a source makes another number of bytes.
         OSError: a file cannot be written. Existing files are unchanged.
     """
-    written = write_apart(path, sources, max_file_size=max_file_size)
-    publish(path, written)
-    return written
-
-
-def write_apart(
-    path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
-) -> list[WrittenFile]:
-    """The same, but the files have only their second names until `publish` gives them their own."""
     folder, name = os.path.split(os.fsdecode(path))
-    if not name.endswith(places.SUFFIX):
-        raise ExportError(f"a file of tensors is called NAME{places.SUFFIX}, not {name!r}")
     by_name = {source.name: source for source in sources}
-    if len(by_name) != len(sources):
-        raise ExportError("tensors that are written to one file need names that are different")
     written: list[WrittenFile] = []
     try:
         for planned in plan(name, ((s.name, s.dtype, s.shape) for s in sources), max_file_size):
@@ -139,7 +124,7 @@ def write_apart(
 
 
 def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> None:
-    """Gives their own names to files that `write_apart` wrote, and writes their index."""
+    """Gives their own names to files that `write_apart` wrote, and then writes their index."""
     folder, name = os.path.split(os.fsdecode(path))
     for file in written:
         second, final = os.path.join(folder, file.second_name), os.path.join(folder, file.name)
