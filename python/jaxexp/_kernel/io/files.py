@@ -37,13 +37,18 @@ def opened(path: str | os.PathLike[str]) -> _native.FileBytes:
         DeserializationError: it is empty.
         OSError: it cannot be opened.
     """
-    try:
-        file = _native.FileBytes(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
+    file = file_bytes(path)
     if not len(file):
         raise empty("a serialized Exported")
     return file
+
+
+def file_bytes(path: str | os.PathLike[str], *, in_parts: bool = False) -> _native.FileBytes:
+    """A `_native.FileBytes`, which knows no names; so an OSError gets the path here."""
+    try:
+        return _native.FileBytes(path, in_parts=in_parts)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
 
 
 class Mapped(mmap.mmap):

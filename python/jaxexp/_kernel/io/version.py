@@ -48,9 +48,9 @@ def described(url: str) -> tuple[int, str]:
 
     Raises:
         OSError: there is no such file.
-        ImportError: fsspec, or what it needs for such a URL, is not installed.
+        ImportError: as in `filesystem_of`.
     """
-    filesystem, path = _opened(url)
+    filesystem, path = filesystem_of(url, {})
     filesystem.invalidate_cache(path)  # of listings, which may be old
     return _described(filesystem.info(path))
 
@@ -60,7 +60,7 @@ def stamp(path: str) -> tuple[int, int | str]:
 
     Raises:
         OSError: there is no such file.
-        ImportError: as in `described`.
+        ImportError: as in `filesystem_of`.
     """
     if "://" in path:
         return described(path)
@@ -74,9 +74,9 @@ def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
 
     Raises:
         OSError: there is no such folder.
-        ImportError: as in `described`.
+        ImportError: as in `filesystem_of`.
     """
-    filesystem, folder = _opened(url)
+    filesystem, folder = filesystem_of(url, {})
     filesystem.invalidate_cache()
     found = filesystem.find(folder, detail=True)
     for path in sorted(found):
@@ -90,12 +90,18 @@ def unknown() -> str:
     return uuid.uuid4().hex
 
 
-def _opened(url: str) -> Any:
+def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The file system of fsspec for a URL, and the path there.
+
+    Raises:
+        ImportError: fsspec, or what it needs for such a URL, is not installed.
+    """
     try:
         import fsspec
     except ImportError as error:
         raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
-    return fsspec.core.url_to_fs(url)
+    found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
+    return found
 
 
 def _described(info: dict[str, Any]) -> tuple[int, str]:
