@@ -12,7 +12,7 @@ import re
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.module_head import Bytecode
 
-from .features import shardy_since
+from .features import SHARDY
 from .table import Release, first_to_read, number, release
 
 # By the first release whose jaxlib knows them; JAX 0.4.22 knows all others. Portable artifacts hold operations of the
@@ -64,7 +64,7 @@ def needs(head: Bytecode) -> list[tuple[Release, str]]:
     found |= {_FIRST_WITH_TYPE[code] for code in head.type_codes & _FIRST_WITH_TYPE.keys()}
     found |= {_FIRST_WITH_ATTRIBUTE[code] for code in head.attribute_codes & _FIRST_WITH_ATTRIBUTE.keys()}
     if "sdy" in head.dialects:
-        found.add((".".join(map(str, shardy_since())), "the Shardy dialect"))
+        found.add((".".join(map(str, SHARDY)), "the Shardy dialect"))
     return sorted(((release(first), what) for first, what in found), key=lambda need: (need[0].number, need[1]))
 
 

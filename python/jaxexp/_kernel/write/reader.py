@@ -40,20 +40,6 @@ class Reader:
         return f"JAX {self.release.version}"
 
     @property
-    def has_shardy(self) -> bool:
-        return self.version >= features.shardy_since()
-
-    @property
-    def has_composites(self) -> bool:
-        """Whether its compiler takes composites."""
-        return self.version >= features.COMPOSITES
-
-    @property
-    def computes_in_four_bits(self) -> bool:
-        """Whether its compiler takes operations on 4-bit integers other than conversions."""
-        return self.version >= features.FOUR_BITS
-
-    @property
     def form(self) -> _native.Form:
         """The slots to fill: the slots that this reader needs, in addition to today's."""
         return _native.Form(
@@ -202,7 +188,7 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
                 yield where, f"is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
     for tree in (exported.in_tree, exported.out_tree):
         for node in _custom_nodes(tree):
-            yield _in_trees, f"nodes of {node}", features.custom_nodes_since()
+            yield _in_trees, f"nodes of {node}", features.CUSTOM_NODES
     if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
         yield _in_trees, "dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
     for name in nodes.unregistered((exported.in_tree, exported.out_tree)):

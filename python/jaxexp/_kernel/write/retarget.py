@@ -41,7 +41,7 @@ def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tupl
 
 def lowering_context(compatibility: str | None) -> Any:
     """The context for lowering a function for a reader: without Shardy if the reader does not know it."""
-    if compatibility is None or (compatibility != MAX and readers.reader_of(compatibility).has_shardy):
+    if compatibility is None or (compatibility != MAX and readers.reader_of(compatibility).release.shardy):
         return contextlib.nullcontext()
     return _jax.shardy_flag(False)
 
@@ -91,7 +91,7 @@ class _Rewriting:
     def module(self) -> bytes | None:
         """The rewritten module; None if the module can stay as it is."""
         serialized, reader = self.exported.mlir_module_serialized, self.reader
-        has_shardy = module_head.may_name(serialized, "sdy") and not reader.has_shardy
+        has_shardy = module_head.may_name(serialized, "sdy") and not reader.release.shardy
         written = module_head.stablehlo_of(module_head.producer(serialized))
         too_new = written is None or number(written) > number(reader.stablehlo)
         if not (has_shardy or too_new or module_head.may_name(serialized, "custom_call")):
@@ -102,7 +102,7 @@ class _Rewriting:
             self._check_four_bits(module)
             if not (has_shardy or too_new):
                 return None
-            if not reader.has_composites:
+            if reader.version < features.COMPOSITES:
                 mlir.expand_composites(module)
             serialized = self._serialized(module)
         return self._without_shardy(serialized) if has_shardy else serialized
@@ -112,7 +112,7 @@ class _Rewriting:
         lowered = f", or export the function with compatibility={self.reader.choice!r}, which lowers it without Shardy"
 
         def refuse(what: str) -> NoReturn:
-            raise self._refusal(what, features.shardy_since(), lowered)
+            raise self._refusal(what, features.SHARDY, lowered)
 
         with _jax.make_ir_context() as context:
             module = mlir.parse(serialized, context)
@@ -129,7 +129,7 @@ class _Rewriting:
 
     def _check_four_bits(self, module: Any) -> None:
         """Refuses arithmetic in 4-bit integers for compilers that only convert them."""
-        if self.reader.computes_in_four_bits:
+        if self.reader.version >= features.FOUR_BITS:
             return
         for operation in mlir.iter_operations(module):
             name = operation.name
