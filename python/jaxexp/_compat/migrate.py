@@ -26,7 +26,7 @@ _ULPS = 64
 
 def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None) -> bytearray:
     """The result of the public function `migrate`, for an artifact in a buffer."""
-    check_reader(to, "to=")
+    check_choice(to, "to=")
     old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
     weights = data.weights_in_trailer(old)
@@ -37,15 +37,6 @@ def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[s
     if inputs is not None:
         _check_results(old, new, *inputs)
     return blob
-
-
-def check_reader(to: str | None, parameter: str) -> None:
-    """Refuses a name that is not that of a reader to write for.
-
-    Raises:
-        ExportError: it is not; the message says what the parameter takes.
-    """
-    check_choice(to, parameter)
 
 
 def _up_to_date(old: Exported) -> Exported:

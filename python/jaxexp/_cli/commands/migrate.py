@@ -115,10 +115,10 @@ def _weight_files(blob: bytearray) -> list[str]:
 
 
 def _check_reader(to: str) -> None:
-    from jaxexp._compat.migrate import check_reader
+    from jaxexp._kernel.write.reader import check_choice
 
     try:
-        check_reader(to, "--to")
+        check_choice(to, "--to")
     except ExportError as error:
         raise click.UsageError(str(error)) from error
 

@@ -89,9 +89,9 @@ def migrated(
     policy: Policy | None = None,
 ) -> Iterator[one_by_one.Result]:
     """The same, artifact by artifact: each result is the file that was written."""
-    from jaxexp._compat.migrate import check_reader
+    from jaxexp._kernel.write.reader import check_choice
 
-    check_reader(to, "to=")
+    check_choice(to, "to=")
     folder = os.path.abspath(os.fsdecode(into))
     os.makedirs(folder, exist_ok=True)
     return one_by_one.results(
