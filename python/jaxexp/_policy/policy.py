@@ -149,7 +149,9 @@ class Policy:
         limits, name = Limits(self), artifact.fun_name
         if (found := artifact.weights()) is not None:
             _, tensors, _ = found
-            limits.weights(f"the artifact of {name}", len(tensors), sum(size for _, _, size, _ in tensors))
+            limits.at_most("max_weights", len(tensors), "weights", f"the artifact of {name}")
+            size = sum(size for _, _, size, _ in tensors)
+            limits.at_most("max_weight_bytes", size, "bytes of weights", f"the artifact of {name}")
         for order, link in enumerate(chain(artifact)):
             where = data.name_of_order(name, order)
             limits.vjp_order(order, name)
