@@ -146,7 +146,7 @@ class Executables:
             results = jax.tree_util.tree_unflatten(out_tree, flat)
             return results, reuse.for_dispatch(code, out_tree, leaves, flat)
 
-        return reuse.dispatched(name, plain, miss) if reuse.is_possible() else jitted()
+        return reuse.dispatched(name, plain, miss) if _jax.missing_for_reuse is None else jitted()
 
     def _give_up(self, code: Any, why: str) -> None:
         """Stops using code that `find` returned."""

@@ -14,11 +14,6 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxexp import _jax
 
 
-def is_possible() -> bool:
-    """Whether this JAX has all names that reuse needs."""
-    return _jax.missing_for_reuse is None
-
-
 def why_not() -> str | None:
     """Why code that was compiled earlier cannot be used in this JAX, or in its current mode; None if it can."""
     if _jax.missing_for_reuse is not None:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
-from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
 
 from . import http
@@ -44,7 +43,7 @@ class Storage:
 
     name: str
     size: int
-    whole: _native.FileBytes | None = None
+    whole: Any = None
     takes_requests = False
     address: tuple[str, dict[str, Any]] | None = None
 
@@ -93,7 +92,8 @@ class _LocalFile(Storage):
     def read(self, position: int, size: int) -> bytes:
         if self.whole is None:
             raise ValueError(f"{self.name} is closed")
-        return self.whole.read(position, size)
+        data: bytes = self.whole.read(position, size)
+        return data
 
     def close(self) -> None:
         # Functions that were loaded from the file may still use it. It is closed after the last use.

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxexp._errors import ExportError, WeightsError
+from jaxexp._kernel.artifact import words
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -117,8 +118,7 @@ _COMPARED = 500
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(name if len(name) <= 80 else f"{name[:80]}..." for name in map(repr, names[:8]))
-    return f"{shown}, and {len(names) - 8:,} more" if len(names) > 8 else shown
+    return words.listed(names, lambda name: words.cut(repr(name), 80), most=8)
 
 
 def _name(path: Any) -> str:

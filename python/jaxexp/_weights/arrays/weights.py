@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.header import Tensor
-from jaxexp._weights.files.reading import HoldsTensors, TensorFile
+from jaxexp._weights.files.reading import TensorFile
 from jaxexp._weights.files.writing import Source
 
 from . import placing
@@ -23,14 +23,6 @@ from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied
 from .unchanged import Unchanged
-
-
-class _Files(Protocol):
-    """Where tensors are found: files beside an artifact, an archive, or files that the user named."""
-
-    def find(self, name: str) -> tuple[HoldsTensors, Tensor]: ...
-
-    def digest_of(self, name: str) -> bytes | None: ...
 
 
 class _Named:
@@ -75,7 +67,7 @@ class Weights(Mapping[str, Any]):
     def __init__(
         self,
         types: Mapping[str, Any],
-        found: Mapping[str, Any] | _Files,
+        found: Mapping[str, Any] | WithDigests | _Named,
         shardings: Sequence[Any] = (),
         other_names: Mapping[str, str] | None = None,
         unchanged: Unchanged | None = None,

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxexp._errors import DeserializationError
+from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.call.specialize import specialize, specialized_avals
@@ -55,7 +56,7 @@ def stored(
     names = [tensor.name for tensor in table.tensors]
     if names != names_in_first(program.in_tree):
         raise DeserializationError(
-            "trailer.weights.tensors", "the names in the dict that is the first argument", _shown(names)
+            "trailer.weights.tensors", "the names in the dict that is the first argument", listed(names, repr, most=8)
         )
     types = _types(program)
     place = tensors(table, types) if callable(tensors) else Stored(tensors, table)
@@ -76,8 +77,3 @@ def _types(program: ExportedData) -> dict[str, Any]:
     avals = program.in_avals[: first_argument.count(program.in_tree)]
     types: dict[str, Any] = jax.tree_util.tree_unflatten(args.children()[0], avals)
     return types
-
-
-def _shown(names: list[str]) -> str:
-    listed = ", ".join(map(repr, names[:8])) or "none"
-    return f"{listed}, and {len(names) - 8:,} more" if len(names) > 8 else listed

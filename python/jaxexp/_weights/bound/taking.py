@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
+from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._weights.arrays.names import identities, is_array, named_leaves
 from jaxexp._weights.arrays.pieces import digest
@@ -128,11 +129,7 @@ class StillThere:
             try:
                 self._references[name] = weakref.ref(array)
             except TypeError:
-                self._references[name] = functools.partial(_itself, array)
-
-    def _arrays(self) -> dict[str, Any]:
-        """The weights by their names, in the order of the program's arguments; None for one that is gone."""
-        return {name: reference() for name, reference in self._references.items()}
+                self._references[name] = functools.partial(lambda kept: kept, array)
 
     @property
     def count(self) -> int:
@@ -144,7 +141,7 @@ class StillThere:
 
     def rewritten(self, traced: Any) -> Any:
         """A traced VJP of the program, with its first arguments in place of the constants that are the same arrays."""
-        there = self._arrays()
+        there = {name: reference() for name, reference in self._references.items()}  # None for one that is gone
         named = Named({name: array for name, array in there.items() if array is not None})
         order = {name: position for position, name in enumerate(there)}
         positions = {}
@@ -157,10 +154,6 @@ class StillThere:
         new._params = dict(traced._params, jaxpr=lifting.with_existing(traced.jaxpr, positions))
         new._lojax = None
         return new
-
-
-def _itself(array: Any) -> Any:
-    return array
 
 
 def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str, Any]]:
@@ -274,4 +267,4 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return "; ".join(texts[:8]) + (f"; and {len(texts) - 8} more" if len(texts) > 8 else "")
+    return listed(texts, most=8, separator="; ")

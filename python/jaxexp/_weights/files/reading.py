@@ -21,18 +21,6 @@ from .writing import Source, damaged
 PIECE = 1 << 24
 
 
-class HoldsBytes(Protocol):
-    """The bytes of a file, wherever it is. `identity` is as in `TensorFile`."""
-
-    @property
-    def identity(self) -> tuple[int, ...] | None: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, start: int, end: int) -> memoryview: ...
-
-
 class TensorFile:
     """One file: mapped, or behind a URL.
 
@@ -42,7 +30,7 @@ class TensorFile:
         header: which tensors it has.
     """
 
-    def __init__(self, name: str, found: HoldsBytes) -> None:
+    def __init__(self, name: str, found: places.MappedFile | _Behind) -> None:
         """Reads and checks the header.
 
         Raises:
