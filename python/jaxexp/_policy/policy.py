@@ -199,12 +199,7 @@ def check_is_policy(given: object) -> None:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The checked value of a field that is not None.
-
-    Raises:
-        ExportTypeError: it is of another type.
-        ExportError: it is a number below zero.
-    """
+    """The value of a field that is not None, or an ExportError."""
     said = f"Policy({name}={value!r})"
     if name in ("callbacks", "stable_custom_calls", "unregistered_nodes"):
         if not isinstance(value, bool):

@@ -74,12 +74,7 @@ class Limits:
 
 
 def check_function(limits: Limits, exported: ExportedData) -> None:
-    """Compares one function with a policy.
-
-    Raises:
-        PolicyError: it contains something that is not allowed.
-        DeserializationError: its module is damaged, does not fit the signature, or contradicts itself.
-    """
+    """What `Policy.check` does, for one function."""
     where = data.described(exported)
     limits.sizes(where, len(data.module_view(exported)), len(exported.in_avals), len(exported.out_avals))
     limits.devices(exported.nr_devices, "devices", where)

@@ -29,12 +29,7 @@ else:
 
 @contextlib.contextmanager
 def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
-    """`files.replacing`, while nobody else may change the file that is replaced.
-
-    Raises:
-        ExportError: somebody else has that file; or there was none, and somebody else has made one.
-        OSError: a file cannot be opened or written.
-    """
+    """`files.replacing`, while nobody else may change the file that is replaced, or else an ExportError."""
     final = os.path.realpath(os.fsdecode(path))
     if not os.path.exists(final):
         try:
@@ -55,14 +50,7 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
 def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float = 0) -> Generator[IO[bytes]]:
     """An open file, unbuffered, and locked against other processes.
 
-    Args:
-        path: the file.
-        mode: as in `open`.
-        patience: how many seconds to wait while another process has it.
-
-    Raises:
-        ExportError: somebody else has it.
-        OSError: it cannot be opened.
+    An ExportError if another process has it for longer than `patience`, in seconds.
     """
     last = time.monotonic() + patience
     while True:

@@ -20,18 +20,11 @@ class Version:
     """The state of a file, as far as it is known."""
 
     def __init__(self, name: str) -> None:
-        """Args:
-        name: what messages call the file.
-        """
         self._name = name
         self._known: dict[str, str] = {}
 
     def check(self, facts: Mapping[str, str]) -> None:
-        """Compares facts about the file with earlier ones, and remembers the new ones.
-
-        Raises:
-            DeserializationError: a fact is different.
-        """
+        """Compares facts about the file with earlier ones (see `changed`), and remembers the new ones."""
         for what, said in facts.items():
             value = said.removeprefix("W/")  # servers that compress weaken the tag of some answers
             if (known := self._known.setdefault(what, value)) != value:
@@ -44,24 +37,14 @@ class Version:
 
 
 def described(url: str) -> tuple[int, str]:
-    """The size of a file, and a text that changes when the file does.
-
-    Raises:
-        OSError: there is no such file.
-        ImportError: as in `filesystem_of`.
-    """
+    """The size of a file, and a text that changes when the file does."""
     filesystem, path = filesystem_of(url, {})
     filesystem.invalidate_cache(path)  # of listings, which may be old
     return _described(filesystem.info(path))
 
 
 def stamp(path: str) -> tuple[int, int | str]:
-    """The size of a file, and a value that differs after the file is written again.
-
-    Raises:
-        OSError: there is no such file.
-        ImportError: as in `filesystem_of`.
-    """
+    """The size of a file, also behind a URL, and a value that differs after the file is written again."""
     if "://" in path:
         return described(path)
     found = os.stat(path)
@@ -71,10 +54,6 @@ def stamp(path: str) -> tuple[int, int | str]:
 def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
     """The URLs of the files in a folder and its subfolders, in order, each with what `described` returns; None instead
     if the listing does not describe the file.
-
-    Raises:
-        OSError: there is no such folder.
-        ImportError: as in `filesystem_of`.
     """
     filesystem, folder = filesystem_of(url, {})
     filesystem.invalidate_cache()
@@ -91,11 +70,7 @@ def unknown() -> str:
 
 
 def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The file system of fsspec for a URL, and the path there.
-
-    Raises:
-        ImportError: fsspec, or what it needs for such a URL, is not installed.
-    """
+    """The file system of fsspec for a URL, and the path there."""
     try:
         import fsspec
     except ImportError as error:

@@ -69,15 +69,10 @@ def needs(head: Bytecode) -> list[tuple[Release, str]]:
 
 
 def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool]:
-    """What is too new for a jaxlib in a module for a newer version of StableHLO.
+    """What is too new for a jaxlib in a module for a StableHLO newer than `newest`, which the jaxlib knows.
 
-    Args:
-        module: a portable artifact.
-        newest: the newest version of StableHLO that the jaxlib knows; the module is for a newer one.
-
-    Returns:
-        A description of the module and its readers, and whether this jaxlib certainly cannot read it: a module for a
-        newer version need not use anything new.
+    The text describes the module and its readers. The bool says whether this jaxlib certainly cannot read it: a module
+    for a newer version need not use anything new.
     """
     head = module_head.read(module)
     too_new = [(first, what) for first, what in needs(head) if number(first.stablehlo) > number(newest)]

@@ -54,25 +54,16 @@ class Reader:
         return f"jax-{self.release.version}"
 
     def refusal(self, fun_name: str, what: str, since: Version | None, advice: str = "") -> TooOldReaderError:
-        """The error for a function that this reader cannot read.
+        """The error for a function with something that this reader cannot read.
 
-        Args:
-            fun_name: the function's name.
-            what: the feature.
-            since: the first release that knows it; None if there is none.
-            advice: what else can be done, from the comma on.
+        `since` is the first release that knows it, or None; `advice` says what else can be done, from the comma on.
         """
         todo = f"write for JAX {_text(since)} or newer" if since else "no release is known to read it"
         return TooOldReaderError(f"{fun_name} cannot be written for {self.name}: {what}; {todo}{advice}", since)
 
 
 def check_choice(compatibility: Any, parameter: str = "compatibility=") -> None:
-    """Refuses anything that is not a value of the parameter `compatibility`.
-
-    Raises:
-        ExportTypeError: it is neither None nor a string.
-        ExportError: it is a string of another form, or does not name a known release.
-    """
+    """Raises an ExportError, or an ExportTypeError, for what is not a value of the parameter `compatibility`."""
     if compatibility is not None and compatibility != MAX:
         reader_of(compatibility, parameter)
 
@@ -139,16 +130,7 @@ def _reader(release: Release) -> Reader:
 
 
 def check(exported: ExportedData, reader: Reader, weights: int = 0) -> None:
-    """Refuses a function whose signature the reader cannot read. This does not check the module.
-
-    Args:
-        exported: the function.
-        reader: the reader.
-        weights: how many of its first arguments are weights, for the message.
-
-    Raises:
-        TooOldReaderError: names the feature and the first release that knows it.
-    """
+    """Refuses a function whose signature the reader cannot read. This does not check the module."""
     for find, what, since in _features(exported, weights):
         if reader.version < since:
             is_key = what.startswith("has dtype key<")

@@ -23,16 +23,7 @@ from .reader import MAX, Reader
 
 
 def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tuple[Reader, list[E]]:
-    """A function and its VJPs in the form for the reader that `compatibility` names.
-
-    Args:
-        chain: the function and its VJPs.
-        compatibility: the parameter.
-        weights: how many of the first arguments are weights.
-
-    Raises:
-        ExportError: the choice does not name a reader, or the reader cannot read one of the functions.
-    """
+    """A function and its VJPs in the form for the reader that `compatibility` names."""
     if compatibility != MAX:
         reader = readers.reader_of(compatibility)
         return reader, [for_reader(exported, reader, weights) for exported in chain]
@@ -47,11 +38,7 @@ def lowering_context(compatibility: str | None) -> Any:
 
 
 def oldest(write: Any) -> tuple[Reader, Any]:
-    """The oldest reader for which `write` succeeds, and the result of `write`.
-
-    Raises:
-        TooOldReaderError: there is none.
-    """
+    """The oldest reader for which `write` succeeds, and the result of `write`; a TooOldReaderError if there is none."""
     since: features.Version = ()
     while True:
         reader = next(reader for reader in readers.readers() if reader.version >= since)
@@ -64,11 +51,7 @@ def oldest(write: Any) -> tuple[Reader, Any]:
 
 
 def for_reader(exported: E, reader: Reader, weights: int = 0) -> E:
-    """The same function for a reader; the function itself if nothing has to change.
-
-    Raises:
-        TooOldReaderError: names what the reader cannot read.
-    """
+    """The same function for a reader, or a TooOldReaderError; the function itself if nothing has to change."""
     readers.check(exported, reader, weights)
     module = _Rewriting(exported, reader).module()
     convention = min(exported.calling_convention_version, reader.release.newest_convention)
@@ -139,11 +122,7 @@ class _Rewriting:
                     raise self._refusal(f"its module computes in 4-bit integers ({name})", features.FOUR_BITS)
 
     def _serialized(self, module: Any) -> bytes:
-        """A module in the reader's StableHLO.
-
-        Raises:
-            TooOldReaderError: names the operation or the type that this version lacks.
-        """
+        """A module in the reader's StableHLO; a TooOldReaderError names what this version lacks."""
         version = self.reader.stablehlo
         try:
             return mlir.serialize_for(module, version)

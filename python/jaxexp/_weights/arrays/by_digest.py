@@ -27,11 +27,9 @@ class ByDigest(WithDigests):
     """The tensors of a table, in a file that has no names for them."""
 
     def __init__(self, file: FindsTensors, label: str, table: Table, types: Mapping[str, Any]) -> None:
-        """Args:
-        file: where the tensors are.
-        label: what messages call the function.
-        table: what its trailer says.
-        types: objects with the dtype and the shape of each weight, by its name; the bytes do not say these.
+        """`types` has objects with the dtype and the shape of each weight, by its name; the bytes do not say these.
+
+        Messages call the function by its label.
         """
         super().__init__(table)
         self._file, self._label, self._types = file, label, types
@@ -66,11 +64,7 @@ class _Fetched:
         self._file, self._digest = file, digest
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
-        """The bytes, compared with their digest.
-
-        Raises:
-            WeightsError: they are other bytes.
-        """
+        """The bytes, compared with their digest."""
         found = self._file.bytes_of(tensor)
         if (digest := _native.digest(found)) != self._digest:
             error = damaged(self.name, tensor.name, self._digest, digest)

@@ -16,11 +16,7 @@ from jaxexp._kernel.artifact import words
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by their paths, such as ``layers/0/w``.
-
-    Raises:
-        ExportError: two leaves have one name.
-    """
+    """The leaves of a pytree by their paths, such as ``layers/0/w``; an ExportError if two have the same path."""
     found: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = _name(path)
@@ -44,11 +40,7 @@ def identities(array: Any) -> Iterable[tuple[Any, ...]]:
 
 
 def names_in(treedef: Any) -> list[str]:
-    """The paths of the leaves in a tree structure.
-
-    Raises:
-        ExportError: two leaves have one name.
-    """
+    """The paths of the leaves in a tree structure; an ExportError if two are the same."""
     tree = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
     names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     if len(set(names)) != len(names):
@@ -61,11 +53,7 @@ def check_names(
 ) -> None:
     """Raises a WeightsError if a weight is not among the given names; it suggests similar ones.
 
-    Args:
-        needed: the names of weights.
-        given: the names that exist.
-        file: where they are, for the message.
-        is_mapping: whether they are from a mapping of arrays by name, to which the user can add others.
+    `is_mapping` says that these are from a mapping of arrays by name, to which the user can add others.
     """
     missing = [name for name in needed if name not in given]
     if not missing:

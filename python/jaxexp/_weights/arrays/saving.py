@@ -30,17 +30,10 @@ def save(
     *,
     max_file_size: int | None = None,
 ) -> None:
-    """Saves weights, and the program that needs them.
+    """Saves weights, in the order of the program's arguments, and the program that needs them.
 
-    Args:
-        path: the file of the weights, ``NAME.safetensors``, in the folder of the program.
-        sources: the weights, in the order of the program's arguments.
-        write_program: saves the program, given the table of weights for its trailer.
-        max_file_size: how many bytes of weights a file may have; None for one file.
-
-    Raises:
-        ExportError: as in `writing.write_apart`.
-        OSError: a file cannot be written.
+    `path` and `max_file_size` are as in `writing.write_apart`. `write_program` saves the program in the same folder,
+    given the table of weights for its trailer.
     """
     folder = os.path.dirname(os.fsdecode(path))
     written = writing.write_apart(path, sources, max_file_size=max_file_size)

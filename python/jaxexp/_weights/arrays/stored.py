@@ -77,11 +77,7 @@ class WithDigests:
         self._tensors = {tensor.name: tensor for tensor in table.tensors}
 
     def find(self, name: str) -> tuple[HoldsTensors, Tensor]:
-        """A tensor, and the file that holds it.
-
-        Raises:
-            WeightsError: it is missing, or differs from the table.
-        """
+        """A tensor, and the file that holds it; a WeightsError if it is missing, or differs from the table."""
         raise NotImplementedError
 
     def digest_of(self, name: str) -> bytes:
@@ -92,11 +88,7 @@ class WithDigests:
         return [source_in(*self.find(stored.name), stored.digest) for stored in self.table.tensors]
 
     def check_digests(self) -> None:
-        """Compares every tensor with its digest.
-
-        Raises:
-            WeightsError: one is damaged.
-        """
+        """Compares every tensor with its digest; a WeightsError if one is damaged."""
         for stored in self.table.tensors:
             reading.check_digest(*self.find(stored.name), stored.digest)
 
@@ -105,10 +97,7 @@ class Stored(WithDigests):
     """The files of a table. Each is opened when one of its tensors is needed."""
 
     def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
-        """Args:
-        path: the artifact, beside which the files are.
-        table: what its trailer says.
-        """
+        """`path` is that of the artifact, beside which the files are."""
         super().__init__(table)
         self.path = os.path.abspath(os.fsdecode(path))  # files are opened later, perhaps from elsewhere
         self._open: Callable[[int], TensorFile] = functools.cache(self._opened)
@@ -117,11 +106,7 @@ class Stored(WithDigests):
         return f"beside {self.path!r}"
 
     def find(self, name: str) -> tuple[TensorFile, Tensor]:
-        """A tensor, and the file that it is in.
-
-        Raises:
-            WeightsError: the file is missing, damaged, or not the one that the artifact was saved with.
-        """
+        """The same; also a WeightsError if the file is damaged, or not the one that the artifact was saved with."""
         stored = self._tensors[name]
         file = self._open(stored.file)
         tensor = file.header.tensors.get(name)
@@ -131,11 +116,7 @@ class Stored(WithDigests):
         return file, tensor
 
     def check_whole(self) -> None:
-        """Checks that the table has all tensors of its files, so that the files can be made again from it.
-
-        Raises:
-            WeightsError: a file has more tensors.
-        """
+        """Raises a WeightsError if files have more tensors than the table, which then cannot make them again."""
         for number, file in enumerate(self.table.files):
             digests = {tensor.name: tensor.digest for tensor in self.table.tensors if tensor.file == number}
             if (found := content.content_of(digests)) != file.content:
@@ -143,11 +124,7 @@ class Stored(WithDigests):
                 raise WeightsError("", expected, f"content {file.content.hex()}", file=self._open(number).name)
 
     def check_files(self) -> None:
-        """Checks that all files exist and have the tensors. No tensor is read.
-
-        Raises:
-            WeightsError: as in `find`.
-        """
+        """Checks that all files exist and have the tensors. No tensor is read."""
         for stored in self.table.tensors:
             self.find(stored.name)
 
@@ -185,11 +162,7 @@ class StoredBehind(Stored):
     """The same files behind a URL, read by ranges."""
 
     def __init__(self, url: str, table: Table, url_of: Callable[[str], str]) -> None:
-        """Args:
-        url: the artifact.
-        table: what its trailer says.
-        url_of: the URL of a file beside it, given its name.
-        """
+        """`url` is that of the artifact; `url_of` makes that of a file beside it from the file's name."""
         super().__init__(url, table)
         self.path = url
         self._url_of = url_of

@@ -165,11 +165,7 @@ class Weights(Mapping[str, Any]):
         return all(self._arrays[name] is other._arrays[name] for name in self)
 
     def on(self, shardings: Sequence[Any]) -> Weights:
-        """The same weights on other devices; nothing is read yet.
-
-        Args:
-            shardings: one for each weight; None for the default device.
-        """
+        """The same weights on other devices, None for the default one; nothing is read yet."""
         found = self._arrays if self._files is None else self._files
         return Weights(self._types, found, shardings, self.other_names, self._unchanged)
 

@@ -23,12 +23,7 @@ def serialized(
 ) -> bytearray:
     """The artifact of the program, whose trailer says which tensors are its weights.
 
-    Args:
-        program: the program.
-        weights: its weights.
-        store: puts tensors into the archive, and returns their digests by name.
-        vjp_order: as in `Exported.serialize`.
-        strict: as in `Exported.serialize`.
+    `store` puts tensors into the archive, and returns their digests by name.
     """
     sources = weights.sources()
     digests = store(sources)

@@ -22,13 +22,7 @@ from .renamed import names_in_first
 
 
 def given(program: ExportedData, arrays: Mapping[str, Any], other_names: Mapping[str, str] | None = None) -> Weights:
-    """Arrays as the weights of a program.
-
-    Args:
-        program: the program.
-        arrays: arrays that fit it, by their names.
-        other_names: each further name of a tied weight, with the weight's own name.
-    """
+    """Arrays that fit a program as its weights. `other_names` has each further name of a tied weight, with its own."""
     return Weights(_types(program), arrays, (), other_names)
 
 
@@ -40,15 +34,10 @@ def of_leaves(program: ExportedData, leaves: Mapping[str, Any], other_names: dic
 def stored(
     program: ExportedData, tensors: str | os.PathLike[str] | Callable[[Table, Mapping[str, Any]], WithDigests]
 ) -> Weights:
-    """The weights that the trailer of a program names. None of them is read.
+    """The weights that the trailer of a program names; a DeserializationError if they do not fit it. None is read.
 
-    Args:
-        program: a function that was loaded from an artifact with weights.
-        tensors: the file of the program, if the weights are in files beside it. Otherwise a function that finds them,
-            given the trailer's table, and the abstract value of each weight by name.
-
-    Raises:
-        DeserializationError: the weights in the trailer do not fit the signature.
+    They are in files beside the program's file, or where a function finds them, given the trailer's table and the
+    abstract value of each weight by name.
     """
     found = data.weights_in_trailer(program)
     assert found is not None

@@ -42,9 +42,6 @@ class Named:
     """
 
     def __init__(self, tree: Any) -> None:
-        """Raises:
-        ExportError: two leaves have one name.
-        """
         self._leaves = {name: leaf for name, leaf in named_leaves(tree).items() if is_array(leaf)}
         self._by_identity: dict[tuple[Any, ...], str] = {}
         self.other_names: dict[str, str] = {}
@@ -159,17 +156,8 @@ class StillThere:
 def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str, Any]]:
     """A traced function that takes constants as its first argument, a dict by names, and these constants.
 
-    Everything else stays as it was traced: the other arguments, shardings, layouts, donation, effects.
-
-    Args:
-        traced: what `jax.jit(f).trace(...)` returned.
-        chosen: decides which constants are weights.
-
-    Returns:
-        The traced function, unchanged if no constant is chosen by its content; and the constants.
-
-    Raises:
-        ExportError: constants are chosen by name, and none is found.
+    Everything else stays as it was traced: the other arguments, shardings, layouts, donation, effects. It is the same
+    function if no constant is chosen by its content; if none is found by name, there is an ExportError.
     """
     names: dict[int, str] = {}
     weights: dict[str, Any] = {}

@@ -46,12 +46,7 @@ _BYTES_OF = {
 
 
 def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
-    """The dtype and the shape that a file has for an array; None if it cannot hold one.
-
-    Args:
-        dtype: the name of the array's dtype in JAX.
-        shape: the array's shape.
-    """
+    """The dtype and the shape that a file has for an array of a JAX dtype; None if it cannot hold one."""
     name = _NAMES.get(dtype) or _BYTES_OF.get(dtype)
     if name is not None:
         return name, tuple(shape)

@@ -31,11 +31,7 @@ class TensorFile:
     """
 
     def __init__(self, name: str, found: places.MappedFile | _Behind) -> None:
-        """Reads and checks the header.
-
-        Raises:
-            WeightsError: it is not a file of tensors.
-        """
+        """Reads and checks the header; a WeightsError names the file."""
         self.name = name
         self.identity: tuple[int, ...] | None = found.identity
         self._bytes = found
@@ -83,11 +79,7 @@ class HoldsTensors(Protocol):
 
 
 def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
-    """Compares the bytes of a tensor with their XXH3 digest.
-
-    Raises:
-        WeightsError: they differ.
-    """
+    """Raises a WeightsError if the bytes of a tensor have another XXH3 digest."""
     if (found := _digest(file, tensor)) != expected:
         raise damaged(file.name, tensor.name, expected, found)
 
@@ -117,9 +109,6 @@ class Tensors(Mapping[str, Tensor]):
     """The tensors of one or several files, by their names."""
 
     def __init__(self, tensor_files: list[TensorFile]) -> None:
-        """Raises:
-        WeightsError: two files have a tensor of the same name.
-        """
         self.files = tensor_files
         self._file_of: dict[str, TensorFile] = {}
         for file in tensor_files:
@@ -164,25 +153,14 @@ def open_tensors(path: str | os.PathLike[str]) -> Tensors:
 
 
 def open_beside(path: str | os.PathLike[str], name: str) -> TensorFile:
-    """Opens a safetensors file whose name comes from another file. It must be beside that file.
-
-    Raises:
-        WeightsError: it is missing or cannot be read; the error names it.
-        OSError: it cannot be opened.
-    """
+    """Opens a safetensors file whose name comes from another file. It must be beside that file."""
     return _shard(os.fsdecode(path), name)
 
 
 def open_behind(url: str, beside: str) -> TensorFile:
     """Opens a safetensors file behind a URL; no more than a piece of it is held at a time.
 
-    Args:
-        url: the file.
-        beside: what messages call the file that its name comes from.
-
-    Raises:
-        WeightsError: it is missing or cannot be read; the error names it.
-        OSError: its storage refuses to read it.
+    Messages say that its name comes from the file `beside`.
     """
     with files.named_in_errors(url):
         try:

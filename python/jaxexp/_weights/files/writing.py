@@ -55,11 +55,7 @@ class Source:
         return size
 
     def checked(self, digest: bytes) -> bytes:
-        """The digest of the bytes that were made.
-
-        Raises:
-            WeightsError: another digest is known, so the source of the bytes is damaged.
-        """
+        """The digest of the bytes that were made; a WeightsError if another one is known."""
         if self.digest is not None and digest != self.digest:
             raise damaged("", self.name, self.digest, digest)
         return digest
@@ -73,14 +69,7 @@ def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that was written.
-
-    Attributes:
-        name: its name, without its folder.
-        size: how many bytes it has.
-        data_size: how many of them are tensors.
-        digests: the XXH3 digest of each tensor's bytes, by the tensor's name.
-    """
+    """A written file: its name without its folder, its size with and without the header, and its tensors' digests."""
 
     name: str
     size: int
@@ -149,17 +138,9 @@ def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
 
 
 def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
-    """Writes a file again, with the same size and content as before.
+    """Replaces a file by one of the same size and content, made from tensors whose digests are known.
 
-    Args:
-        path: the file, which is replaced.
-        sources: the tensors, whose digests are known.
-        size: how many bytes the file had.
-        content: its content.
-
-    Raises:
-        WeightsError: these tensors do not make such a file, or one of them is damaged.
-        OSError: it cannot be written.
+    A WeightsError if these tensors do not make such a file, or if one of them is damaged.
     """
     (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
     by_name = {source.name: source for source in sources}
