@@ -12,6 +12,7 @@ from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import damaged
 
+from .names import type_of
 from .stored import Table, WithDigests
 
 
@@ -47,7 +48,7 @@ class ByDigest(WithDigests):
         type_ = self._types[name]
         held = held_as(str(type_.dtype), type_.shape)
         if held is None or size_of(*held) != stored.size:
-            expected = f"as many bytes as {type_.dtype}{list(type_.shape)} has"
+            expected = f"as many bytes as {type_of(type_)} has"
             raise WeightsError(name, expected, f"{stored.size:,}", file=self._label)
         tensor = Tensor(name, *held, place[0], place[0] + place[1])
         # A file that was mapped when the archive was opened does not change.

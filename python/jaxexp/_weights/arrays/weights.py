@@ -18,7 +18,7 @@ from jaxexp._weights.files.reading import TensorFile
 from jaxexp._weights.files.writing import Source
 
 from . import placing
-from .names import check_names, is_array, named_leaves, warn_of_others, warn_of_unused
+from .names import check_names, is_array, named_leaves, type_of, warn_of_others, warn_of_unused
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied
@@ -263,10 +263,6 @@ class Weights(Mapping[str, Any]):
 
 def _check_type(name: str, type_: Any, leaf: Any) -> None:
     if not is_array(leaf):
-        raise WeightsError(name, _shown(type_), repr(leaf)[:200])
+        raise WeightsError(name, type_of(type_), repr(leaf)[:200])
     if tuple(leaf.shape) != tuple(type_.shape) or leaf.dtype != type_.dtype:
-        raise WeightsError(name, _shown(type_), _shown(leaf))
-
-
-def _shown(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}"
+        raise WeightsError(name, type_of(type_), type_of(leaf))

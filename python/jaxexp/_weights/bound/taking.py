@@ -16,7 +16,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
-from jaxexp._weights.arrays.names import identities, is_array, named_leaves
+from jaxexp._weights.arrays.names import identities, is_array, named_leaves, type_of
 from jaxexp._weights.arrays.pieces import digest
 from jaxexp._weights.files.dtypes import held_as
 
@@ -228,7 +228,7 @@ def _can_be_weight(array: Any) -> bool:
 
 def _staying(array: Any, name: str | None, chosen: Named | ByContent) -> str:
     """How messages call an array that stays in the module."""
-    about = f"{array.dtype}{list(array.shape)}, {size_of(array):,} bytes"
+    about = f"{type_of(array)}, {size_of(array):,} bytes"
     if isinstance(chosen, ByContent):
         return about
     like = chosen.likeness.said(array) if name is None else None
