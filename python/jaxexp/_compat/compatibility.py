@@ -406,8 +406,7 @@ _NAMED = 4  # nodes in a reason
 
 
 def _dtype_name(kind: int) -> str:
-    known = DTYPES
-    return str(known[kind]) if 0 <= kind < len(known) else f"number {kind}"
+    return str(DTYPES[kind]) if 0 <= kind < len(DTYPES) else f"number {kind}"
 
 
 def _since(target: str) -> str:

@@ -133,11 +133,6 @@ class Weights(Mapping[str, Any]):
             )
 
     @property
-    def types(self) -> Mapping[str, Any]:
-        """The abstract value of each weight."""
-        return self._types
-
-    @property
     def stored(self) -> Stored | None:
         """The files beside the artifact that these weights were loaded with; None for other weights."""
         return self._files if isinstance(self._files, Stored) else None
