@@ -80,17 +80,15 @@ class HoldsTensors(Protocol):
 
 def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
     """Raises a WeightsError if the bytes of a tensor have another XXH3 digest."""
-    if (found := _digest(file, tensor)) != expected:
+    if isinstance(file, TensorFile) and file.identity is None:  # behind a URL, so a piece at a time
+        digester = _native.Digester()
+        for piece in file.pieces_of(tensor):
+            digester.update(piece)
+        found = digester.digest()
+    else:
+        found = _native.digest(file.bytes_of(tensor))
+    if found != expected:
         raise damaged(file.name, tensor.name, expected, found)
-
-
-def _digest(file: HoldsTensors, tensor: Tensor) -> bytes:
-    if not isinstance(file, TensorFile) or file.identity is not None:  # mapped, or fetched as a whole
-        return _native.digest(file.bytes_of(tensor))
-    digester = _native.Digester()
-    for piece in file.pieces_of(tensor):
-        digester.update(piece)
-    return digester.digest()
 
 
 def source_in(file: HoldsTensors, tensor: Tensor, digest: bytes | None) -> Source:
@@ -145,7 +143,7 @@ def open_tensors(path: str | os.PathLike[str]) -> Tensors:
     with files.named_in_errors(name):
         if not name.endswith(places.INDEX_SUFFIX):
             return Tensors([TensorFile(name, places.mapped(places.open_named(name)))])
-        weight_map = _weight_map(name)
+        weight_map = _native.read_weight_map(places.mapped(places.open_named(name)).memory)
         tensor_files = [_shard(name, shard) for shard in dict.fromkeys(weight_map.values())]
         found = Tensors(tensor_files)
         _check_map(found, weight_map)
@@ -197,11 +195,6 @@ def _shard(path: str, name: str) -> TensorFile:
 
 def _missing(beside: str) -> WeightsError:
     return WeightsError("", f"a file that {beside!r} names", "none of this name")
-
-
-def _weight_map(path: str) -> dict[str, str]:
-    """Which file each tensor is in, as the index says."""
-    return _native.read_weight_map(places.mapped(places.open_named(path)).memory)
 
 
 def _check_map(tensors: Tensors, weight_map: Mapping[str, str]) -> None:
