@@ -108,7 +108,7 @@ class DeserializationError(ExportError):
             `deserialize`.
     """
 
-    def __init__(self, path: str, expected: str, found: str, *, file: str | None = None) -> None:
+    def __init__(self, path: str, expected: str, found: str, file: str | None = None) -> None:
         super().__init__(path, expected, found)
         self.path = path
         self.expected = expected
