@@ -127,7 +127,7 @@ class Compatibility:
         Raises:
             ExportError: the release is not known.
         """
-        asked = reader_of(version, "readable_by", or_max=False).version
+        asked = release_of(version, "readable_by").number
         return any(number(first) <= asked <= number(last) for first, last in self.readers)
 
     def __str__(self) -> str:
@@ -208,6 +208,11 @@ def from_json(fields: dict[str, Any]) -> Compatibility:
     if (until := fields["promised_until"]) is not None:
         made["promised_until"] = datetime.date.fromisoformat(until)
     return Compatibility(**made)
+
+
+def release_of(reader: str, parameter: str) -> Release:
+    """The release that a user asks about, in the form that `compatibility=` takes; or an ExportError."""
+    return reader_of(reader, parameter, or_max=False).release
 
 
 def compatibility_of(buffer: Any) -> Compatibility:

@@ -104,10 +104,10 @@ def _described(
 
 def _release(reader: str) -> str:
     """The release that the words on the command line stand for."""
-    from jaxexp._kernel.write.reader import reader_of
+    from jaxexp._compat.compatibility import release_of
 
     try:
-        return reader_of(reader, "--reader", or_max=False).release.version
+        return release_of(reader, "--reader").version
     except ExportError as error:
         raise click.UsageError(str(error)) from error
 
