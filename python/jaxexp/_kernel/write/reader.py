@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportTypeError, TooOldReaderError
-from jaxexp._kernel.codec import nodes
+from jaxexp._kernel.codec import nodes, treedefs
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths, result_paths
@@ -168,9 +168,9 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
                 yield where, f"is in memory of kind {sharding.memory_kind!r}", features.NAMED_SHARDINGS
             if sharding.spec.unreduced or sharding.spec.reduced:
                 yield where, f"is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
-    for tree in (exported.in_tree, exported.out_tree):
-        for node in _custom_nodes(tree):
-            yield _in_trees, f"nodes of {node}", features.CUSTOM_NODES
+    for node in (*treedefs.nodes_of(exported.in_tree), *treedefs.nodes_of(exported.out_tree)):
+        if node.type is not None and node.type not in treedefs.BUILTIN:
+            yield _in_trees, f"nodes of {node.type}", features.CUSTOM_NODES
     if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
         yield _in_trees, "dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
     for name in nodes.unregistered((exported.in_tree, exported.out_tree)):
@@ -180,18 +180,6 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
 
 def _in_trees() -> str:
     return "its trees hold"
-
-
-def _custom_nodes(tree: Any) -> Iterator[Any]:
-    """The types of pytree nodes that are stored by a name of their own."""
-    node = tree.node_data()
-    if node is None:
-        return
-    type_, _ = node
-    if type_ not in (type(None), tuple, list, dict):
-        yield type_
-    for child in tree.children():
-        yield from _custom_nodes(child)
 
 
 def _text(version: Version) -> str:
