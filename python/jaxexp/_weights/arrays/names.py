@@ -75,28 +75,14 @@ def check_names(
     raise WeightsError(missing[0], "an array of this name", found, file=file)
 
 
-def warn_of_unused(names: Sequence[str]) -> None:
-    """Warns of arrays in a model that are not weights: they have no effect, and it may be another model."""
-    _warn(
-        "not used of the given arrays",
-        names,
-        "they belong to another model, or are part of the program. A mapping of arrays by the names of the weights may "
-        "have more",
-    )
-
-
-def warn_of_others(names: Sequence[str]) -> None:
-    """Warns of arrays in a model that stay as they are, because they are not among the weights that go into it."""
-    _warn("arrays of the model that stay its own", names, "it does not use them, or they are part of its program")
-
-
-def _warn(what: str, names: Sequence[str], why: str) -> None:
+def warn_of_others(what: str, names: Sequence[str], why: str) -> None:
+    """Warns of arrays in a model that are not weights of the function."""
     if names:
         text = f"{what}: {_listed(names)}. They are not weights of the function: {why}"
         warnings.warn(text, UserWarning, stacklevel=_CALLER)
 
 
-_CALLER = 5  # of with_weights and weights_into: behind them, a method of Weights and two functions here
+_CALLER = 4  # of with_weights and weights_into: behind them, a method of Weights and a function here
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from jaxexp._weights.files.reading import TensorFile
 from jaxexp._weights.files.writing import Source
 
 from . import placing
-from .names import check_names, is_array, named_leaves, type_of, warn_of_others, warn_of_unused
+from .names import check_names, is_array, named_leaves, type_of, warn_of_others
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied
@@ -194,7 +194,12 @@ class Weights(Mapping[str, Any]):
         check_tied(given, self.other_names)
         if not is_mapping:
             others = (name for name in arrays if name not in self._types and name not in self.other_names)
-            warn_of_unused([name for name in others if not isinstance(given[name], np.generic)])
+            warn_of_others(
+                "not used of the given arrays",
+                [name for name in others if not isinstance(given[name], np.generic)],
+                "they belong to another model, or are part of the program. A mapping of arrays by the names of the "
+                "weights may have more",
+            )
         return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
 
     def into(self, model: Any) -> Any:
@@ -204,7 +209,9 @@ class Weights(Mapping[str, Any]):
         check_names(self._types, [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)])
         for place, name in places.items():
             _check_type(place, self._types[name], leaves[place])
-        warn_of_others([name for name, leaf in leaves.items() if name not in places and is_array(leaf)])
+        others = [name for name, leaf in leaves.items() if name not in places and is_array(leaf)]
+        why = "it does not use them, or they are part of its program"
+        warn_of_others("arrays of the model that stay its own", others, why)
         new = (self[places[name]] if name in places else leaf for name, leaf in leaves.items())
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(model), new)
 
