@@ -108,12 +108,12 @@ class DeserializationError(ExportError):
             `deserialize`.
     """
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
+    def __init__(self, path: str, expected: str, found: str, file: str | None = None) -> None:
         super().__init__(path, expected, found)
         self.path = path
         self.expected = expected
         self.found = found
-        self.file: str | None = None
+        self.file = file
 
     _failed = "cannot read the artifact"
 
@@ -163,14 +163,7 @@ class ExecutablesError(DeserializationError):
 
 
 class JournalError(DeserializationError):
-    """A file that is not the journal of a pass, or the journal of another pass.
-
-    Attributes:
-        path: where in the journal; empty for the whole file.
-        expected: what is needed.
-        found: what is there.
-        file: the journal.
-    """
+    """A file that is not the journal of a pass, or the journal of another pass."""
 
     _failed = "cannot go on with the journal"
 

@@ -134,7 +134,7 @@ try:
     dim_term_one = shape_poly._DimTerm_one
     _SymbolicConstraint = shape_poly._SymbolicConstraint
     _Comparator = shape_poly.Comparator
-    _dimension_of_variable, _dimension_of_operation = shape_poly._DimExpr._from_var, shape_poly._DimExpr._from_operation
+    dimension_variable, _dimension_of_operation = shape_poly._DimExpr._from_var, shape_poly._DimExpr._from_operation
     is_constant_dim = core.is_constant_dim
     evaluate_shape = core.evaluate_shape
 
@@ -244,13 +244,11 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
         TypeError: `dimension` is neither.
         jax.errors.InconclusiveDimensionOperation: an operation inside the expression cannot be shown to be defined.
     """
-    bounds: tuple[float, float]
-    if public_bounds := getattr(shape_poly, "symbolic_dim_bounds", None):  # since JAX 0.11
-        bounds = public_bounds(dimension)
-        return bounds
-    resolved = core.concrete_dim_or_error(dimension, "dimension given to symbolic_dim_bounds")
-    bounds = shape_poly._bounds_decision(resolved, shape_poly.BoundsPrecision.BEST)
-    return bounds
+    bounds: Any = getattr(shape_poly, "symbolic_dim_bounds", None)  # since JAX 0.11
+    if bounds is None:
+        resolved = core.concrete_dim_or_error(dimension, "dimension given to symbolic_dim_bounds")
+        return shape_poly._bounds_decision(resolved, shape_poly.BoundsPrecision.BEST)
+    return bounds(dimension)  # type: ignore[no-any-return]
 
 
 def key_dtype(implementation: str) -> Any:
@@ -259,8 +257,7 @@ def key_dtype(implementation: str) -> Any:
 
 
 def default_platform() -> str:
-    platform: str = xla_bridge.canonicalize_platform(xla_bridge.default_backend())
-    return platform
+    return str(xla_bridge.canonicalize_platform(xla_bridge.default_backend()))
 
 
 def any_symbolic(avals: Sequence[Any]) -> bool:
@@ -290,11 +287,6 @@ def dim_vars(dimension: Any) -> set[str]:
     """The dimension variables of one dimension, constant or symbolic."""
     names: set[str] = dimension._get_vars() if is_symbolic_dim(dimension) else set()
     return names
-
-
-def dimension_variable(name: str, scope: Any) -> Any:
-    """The symbolic dimension that is one variable."""
-    return _dimension_of_variable(name, scope)
 
 
 def dimension_operation(operation: str, left: Any, right: Any, scope: Any) -> Any:
@@ -375,8 +367,7 @@ def abstract_mesh_like(sharding: Any, sizes: tuple[int, ...], names: tuple[str, 
 
 def same_type(aval: Any, other: Any) -> bool:
     """Whether JAX takes one abstract value for the other, dtypes aside: shapes, memory spaces, Explicit shardings."""
-    same: bool = core.typematch(aval, other, no_dtype_check=True)
-    return same
+    return bool(core.typematch(aval, other, no_dtype_check=True))
 
 
 def computation_of(lowered: Any) -> Any:
@@ -423,14 +414,12 @@ def proto_of_hlo_sharding(sharding: Any) -> bytes:
 
 def newest_stablehlo() -> str:
     """The newest version of StableHLO that the installed jaxlib writes."""
-    version: str = hlo.get_current_version()
-    return version
+    return str(hlo.get_current_version())
 
 
 def serializes_with_shardy() -> bool:
     """Whether the default backend's plugin takes modules with Shardy in them."""
-    answer: bool = xla_bridge.get_backend().serialize_with_sdy
-    return answer
+    return bool(xla_bridge.get_backend().serialize_with_sdy)
 
 
 def registered_custom_calls(platform: str) -> Any:

@@ -99,7 +99,11 @@ class Exported(Function):
             DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
             OSError: a file cannot be opened.
         """
-        return BoundExported.from_first_argument(self, weights)
+        from jaxexp._weights.bound.program import given
+        from jaxexp._weights.bound.renamed import with_named_weights
+
+        program = with_named_weights(self)
+        return BoundExported.of(program, given(program, {}).with_values(weights))
 
     def with_weights(self, weights: Any) -> BoundExported:
         """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
@@ -273,15 +277,6 @@ class BoundExported(Exported):
         given = Given(program, weights.arrays, weights.specs)
         data.attributes_of(bound).update(fields, _weights=weights, _bound=given)
         return bound
-
-    @classmethod
-    def from_first_argument(cls, exported: Exported, weights: Any) -> BoundExported:
-        """`Exported.bind`."""
-        from jaxexp._weights.bound.program import given
-        from jaxexp._weights.bound.renamed import with_named_weights
-
-        program = with_named_weights(exported)
-        return cls.of(program, given(program, {}).with_values(weights))
 
     @property
     def weights(self) -> Weights:

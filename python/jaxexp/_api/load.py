@@ -103,13 +103,7 @@ def load_bytes(
 
 
 def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike[str] | None) -> None:
-    """Raises ExportError if both a policy and executables are given.
-
-    Args:
-        name: what messages call the artifact; empty if it has no name.
-        policy: as in `load`.
-        executables: as in `load`.
-    """
+    """Raises an ExportError if both are given. The name is the artifact's, for the message, and may be empty."""
     if executables is not None and policy is not None:
         raise ExportError(
             f"{f'loading {name!r}: ' if name else ''}a policy says what a program may contain, and executables are "
@@ -118,28 +112,17 @@ def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike
 
 
 def refuse_weights_beside_url(exported: Exported, url: str) -> None:
-    """Raises an error if there are weights: without them, the function would need an unexpected first argument.
-
-    Raises:
-        WeightsError: names the files of weights.
-    """
+    """Raises a WeightsError if there are weights: without them, the function takes an unexpected first argument."""
     if (weights := data.weights_in_trailer(exported)) is not None:
         names = ", ".join(repr(name) for name, *_ in weights[0])
-        error = WeightsError(
+        raise WeightsError(
             "", "a program without weights, or one in an archive, as archives are read by URL with their weights",
-            f"one with weights beside it in {names}: copy all of them into a folder",
+            f"one with weights beside it in {names}: copy all of them into a folder", file=url,
         )  # fmt: skip
-        error.file = url
-        raise error
 
 
 def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:
-    """Makes a function use the code in a file of executables.
-
-    Raises:
-        DeserializationError: it is not a file of executables, or it is damaged.
-        OSError: it cannot be opened.
-    """
+    """Makes a function use the code in a file of executables."""
     from jaxexp._executables.executables import attach  # most functions do not need it
 
     attach(exported, path)

@@ -42,11 +42,9 @@ class Manner:
         return self.on_error == "raise"
 
     def reader(self) -> _native.ReadMany:
-        """A reader with these options. It checks a policy only against what artifacts say of themselves; its caller
-        checks the functions.
+        """A reader with these options, or an ExportError.
 
-        Raises:
-            ExportError: a field has a value that `load_many` does not take.
+        It checks a policy only against what artifacts say of themselves; its caller checks the functions.
         """
         if self.on_error not in ("raise", "return"):
             raise ExportError(f'on_error has to be "raise" or "return", found {self.on_error!r}')
@@ -154,11 +152,7 @@ def load_slices(
 
 
 def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -> list[int]:
-    """Gives programs that were read from files their weights, or puts errors in their place.
-
-    Returns:
-        The indices of all errors.
-    """
+    """Gives programs from files their weights, or puts errors in their place; returns the indices of all errors."""
     without = set(failed)
     for i, (item, program) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
         if isinstance(program, Exception) or not isinstance(item, (str, os.PathLike)):

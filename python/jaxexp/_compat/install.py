@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from types import TracebackType
 from typing import Any
 
 from jaxexp import _jax
@@ -41,20 +41,8 @@ _logger = logging.getLogger("jaxexp")
 _above_logger: logging.Logger | None = None
 
 
-class _Installation:
-    """Calls `uninstall` at the end of a `with` block."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        uninstall()
-
-
 @public
-def install() -> _Installation:
+def install() -> contextlib.AbstractContextManager[object]:
     """Makes the names in `jax.export` refer to jaxexp, for all code in this process.
 
     This affects all code that uses the module, as in ``from jax import export``, no matter when it imported the module.
@@ -78,7 +66,9 @@ def install() -> _Installation:
                 setattr(_jax.jax_export_module, name, _OURS[name])
             _log_below(logging.getLogger(_jax.jax_exporter.__name__))
         _installations += 1
-    return _Installation()
+    undo = contextlib.ExitStack()
+    undo.callback(uninstall)
+    return undo
 
 
 @public

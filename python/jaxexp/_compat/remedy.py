@@ -13,20 +13,12 @@ from .migrate import migrated
 
 
 def rewritten(buffer: Any, to: str | None) -> Compatibility:
-    """The compatibility of an artifact after it is rewritten for a release, or for the installed one.
-
-    Raises:
-        ExportError: it cannot be written for it; the message says why.
-    """
+    """The compatibility of an artifact rewritten for a release, or for the installed one; or an ExportError."""
     return compatibility_of(_tried(lambda: migrated(buffer, to, None)))
 
 
 def rewritten_for_oldest(buffer: Any) -> tuple[str, Compatibility]:
-    """The oldest release that an artifact can be written for, and its compatibility then.
-
-    Raises:
-        ExportError: it cannot be written for any release.
-    """
+    """The oldest release that an artifact can be written for, and its compatibility then; or an ExportError."""
     reader, blob = _tried(lambda: retarget.oldest(lambda reader: migrated(buffer, reader.release.version, None)))
     return reader.release.version, compatibility_of(blob)
 

@@ -36,13 +36,7 @@ def of_function(exported: ExportedData) -> dict[str, str]:
 
 
 def of_call(leaves: Sequence[Any], placement: Placement, results: Sequence[int] | None) -> dict[str, str]:
-    """The conditions that a call sets.
-
-    Args:
-        leaves: the flat arguments: arrays, or specs of them.
-        placement: where they are.
-        results: the indices of the wanted results; None for all.
-    """
+    """The conditions that a call sets, with flat arguments or specs of them. `results` are as in `Executables.find`."""
     return {
         "results": "all" if results is None else ",".join(map(str, results)),
         "arguments": "\n".join(map(_type_of, leaves)),

@@ -81,12 +81,7 @@ class Executables:
     ) -> Any:
         """JAX's object for the code of a call, ready to run; None if the file has none that fits.
 
-        Args:
-            exported: the function.
-            leaves: its flat arguments.
-            in_avals: their types.
-            out_avals: the types of the wanted results.
-            results: the indices of the wanted results; None for all.
+        The types are those of the arguments and of the wanted results, whose indices are `results`; None for all.
         """
         candidates = self._functions.get(_digest(exported))
         if not candidates:
@@ -146,7 +141,7 @@ class Executables:
             results = jax.tree_util.tree_unflatten(out_tree, flat)
             return results, reuse.for_dispatch(code, out_tree, leaves, flat)
 
-        return reuse.dispatched(name, plain, miss) if reuse.is_possible() else jitted()
+        return reuse.dispatched(name, plain, miss) if _jax.missing_for_reuse is None else jitted()
 
     def _give_up(self, code: Any, why: str) -> None:
         """Stops using code that `find` returned."""
@@ -230,12 +225,7 @@ class Executables:
 
 
 def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
-    """Makes a function use the code in a file.
-
-    Raises:
-        ExecutablesError: it is not a file of executables, or it is damaged.
-        OSError: it cannot be opened.
-    """
+    """Makes a function use the code in a file."""
     vars(data.kept_by(exported))["executables"] = Executables(path)
 
 
@@ -294,11 +284,7 @@ def _make(
 
 
 def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
-    """What a call needs, for a record: `_make` reads it.
-
-    Raises:
-        UnknownPlacementError: the placement of an argument or result has no text.
-    """
+    """What a call needs, for a record: `_make` reads it. An UnknownPlacementError if a placement has no text."""
     parts = reuse.parts_of(executable)
     if parts.host_callbacks or parts.keepalive or parts.mut is not None:
         raise placing.UnknownPlacementError("what is tied to this process, such as a callback or a mutable array")

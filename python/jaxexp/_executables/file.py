@@ -16,15 +16,7 @@ from jaxexp._kernel.io.lock import locked
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """Code in a file.
-
-    Attributes:
-        conditions: everything that must be the same for the code to be used.
-        call: what is needed to call it.
-        position: where the code is in the file.
-        size: how many bytes it has.
-        digest: of the code.
-    """
+    """Code in a file: what it was compiled for, what is needed to call it, and where it is."""
 
     conditions: Mapping[str, str]
     call: Mapping[str, str]
@@ -47,12 +39,7 @@ class ExecutablesFile:
         self._file, self.records, self.end = _records_of(path)
 
     def code(self, record: Record) -> bytes:
-        """The code of a record.
-
-        Raises:
-            ExecutablesError: it is damaged.
-            OSError: it cannot be read.
-        """
+        """The code of a record; an ExecutablesError if it is damaged."""
         return _code_of(self._file, record, self.name)
 
 
@@ -72,12 +59,7 @@ class GrowingFile:
         return self.path
 
     def size_of(self, conditions: Mapping[str, str]) -> int | None:
-        """The size of the code for these conditions; None if there is no intact code.
-
-        Raises:
-            ExecutablesError: it is no file of executables, or it is damaged.
-            OSError: it cannot be opened.
-        """
+        """The size of the code for these conditions; None if there is no intact code."""
         if _has_nothing(self.path):
             return None
         file = self._read_what_is_new()
@@ -90,12 +72,8 @@ class GrowingFile:
     def append(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
         """Adds a record, or creates the file; an empty file counts as none.
 
-        Nothing in the file is overwritten. If the process dies meanwhile, the file keeps its records.
-
-        Raises:
-            ExecutablesError: it is not a file of executables, or it is damaged.
-            ExportError: another process keeps changing it.
-            OSError: it cannot be written.
+        Nothing in the file is overwritten. If the process dies meanwhile, the file keeps its records. An ExportError if
+        another process keeps changing it.
         """
         parts = [
             _native.executable_head(dict(conditions), dict(call), code),
@@ -169,9 +147,7 @@ def _code_of(file: _native.FileBytes, record: Record, path: str | os.PathLike[st
 
 
 def _error(error: DeserializationError, path: str | os.PathLike[str]) -> ExecutablesError:
-    found = ExecutablesError(error.path, error.expected, error.found)
-    found.file = os.fsdecode(path)
-    return found
+    return ExecutablesError(error.path, error.expected, error.found, file=os.fsdecode(path))
 
 
 def _write(file: IO[bytes], parts: Sequence[Any]) -> None:

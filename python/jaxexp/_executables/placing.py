@@ -17,11 +17,7 @@ class UnknownPlacementError(Exception):
 
 
 def described(sharding: Any) -> list[Any]:
-    """A sharding as JSON.
-
-    Raises:
-        UnknownPlacementError: its kind is not known here.
-    """
+    """A sharding as JSON; an UnknownPlacementError if its kind is not known here."""
     kind = sharding.memory_kind
     if isinstance(sharding, _jax.SingleDeviceSharding):
         (device,) = sharding.device_set
@@ -100,14 +96,7 @@ class Placement(NamedTuple):
 
 
 def placement_of(leaves: Sequence[Any]) -> Placement:
-    """Where the arguments of a call are.
-
-    Args:
-        leaves: arrays, or specs of them.
-
-    Raises:
-        UnknownPlacementError: the placement or the layout of an argument has no text.
-    """
+    """Where arrays, or specs of them, are. An UnknownPlacementError if a placement or a layout has no text."""
     placed = [_sharding_of(leaf) for leaf in leaves]
     known = [sharding for sharding in placed if sharding is not None]
     if not known:

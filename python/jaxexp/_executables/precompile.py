@@ -62,14 +62,7 @@ def precompile(
 
 
 class _Call:
-    """A call of a function, to be compiled.
-
-    Attributes:
-        exported: the function.
-        leaves: its flat arguments: arrays, or specs of them.
-        results: the indices of the wanted results; None for all.
-        weights: how many of the first arguments are weights.
-    """
+    """A call to be compiled. `results` are indices, None for all; the first `weights` of the leaves are weights."""
 
     def __init__(
         self, exported: ExportedData, leaves: Sequence[Any], results: Sequence[int] | None, weights: int

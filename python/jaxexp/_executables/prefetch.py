@@ -190,16 +190,9 @@ def _function_and_arguments(
 
 
 def arguments_of(exported: ExportedData, place: Any, doing: str, advice: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Specs of the arguments of a call, from the signature, placed where the caller wants them.
+    """Specs of the arguments of a call, from the signature, on a mesh or a device if one is given.
 
-    Args:
-        exported: the function.
-        place: a mesh, a device, or None.
-        doing: the beginning of messages.
-        advice: how to pass arguments, for messages.
-
-    Raises:
-        ExportError: a size is not known.
+    Messages begin with `doing`; if a size is not known, `advice` says how to pass arguments.
     """
     shardings: tuple[Any, ...]
     exported = as_called(exported)

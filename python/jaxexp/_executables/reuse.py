@@ -14,11 +14,6 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxexp import _jax
 
 
-def is_possible() -> bool:
-    """Whether this JAX has all names that reuse needs."""
-    return _jax.missing_for_reuse is None
-
-
 def why_not() -> str | None:
     """Why code that was compiled earlier cannot be used in this JAX, or in its current mode; None if it can."""
     if _jax.missing_for_reuse is not None:
@@ -72,13 +67,10 @@ def parts_of(executable: Any) -> Any:
 
 
 def executable_from(code: bytes, devices: Sequence[Any], **parts: Any) -> Any:
-    """An executable, as `executable_of` returns it.
+    """An executable, as `executable_of` returns it, for devices in the order of the device assignment.
 
-    Args:
-        code: the serialized code.
-        devices: in the order of the device assignment.
-        parts: from `parts_of`: name, committed, kept_var_idx, and avals and shardings of the kept inputs and of the
-            outputs. All layouts are the default ones.
+    Its parts are from `parts_of`: name, committed, kept_var_idx, and avals and shardings of the kept inputs and of the
+    outputs. All layouts are the default ones.
     """
     listed, client = _jax.DeviceList(tuple(devices)), devices[0].client
     in_layouts, out_layouts = ([None] * len(parts[name]) for name in ("input_avals", "output_avals"))
@@ -103,11 +95,8 @@ def executable_from(code: bytes, devices: Sequence[Any], **parts: Any) -> Any:
 def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -> Any:
     """A callable with the dispatch of `jax.jit`.
 
-    Args:
-        name: of the function.
-        plain: called if jit is disabled.
-        miss: called with arguments of new types. It returns the results, and the code for such arguments, as
-            `for_dispatch` returns it, or None.
+    `plain` is called if jit is disabled. `miss` is called with arguments of new types: it returns the results, and the
+    code for such arguments, as `for_dispatch` returns it, or None.
     """
 
     def asked(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:

@@ -149,7 +149,9 @@ class Policy:
         limits, name = Limits(self), artifact.fun_name
         if (found := artifact.weights()) is not None:
             _, tensors, _ = found
-            limits.weights(f"the artifact of {name}", len(tensors), sum(size for _, _, size, _ in tensors))
+            limits.at_most("max_weights", len(tensors), "weights", f"the artifact of {name}")
+            size = sum(size for _, _, size, _ in tensors)
+            limits.at_most("max_weight_bytes", size, "bytes of weights", f"the artifact of {name}")
         for order, link in enumerate(chain(artifact)):
             where = data.name_of_order(name, order)
             limits.vjp_order(order, name)
@@ -197,12 +199,7 @@ def check_is_policy(given: object) -> None:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The checked value of a field that is not None.
-
-    Raises:
-        ExportTypeError: it is of another type.
-        ExportError: it is a number below zero.
-    """
+    """The value of a field that is not None, or an ExportError."""
     said = f"Policy({name}={value!r})"
     if name in ("callbacks", "stable_custom_calls", "unregistered_nodes"):
         if not isinstance(value, bool):

@@ -6,7 +6,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from jaxexp import _jax
 from jaxexp._errors import DeserializationError, ExportError, PolicyError
@@ -20,25 +20,10 @@ from jaxexp._kernel.module.custom_calls import HINTS, STABLE_CUSTOM_CALLS, is_ca
 _MODULE = "mlir_module_serialized"
 
 
-class Fields(Protocol):
-    """The fields of a `Policy` that are used by name here; `getattr` finds the others."""
-
-    @property
-    def platforms(self) -> Collection[str] | None: ...
-    @property
-    def max_devices(self) -> int | None: ...
-    @property
-    def callbacks(self) -> bool | None: ...
-    @property
-    def stable_custom_calls(self) -> bool | None: ...
-    @property
-    def unregistered_nodes(self) -> bool | None: ...
-
-
 class Limits:
     """The fields of a policy that compare a number or a name."""
 
-    def __init__(self, policy: Fields) -> None:
+    def __init__(self, policy: Any) -> None:  # a `Policy`, which stands above this file
         self.policy = policy
 
     def at_most(self, field: str, found: int, what: str, where: str, verb: str | None = None) -> None:
@@ -57,10 +42,6 @@ class Limits:
         self.at_most("max_module_bytes", module_bytes, "bytes in its module", where)
         self.at_most("max_arguments", arguments, "arguments", where)
         self.at_most("max_results", results, "results", where)
-
-    def weights(self, where: str, count: int, size: int) -> None:
-        self.at_most("max_weights", count, "weights", where)
-        self.at_most("max_weight_bytes", size, "bytes of weights", where)
 
     def devices(self, found: int, what: str, where: str) -> None:
         self.at_most("max_devices", found, what, where)
@@ -93,12 +74,7 @@ class Limits:
 
 
 def check_function(limits: Limits, exported: ExportedData) -> None:
-    """Compares one function with a policy.
-
-    Raises:
-        PolicyError: it contains something that is not allowed.
-        DeserializationError: its module is damaged, does not fit the signature, or contradicts itself.
-    """
+    """What `Policy.check` does, for one function."""
     where = data.described(exported)
     limits.sizes(where, len(data.module_view(exported)), len(exported.in_avals), len(exported.out_avals))
     limits.devices(exported.nr_devices, "devices", where)

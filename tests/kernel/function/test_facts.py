@@ -130,7 +130,6 @@ def test_no_public_way_is_missing() -> None:
         "Exported.with_mesh": "the same",
         "BoundExported.bind": "refuses a function with weights",
         "BoundExported.of": "is what bind and load call",
-        "BoundExported.from_first_argument": "is bind",
         "BoundExported.from_jax": "is inherited",
         "Archive.load_all": "is Handle.load of many",
         "Handle.load_and_keep": "the same",

@@ -14,8 +14,9 @@ import pytest
 import jaxexp
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.releases import features
-from jaxexp._weights.files.dtypes import held_as, in_numpy
+from jaxexp._weights.files.dtypes import held_as
 from kit.places import ROOT
+from kit.tensor_files import in_numpy
 
 # By their classes: some have several names in jax.numpy, and others are kinds of dtypes.
 OF_JAX = {

@@ -17,6 +17,7 @@ from jaxexp._weights.arrays import saving
 from jaxexp._weights.arrays.stored import Stored, Table
 from jaxexp._weights.arrays.weights import Weights
 from kit.dying import assert_died, die_at, forked
+from kit.tensor_files import array_in
 
 SHAPE = {"w": (64, 8), "b": (30,)}
 TYPES = {name: jax.typeof(jax.ShapeDtypeStruct(shape, np.float32)) for name, shape in SHAPE.items()}
@@ -31,13 +32,12 @@ def save(folder: str, version: int) -> None:
     arrays = values(version)
 
     def write_program(table: Table) -> None:
-        program = {"version": version, "weights": [[[n, s, c.hex()] for n, s, c in table.for_trailer()[0]]]}
-        program["weights"].append([[n, f, s, d.hex()] for n, f, s, d in table.for_trailer()[1]])
+        program = {"version": version, "weights": [[[n, s, c.hex()] for n, s, c in table.files]]}
+        program["weights"].append([[n, f, s, d.hex()] for n, f, s, d in table.tensors])
         files.replace(os.path.join(folder, "program"), [json.dumps(program).encode()])
 
-    sizes = {name: array.nbytes for name, array in arrays.items()}
     path = os.path.join(folder, "model.safetensors")
-    saving.save(path, Weights(TYPES, arrays).sources(), sizes, write_program, max_file_size=1000)
+    saving.save(path, Weights(TYPES, arrays).sources(), write_program, max_file_size=1000)
 
 
 def look(folder: str) -> int:
@@ -55,7 +55,7 @@ def look(folder: str) -> int:
     stored.check_digests()
     for name, expected in values(program["version"]).items():
         file, tensor = stored.find(name)
-        np.testing.assert_array_equal(file.array(tensor), expected)
+        np.testing.assert_array_equal(array_in(file, tensor), expected)
     return program["version"]
 
 

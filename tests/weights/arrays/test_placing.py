@@ -15,8 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxexp._errors import WeightsError
 from jaxexp._weights.arrays import pieces, placing
-from jaxexp._weights.files import reading, writing
+from jaxexp._weights.files import reading
 from kit.devices import DEVICES
+from kit.tensor_files import write
 
 MESH = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
 ARRAYS = {
@@ -40,7 +41,7 @@ ARRAYS = {
 
 @pytest.fixture
 def files(tmp_path: Path) -> reading.Tensors:
-    writing.write(tmp_path / "x.safetensors", [pieces.source(name, array) for name, array in ARRAYS.items()])
+    write(tmp_path / "x.safetensors", [pieces.source(name, array) for name, array in ARRAYS.items()])
     return reading.open_tensors(tmp_path / "x.safetensors")
 
 

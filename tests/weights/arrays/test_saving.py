@@ -15,6 +15,7 @@ from jaxexp._weights.arrays import saving
 from jaxexp._weights.arrays.stored import Stored, Table
 from jaxexp._weights.arrays.weights import Weights
 from kit.places import WORKERS
+from kit.tensor_files import array_in
 
 pytestmark = pytest.mark.once(reason="files, whoever wrote what is in them")
 
@@ -26,13 +27,13 @@ def weights_of(value: float) -> Weights:
 
 def save(folder: Path, value: float, **options: int) -> Table:
     tables: list[Table] = []
-    saving.save(folder / "x.safetensors", weights_of(value).sources(), {"w": 64}, tables.append, **options)
+    saving.save(folder / "x.safetensors", weights_of(value).sources(), tables.append, **options)
     return tables[0]
 
 
 def value(folder: Path, table: Table) -> float:
     file, tensor = Stored(folder / "x", table).find("w")
-    return float(file.array(tensor)[0])
+    return float(array_in(file, tensor)[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
@@ -59,7 +60,7 @@ def test_an_error_while_the_program_is_written(tmp_path: Path) -> None:
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        saving.save(tmp_path / "x.safetensors", weights_of(2).sources(), {"w": 64}, fail)
+        saving.save(tmp_path / "x.safetensors", weights_of(2).sources(), fail)
     assert value(tmp_path, old) == 1
     save(tmp_path, 3)
 

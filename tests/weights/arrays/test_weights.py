@@ -20,7 +20,7 @@ from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.arrays import placing
 from jaxexp._weights.arrays.stored import Stored, Table
 from jaxexp._weights.arrays.weights import Weights
-from jaxexp._weights.files import writing
+from kit.tensor_files import write
 
 MESH = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
 ARRAYS = {
@@ -34,12 +34,12 @@ TYPES = {name: jax.typeof(array) for name, array in ARRAYS.items()}
 def save(path: Path, arrays: dict[str, Any] = ARRAYS, **options: Any) -> Table:
     """Writes files beside a program of this name, and returns what its trailer would say."""
     weights = Weights({name: jax.typeof(array) for name, array in arrays.items()}, arrays)
-    written = writing.write(path.with_suffix(".safetensors"), weights.sources(), **options)
-    return Table.of_written(written, {name: array.nbytes for name, array in arrays.items()})
+    sources = weights.sources()
+    return Table.of_written(write(path.with_suffix(".safetensors"), sources, **options), sources)
 
 
 def loaded(path: Path, table: Table, **options: Any) -> Weights:
-    return Weights(TYPES, Stored(path, Table.of_trailer(*table.for_trailer())), **options)
+    return Weights(TYPES, Stored(path, Table.of_trailer(*table)), **options)
 
 
 def same(weights: Weights, arrays: dict[str, Any] = ARRAYS) -> None:
@@ -175,7 +175,7 @@ def test_hostile_tables(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     table = save(tmp_path / "model")
     save(tmp_path / "here" / "model")
-    files, tensors, _ = table.for_trailer()
+    files, tensors, _ = table
     for name in ("../model.safetensors", str(tmp_path / "model.safetensors"), "model"):
         hostile = Table.of_trailer([(name, *files[0][1:])], tensors, [])
         with pytest.raises(WeightsError, match=r"expected the name of a \.safetensors file in the same folder"):

@@ -63,13 +63,9 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
 def values_of(
     artifact: _native.Artifact, facts: dict[str, Any], most: int | None = None, weights: Sequence[str] = ()
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """The arguments and the results that `Artifact.describe` returned, all of them or the first ones.
+    """The arguments and the results in what `Artifact.describe` returned, all of them or the first `most`.
 
-    Args:
-        artifact: the artifact.
-        facts: what `Artifact.describe` returned.
-        most: how many of each; None for all.
-        weights: the names of the weights, which are the first arguments.
+    The first arguments are the weights of these names.
     """
     trailer: dict[str, Any] | None = artifact.trailer()
     weak_arguments, weak_results = (

@@ -171,12 +171,7 @@ part_of(Inspection, Weight)
 
 
 def facts_of(found: Inspection, most: int | None = None) -> Facts:
-    """The facts about an artifact as a whole: all but its trees, arguments and results.
-
-    Args:
-        found: the inspection of the artifact.
-        most: how many names a text may list; None for all.
-    """
+    """All facts about an artifact but its trees, arguments and results. A text lists at most `most` names."""
     kinds = found.operation_counts[0]
     counts = f"{words.operations(kinds)}, " if kinds else ""
     by = f" with {found.trailer}" if found.trailer else ""

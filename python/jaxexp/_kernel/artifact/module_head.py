@@ -63,10 +63,6 @@ def may_name(module: bytes | memoryview, *names: str) -> bool:
 
 
 def read(module: bytes | memoryview) -> Bytecode:
-    """The head of a module.
-
-    Raises:
-        DeserializationError: the bytes are not MLIR bytecode, or end too early.
-    """
+    """The head of a module; a DeserializationError if the bytes are not MLIR bytecode, or end too early."""
     by, dialects, operations, attribute_codes, type_codes = _native.module_head(module)
     return Bytecode(by, stablehlo_of(by), dialects, operations, attribute_codes, type_codes)

@@ -222,10 +222,6 @@ def _in_one_order(value: Any) -> Any:
 
 def shown(value: Any) -> str:
     """A checked value as text for people, like its repr in Python."""
-    return _shown(value)
-
-
-def _shown(value: Any) -> str:
     if not isinstance(value, list):
         return repr(value)
     tag, rest = value[0], value[1:]
@@ -233,11 +229,11 @@ def _shown(value: Any) -> str:
     if simple is not None:
         return simple(rest)
     if tag == "dict":
-        return "{" + ", ".join(f"{_shown(key)}: {_shown(part)}" for key, part in rest) + "}"
+        return "{" + ", ".join(f"{shown(key)}: {shown(part)}" for key, part in rest) + "}"
     if tag in _WITH_FIELDS:
-        parts = ", ".join(f"{name}={_shown(part)}" for name, part in zip(value[3], value[4:], strict=True))
+        parts = ", ".join(f"{name}={shown(part)}" for name, part in zip(value[3], value[4:], strict=True))
         return f"{value[2]}({parts})"
-    parts = ", ".join(map(_shown, rest))
+    parts = ", ".join(map(shown, rest))
     if tag == "tuple":
         return f"({parts},)" if len(rest) == 1 else f"({parts})"
     return f"[{parts}]" if tag == "list" else f"{tag}({parts})"

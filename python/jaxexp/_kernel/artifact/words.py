@@ -30,14 +30,7 @@ def counted(number: int, what: str) -> str:
 def listed(
     names: Collection[T], shown: Callable[[T], str] = str, *, most: int | None = None, separator: str = ", "
 ) -> str:
-    """As in "a, b, c", "a, b and 1,000 more" and "none".
-
-    Args:
-        names: what is listed.
-        shown: makes the text of a name; called only for names that are listed.
-        most: how many are listed; None for all.
-        separator: what stands between them.
-    """
+    """As in "a, b, c", "a, b and 1,000 more" and "none". `shown` makes the texts of the names that are listed."""
     text = separator.join(map(shown, itertools.islice(names, most))) or "none"
     return text if most is None or len(names) <= most else f"{text} and {len(names) - most:,} more"
 
@@ -92,13 +85,7 @@ def effects(ordered: Iterable[object], unordered: Iterable[object], most: int | 
 def custom_calls(
     counts: Mapping[str, int] | None, most: int | None = None, note: Callable[[str], str] = lambda target: ""
 ) -> str:
-    """As in "lapack_sgetrf_ffi (1), Sharding (2)".
-
-    Args:
-        counts: how many operations call each target; None if not known.
-        most: how many are listed.
-        note: a remark on a target.
-    """
+    """As in "lapack_sgetrf_ffi (1), Sharding (2)", with notes on the targets. Counts that are not known are None."""
     if counts is None:
         return "not known: the module is damaged, or newer than what can be read here"
     return listed(counts, lambda target: f"{target} ({counts[target]}{note(target)})", most=most)

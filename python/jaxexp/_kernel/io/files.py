@@ -30,20 +30,22 @@ class named_in_errors:  # noqa: N801  (used as a function)
 
 
 def opened(path: str | os.PathLike[str]) -> _native.FileBytes:
-    """The bytes of an artifact's file. A small file is read at once; the modules of a large one are read when they are
-    needed.
+    """The bytes of an artifact's file; an error if it is empty.
 
-    Raises:
-        DeserializationError: it is empty.
-        OSError: it cannot be opened.
+    A small file is read at once. The modules of a large one are read when they are needed.
     """
-    try:
-        file = _native.FileBytes(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
+    file = file_bytes(path)
     if not len(file):
         raise empty("a serialized Exported")
     return file
+
+
+def file_bytes(path: str | os.PathLike[str], *, in_parts: bool = False) -> _native.FileBytes:
+    """A `_native.FileBytes`, which knows no names; so an OSError gets the path here."""
+    try:
+        return _native.FileBytes(path, in_parts=in_parts)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
 
 
 class Mapped(mmap.mmap):
@@ -53,24 +55,14 @@ class Mapped(mmap.mmap):
 
 
 def mapped(path: str | os.PathLike[str]) -> Mapped:
-    """The bytes of an artifact's file, mapped into memory: for short looks, which may read only some pages.
-
-    Raises:
-        DeserializationError: it is empty.
-        OSError: it cannot be opened.
-    """
+    """The bytes of an artifact's file, mapped into memory: for short looks, which may read only some pages."""
     with open(path, "rb") as file:
         _size(file)
         return Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> bytes:
-    """The bytes of an artifact's file, after `check_size` was called with its size.
-
-    Raises:
-        DeserializationError: it is empty.
-        OSError: it cannot be opened.
-    """
+    """The bytes of an artifact's file, read after `check_size` was called with its size."""
     with open(path, "rb") as file:
         check_size(_size(file))
         return file.read()
@@ -104,11 +96,8 @@ def replace(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
 def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Generator[IO[bytes]]:
     """A new file, for writing and reading, that replaces `path` at the end, unless there is an exception.
 
-    It is made in the same folder, and takes the permissions of the file that it replaces.
-
-    Args:
-        path: the file.
-        only_new: whether to raise a FileExistsError, and keep the file, if there is one at the end.
+    It is made in the same folder, and takes the permissions of the file that it replaces. With `only_new`, a file that
+    is there at the end is kept, and a FileExistsError raised.
     """
     final = os.path.realpath(os.fsdecode(path))
     replaced = os.stat(final) if os.path.exists(final) else None

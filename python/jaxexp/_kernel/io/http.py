@@ -23,17 +23,7 @@ def is_http(filesystem: Any) -> bool:
 
 
 def size_of(filesystem: Any, url: str, version: Version) -> int | None:
-    """How many bytes a file has; None if the server does not say.
-
-    Args:
-        filesystem: the file system of fsspec for HTTP.
-        url: the file.
-        version: is told what the server says about the state of the file.
-
-    Raises:
-        OSError: the server cannot be reached, or does not let the file be read.
-        TypeError: the file system has options that requests do not take.
-    """
+    """How many bytes a file has; None if the server does not say. `version` is told what it says of the file."""
     found: Any = _run(filesystem, _size_of(filesystem, url, version))
     return None if found is None else int(found)
 
@@ -42,10 +32,6 @@ def fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version:
     """Ranges of a file, given by their starts and ends; shorter if the file ends before.
 
     fsspec's own functions read whatever a server sends, compressed or not, before they look at it.
-
-    Raises:
-        OSError: a request fails, or the answer is not such a range.
-        DeserializationError: it is a range of another version of the file.
     """
     return list(_run(filesystem, _fetch_all(filesystem, url, ranges, version)))
 
@@ -119,11 +105,7 @@ async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Versi
 
 @contextlib.asynccontextmanager
 async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str]) -> AsyncGenerator[Any]:
-    """The answer to a request; only its headers were read.
-
-    Raises:
-        OSError: there is no answer. The error names the URL, and says why.
-    """
+    """The answer to a request, of which only the headers were read. An OSError names the URL if there is none."""
     import aiohttp
 
     session = await filesystem.set_session()

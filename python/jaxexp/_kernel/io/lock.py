@@ -28,29 +28,8 @@ else:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str], *, patience: float = 0) -> Generator[IO[bytes]]:
-    """A file for reading and writing, unbuffered, and locked against other processes.
-
-    Args:
-        path: the file.
-        patience: how many seconds to wait while another process has it.
-
-    Raises:
-        ExportError: somebody else has it.
-        OSError: it cannot be opened.
-    """
-    with _locked(path, "r+b", patience) as file:
-        yield file
-
-
-@contextlib.contextmanager
 def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
-    """`files.replacing`, while nobody else may change the file that is replaced.
-
-    Raises:
-        ExportError: somebody else has that file; or there was none, and somebody else has made one.
-        OSError: a file cannot be opened or written.
-    """
+    """`files.replacing`, while nobody else may change the file that is replaced, or else an ExportError."""
     final = os.path.realpath(os.fsdecode(path))
     if not os.path.exists(final):
         try:
@@ -61,14 +40,18 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
         return
     with contextlib.ExitStack() as stack:
         if os.path.isfile(final):
-            stack.enter_context(_locked(final, "rb"))
+            stack.enter_context(locked(final, "rb"))
         if sys.platform == "win32":
             stack.close()  # an open file cannot be replaced there
         yield stack.enter_context(files.replacing(path))
 
 
 @contextlib.contextmanager
-def _locked(path: str | os.PathLike[str], mode: str, patience: float = 0) -> Generator[IO[bytes]]:
+def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float = 0) -> Generator[IO[bytes]]:
+    """An open file, unbuffered, and locked against other processes.
+
+    An ExportError if another process has it for longer than `patience`, in seconds.
+    """
     last = time.monotonic() + patience
     while True:
         with open(path, mode, buffering=0) as file:

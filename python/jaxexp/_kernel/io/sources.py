@@ -9,11 +9,11 @@ import threading
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
-from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
 
 from . import http
-from .version import Version, facts_of
+from .files import file_bytes
+from .version import Version, facts_of, filesystem_of
 
 
 class BinaryFile(Protocol):
@@ -30,7 +30,7 @@ class Readable(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
 
 
-class Storage(Protocol):
+class Storage:
     """Bytes that several threads can read by ranges at once.
 
     Attributes:
@@ -43,19 +43,25 @@ class Storage(Protocol):
 
     name: str
     size: int
-    whole: Any
-    takes_requests: bool
-    address: tuple[str, dict[str, Any]] | None
+    whole: Any = None
+    takes_requests = False
+    address: tuple[str, dict[str, Any]] | None = None
 
     def read(self, position: int, size: int) -> bytes:
         """A range of exactly this size, which has to be within the bytes."""
-        ...
+        raise NotImplementedError
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several ranges, given by position and size."""
-        ...
+        return [self.read(*r) for r in ranges]
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _complete(self, data: bytes, position: int, size: int) -> bytes:
+        if len(data) == size:
+            return data
+        raise Version(self.name).changed(f"{size} bytes at {position}", str(len(data)))
 
 
 def open_source(source: Any, options: dict[str, Any]) -> Storage:
@@ -76,54 +82,25 @@ def open_source(source: Any, options: dict[str, Any]) -> Storage:
     raise ExportTypeError(f"an archive is opened from a path, a URL or a binary file object, not {type(source)}")
 
 
-class _LocalFile:
-    takes_requests = False
-
+class _LocalFile(Storage):
     def __init__(self, path: str) -> None:
         self.name = os.fsdecode(path)
-        self.address: tuple[str, dict[str, Any]] | None = (os.path.abspath(self.name), {})
-        try:
-            self.whole: _native.FileBytes | None = _native.FileBytes(path, in_parts=True)
-        except OSError as error:
-            raise type(error)(error.errno, error.strerror, self.name) from None
-        self._file: _native.FileBytes | None = self.whole
+        self.address = (os.path.abspath(self.name), {})
+        self.whole = file_bytes(path, in_parts=True)
         self.size = len(self.whole)
 
     def read(self, position: int, size: int) -> bytes:
-        if self._file is None:
+        if self.whole is None:
             raise ValueError(f"{self.name} is closed")
-        return self._file.read(position, size)
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self.read(*r) for r in ranges]
+        data: bytes = self.whole.read(position, size)
+        return data
 
     def close(self) -> None:
         # Functions that were loaded from the file may still use it. It is closed after the last use.
-        self.whole = self._file = None
+        self.whole = None
 
 
-class _Ranges:
-    """The common part of sources that fetch ranges."""
-
-    name: str
-    size: int
-    whole = None
-    takes_requests = False
-    address: tuple[str, dict[str, Any]] | None = None
-
-    def read(self, position: int, size: int) -> bytes:
-        raise NotImplementedError
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self.read(*r) for r in ranges]
-
-    def _complete(self, data: bytes, position: int, size: int) -> bytes:
-        if len(data) == size:
-            return data
-        raise Version(self.name).changed(f"{size} bytes at {position}", str(len(data)))
-
-
-class _FileObject(_Ranges):
+class _FileObject(Storage):
     def __init__(self, file: Any) -> None:
         self._file: Any = file
         self._lock = threading.Lock()
@@ -148,21 +125,17 @@ class _FileObject(_Ranges):
         self._file = None  # whoever opened it closes it
 
 
-class _Remote(_Ranges):
+class _Remote(Storage):
     takes_requests = True
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        try:
-            import fsspec
-        except ImportError as error:
-            raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
         self.name = url
-        self.address: tuple[str, dict[str, Any]] | None = (url, options)
+        self.address = (url, options)
         self._version = Version(url)
         self._fs: Any
         with self._failures():
             try:
-                self._fs, self._path = fsspec.core.url_to_fs(url, **options)
+                self._fs, self._path = filesystem_of(url, options)
                 size = self._look()
             except TypeError as error:
                 if not options:

@@ -20,18 +20,11 @@ class Version:
     """The state of a file, as far as it is known."""
 
     def __init__(self, name: str) -> None:
-        """Args:
-        name: what messages call the file.
-        """
         self._name = name
         self._known: dict[str, str] = {}
 
     def check(self, facts: Mapping[str, str]) -> None:
-        """Compares facts about the file with earlier ones, and remembers the new ones.
-
-        Raises:
-            DeserializationError: a fact is different.
-        """
+        """Compares facts about the file with earlier ones (see `changed`), and remembers the new ones."""
         for what, said in facts.items():
             value = said.removeprefix("W/")  # servers that compress weaken the tag of some answers
             if (known := self._known.setdefault(what, value)) != value:
@@ -39,32 +32,19 @@ class Version:
 
     def changed(self, expected: str, found: str) -> DeserializationError:
         """The error for a file that is no longer the one that was opened."""
-        error = DeserializationError(
-            "", expected, f"{found}: the file has changed since it was opened, so open it again"
-        )
-        error.file = self._name
-        return error
+        found += ": the file has changed since it was opened, so open it again"
+        return DeserializationError("", expected, found, file=self._name)
 
 
 def described(url: str) -> tuple[int, str]:
-    """The size of a file, and a text that changes when the file does.
-
-    Raises:
-        OSError: there is no such file.
-        ImportError: fsspec, or what it needs for such a URL, is not installed.
-    """
-    filesystem, path = _opened(url)
+    """The size of a file, and a text that changes when the file does."""
+    filesystem, path = filesystem_of(url, {})
     filesystem.invalidate_cache(path)  # of listings, which may be old
     return _described(filesystem.info(path))
 
 
 def stamp(path: str) -> tuple[int, int | str]:
-    """The size of a file, and a value that differs after the file is written again.
-
-    Raises:
-        OSError: there is no such file.
-        ImportError: as in `described`.
-    """
+    """The size of a file, also behind a URL, and a value that differs after the file is written again."""
     if "://" in path:
         return described(path)
     found = os.stat(path)
@@ -74,12 +54,8 @@ def stamp(path: str) -> tuple[int, int | str]:
 def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
     """The URLs of the files in a folder and its subfolders, in order, each with what `described` returns; None instead
     if the listing does not describe the file.
-
-    Raises:
-        OSError: there is no such folder.
-        ImportError: as in `described`.
     """
-    filesystem, folder = _opened(url)
+    filesystem, folder = filesystem_of(url, {})
     filesystem.invalidate_cache()
     found = filesystem.find(folder, detail=True)
     for path in sorted(found):
@@ -93,12 +69,14 @@ def unknown() -> str:
     return uuid.uuid4().hex
 
 
-def _opened(url: str) -> Any:
+def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The file system of fsspec for a URL, and the path there."""
     try:
         import fsspec
     except ImportError as error:
         raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
-    return fsspec.core.url_to_fs(url)
+    found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
+    return found
 
 
 def _described(info: dict[str, Any]) -> tuple[int, str]:

@@ -51,10 +51,8 @@ class Reader:
     ) -> _native.ReadMany:
         """Reads many buffers or files at once, and makes a function or an exception from each.
 
-        Args:
-            workers: how many threads work.
-            stop: whether the first exception ends the work.
-            admit: called with each artifact before anything is made from it; if it raises, the exception is the result.
+        With `stop`, the first exception ends the work. `admit` is called with each artifact before anything is made
+        from it; what it raises is the result.
         """
         binding.bind()
         return _native.ReadMany(self._functions, workers, stop, admit)
@@ -73,11 +71,7 @@ def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
 
 
 def verify_modules(exported: ExportedData) -> None:
-    """Compares the modules of a function and of its VJPs with their digests.
-
-    Raises:
-        DeserializationError: one of them is damaged, or its file has changed.
-    """
+    """Compares the modules of a function and of its VJPs with their digests; a DeserializationError if one differs."""
     artifact = artifact_of(exported)
     if artifact is not None:
         for link in chain(artifact):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 
 from .table import RELEASES, Release, number
 
@@ -22,7 +21,10 @@ NAMED_SHARDINGS: Version = (0, 9, 0)
 INDICES: Version = (0, 10, 0)  # avals and shardings by index into tables; older readers need them listed
 REFUSAL_OF_EXPIRED: Version = (0, 11, 1)  # artifacts with HloShardings, or only a device count of 16 bits
 
+CUSTOM_NODES: Version = next(r.number for r in RELEASES if r.custom_nodes)
+
 # Modules
+SHARDY: Version = next(r.number for r in RELEASES if r.shardy)  # older readers refuse it unless it is switched on
 COMPOSITES: Version = (0, 4, 32)  # StableHLO had them before XLA
 FOUR_BITS: Version = (0, 4, 36)  # operations on 4-bit integers other than conversions
 
@@ -92,21 +94,6 @@ def custom_call_since(target: str) -> Version | None:
     return next((since for pattern, since in _CUSTOM_CALLS if re.fullmatch(pattern, target)), None)
 
 
-def since(knows: Callable[[Release], bool]) -> Version:
-    """The first release in the table that knows something. The newest release must know it."""
-    return next(release.number for release in RELEASES if knows(release))
-
-
-def custom_nodes_since() -> Version:
-    """The first release that reads custom pytree nodes."""
-    return since(lambda release: release.custom_nodes)
-
-
 def dtype_since(kind: int | None) -> Version:
     """The first release that reads a dtype, by its number in the format; None for one that was registered."""
-    return REGISTERED_DTYPES if kind is None else since(lambda release: release.dtypes > kind)
-
-
-def shardy_since() -> Version:
-    """The first release that takes modules with Shardy; older readers refuse them unless Shardy is switched on."""
-    return since(lambda release: release.shardy)
+    return REGISTERED_DTYPES if kind is None else next(r.number for r in RELEASES if r.dtypes > kind)

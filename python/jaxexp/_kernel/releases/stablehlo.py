@@ -12,7 +12,7 @@ import re
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.module_head import Bytecode
 
-from .features import shardy_since
+from .features import SHARDY
 from .table import Release, first_to_read, number, release
 
 # By the first release whose jaxlib knows them; JAX 0.4.22 knows all others. Portable artifacts hold operations of the
@@ -64,20 +64,15 @@ def needs(head: Bytecode) -> list[tuple[Release, str]]:
     found |= {_FIRST_WITH_TYPE[code] for code in head.type_codes & _FIRST_WITH_TYPE.keys()}
     found |= {_FIRST_WITH_ATTRIBUTE[code] for code in head.attribute_codes & _FIRST_WITH_ATTRIBUTE.keys()}
     if "sdy" in head.dialects:
-        found.add((".".join(map(str, shardy_since())), "the Shardy dialect"))
+        found.add((".".join(map(str, SHARDY)), "the Shardy dialect"))
     return sorted(((release(first), what) for first, what in found), key=lambda need: (need[0].number, need[1]))
 
 
 def why_too_new(module: bytes | memoryview, newest: str) -> tuple[str, bool]:
-    """What is too new for a jaxlib in a module for a newer version of StableHLO.
+    """What is too new for a jaxlib in a module for a StableHLO newer than `newest`, which the jaxlib knows.
 
-    Args:
-        module: a portable artifact.
-        newest: the newest version of StableHLO that the jaxlib knows; the module is for a newer one.
-
-    Returns:
-        A description of the module and its readers, and whether this jaxlib certainly cannot read it: a module for a
-        newer version need not use anything new.
+    The text describes the module and its readers. The bool says whether this jaxlib certainly cannot read it: a module
+    for a newer version need not use anything new.
     """
     head = module_head.read(module)
     too_new = [(first, what) for first, what in needs(head) if number(first.stablehlo) > number(newest)]

@@ -10,9 +10,6 @@ import datetime
 
 from jaxexp._errors import ExportError
 
-# Every jaxlib since JAX 0.4.22 reads and writes StableHLO from this version onwards.
-OLDEST_STABLEHLO = "0.9.0"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Release:
@@ -104,14 +101,7 @@ _BY_VERSION = {release.version: release for release in RELEASES}
 
 
 def release(version: str) -> Release:
-    """The facts of a release.
-
-    Args:
-        version: as in ``"0.4.30"``.
-
-    Raises:
-        ExportError: there is no such release in the table.
-    """
+    """The facts of a release, such as "0.4.30"; an ExportError if it is not in the table."""
     try:
         return _BY_VERSION[version]
     except KeyError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 # Files (name, size, content), tensors (name, index of the file, size, digest), and other names of tensors.
-TableOfWeights = tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], list[tuple[str, int]]]
+TableOfWeights = tuple[
+    Sequence[tuple[str, int, bytes]], Sequence[tuple[str, int, int, bytes]], Sequence[tuple[str, int]]
+]
 
 
 class Writing(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportTypeError, TooOldReaderError
-from jaxexp._kernel.codec import nodes
+from jaxexp._kernel.codec import nodes, treedefs
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths, result_paths
@@ -40,20 +40,6 @@ class Reader:
         return f"JAX {self.release.version}"
 
     @property
-    def has_shardy(self) -> bool:
-        return self.version >= features.shardy_since()
-
-    @property
-    def has_composites(self) -> bool:
-        """Whether its compiler takes composites."""
-        return self.version >= features.COMPOSITES
-
-    @property
-    def computes_in_four_bits(self) -> bool:
-        """Whether its compiler takes operations on 4-bit integers other than conversions."""
-        return self.version >= features.FOUR_BITS
-
-    @property
     def form(self) -> _native.Form:
         """The slots to fill: the slots that this reader needs, in addition to today's."""
         return _native.Form(
@@ -68,25 +54,16 @@ class Reader:
         return f"jax-{self.release.version}"
 
     def refusal(self, fun_name: str, what: str, since: Version | None, advice: str = "") -> TooOldReaderError:
-        """The error for a function that this reader cannot read.
+        """The error for a function with something that this reader cannot read.
 
-        Args:
-            fun_name: the function's name.
-            what: the feature.
-            since: the first release that knows it; None if there is none.
-            advice: what else can be done, from the comma on.
+        `since` is the first release that knows it, or None; `advice` says what else can be done, from the comma on.
         """
         todo = f"write for JAX {_text(since)} or newer" if since else "no release is known to read it"
         return TooOldReaderError(f"{fun_name} cannot be written for {self.name}: {what}; {todo}{advice}", since)
 
 
 def check_choice(compatibility: Any, parameter: str = "compatibility=") -> None:
-    """Refuses anything that is not a value of the parameter `compatibility`.
-
-    Raises:
-        ExportTypeError: it is neither None nor a string.
-        ExportError: it is a string of another form, or does not name a known release.
-    """
+    """Raises an ExportError, or an ExportTypeError, for what is not a value of the parameter `compatibility`."""
     if compatibility is not None and compatibility != MAX:
         reader_of(compatibility, parameter)
 
@@ -153,16 +130,7 @@ def _reader(release: Release) -> Reader:
 
 
 def check(exported: ExportedData, reader: Reader, weights: int = 0) -> None:
-    """Refuses a function whose signature the reader cannot read. This does not check the module.
-
-    Args:
-        exported: the function.
-        reader: the reader.
-        weights: how many of its first arguments are weights, for the message.
-
-    Raises:
-        TooOldReaderError: names the feature and the first release that knows it.
-    """
+    """Refuses a function whose signature the reader cannot read. This does not check the module."""
     for find, what, since in _features(exported, weights):
         if reader.version < since:
             is_key = what.startswith("has dtype key<")
@@ -200,9 +168,9 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
                 yield where, f"is in memory of kind {sharding.memory_kind!r}", features.NAMED_SHARDINGS
             if sharding.spec.unreduced or sharding.spec.reduced:
                 yield where, f"is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
-    for tree in (exported.in_tree, exported.out_tree):
-        for node in _custom_nodes(tree):
-            yield _in_trees, f"nodes of {node}", features.custom_nodes_since()
+    for node in (*treedefs.nodes_of(exported.in_tree), *treedefs.nodes_of(exported.out_tree)):
+        if node.type is not None and node.type not in treedefs.BUILTIN:
+            yield _in_trees, f"nodes of {node.type}", features.CUSTOM_NODES
     if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
         yield _in_trees, "dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
     for name in nodes.unregistered((exported.in_tree, exported.out_tree)):
@@ -212,18 +180,6 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
 
 def _in_trees() -> str:
     return "its trees hold"
-
-
-def _custom_nodes(tree: Any) -> Iterator[Any]:
-    """The types of pytree nodes that are stored by a name of their own."""
-    node = tree.node_data()
-    if node is None:
-        return
-    type_, _ = node
-    if type_ not in (type(None), tuple, list, dict):
-        yield type_
-    for child in tree.children():
-        yield from _custom_nodes(child)
 
 
 def _text(version: Version) -> str:

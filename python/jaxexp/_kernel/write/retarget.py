@@ -23,16 +23,7 @@ from .reader import MAX, Reader
 
 
 def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tuple[Reader, list[E]]:
-    """A function and its VJPs in the form for the reader that `compatibility` names.
-
-    Args:
-        chain: the function and its VJPs.
-        compatibility: the parameter.
-        weights: how many of the first arguments are weights.
-
-    Raises:
-        ExportError: the choice does not name a reader, or the reader cannot read one of the functions.
-    """
+    """A function and its VJPs in the form for the reader that `compatibility` names."""
     if compatibility != MAX:
         reader = readers.reader_of(compatibility)
         return reader, [for_reader(exported, reader, weights) for exported in chain]
@@ -41,17 +32,13 @@ def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tupl
 
 def lowering_context(compatibility: str | None) -> Any:
     """The context for lowering a function for a reader: without Shardy if the reader does not know it."""
-    if compatibility is None or (compatibility != MAX and readers.reader_of(compatibility).has_shardy):
+    if compatibility is None or (compatibility != MAX and readers.reader_of(compatibility).release.shardy):
         return contextlib.nullcontext()
     return _jax.shardy_flag(False)
 
 
 def oldest(write: Any) -> tuple[Reader, Any]:
-    """The oldest reader for which `write` succeeds, and the result of `write`.
-
-    Raises:
-        TooOldReaderError: there is none.
-    """
+    """The oldest reader for which `write` succeeds, and the result of `write`; a TooOldReaderError if there is none."""
     since: features.Version = ()
     while True:
         reader = next(reader for reader in readers.readers() if reader.version >= since)
@@ -64,11 +51,7 @@ def oldest(write: Any) -> tuple[Reader, Any]:
 
 
 def for_reader(exported: E, reader: Reader, weights: int = 0) -> E:
-    """The same function for a reader; the function itself if nothing has to change.
-
-    Raises:
-        TooOldReaderError: names what the reader cannot read.
-    """
+    """The same function for a reader, or a TooOldReaderError; the function itself if nothing has to change."""
     readers.check(exported, reader, weights)
     module = _Rewriting(exported, reader).module()
     convention = min(exported.calling_convention_version, reader.release.newest_convention)
@@ -91,7 +74,7 @@ class _Rewriting:
     def module(self) -> bytes | None:
         """The rewritten module; None if the module can stay as it is."""
         serialized, reader = self.exported.mlir_module_serialized, self.reader
-        has_shardy = module_head.may_name(serialized, "sdy") and not reader.has_shardy
+        has_shardy = module_head.may_name(serialized, "sdy") and not reader.release.shardy
         written = module_head.stablehlo_of(module_head.producer(serialized))
         too_new = written is None or number(written) > number(reader.stablehlo)
         if not (has_shardy or too_new or module_head.may_name(serialized, "custom_call")):
@@ -102,7 +85,7 @@ class _Rewriting:
             self._check_four_bits(module)
             if not (has_shardy or too_new):
                 return None
-            if not reader.has_composites:
+            if reader.version < features.COMPOSITES:
                 mlir.expand_composites(module)
             serialized = self._serialized(module)
         return self._without_shardy(serialized) if has_shardy else serialized
@@ -112,7 +95,7 @@ class _Rewriting:
         lowered = f", or export the function with compatibility={self.reader.choice!r}, which lowers it without Shardy"
 
         def refuse(what: str) -> NoReturn:
-            raise self._refusal(what, features.shardy_since(), lowered)
+            raise self._refusal(what, features.SHARDY, lowered)
 
         with _jax.make_ir_context() as context:
             module = mlir.parse(serialized, context)
@@ -129,7 +112,7 @@ class _Rewriting:
 
     def _check_four_bits(self, module: Any) -> None:
         """Refuses arithmetic in 4-bit integers for compilers that only convert them."""
-        if self.reader.computes_in_four_bits:
+        if self.reader.version >= features.FOUR_BITS:
             return
         for operation in mlir.iter_operations(module):
             name = operation.name
@@ -139,11 +122,7 @@ class _Rewriting:
                     raise self._refusal(f"its module computes in 4-bit integers ({name})", features.FOUR_BITS)
 
     def _serialized(self, module: Any) -> bytes:
-        """A module in the reader's StableHLO.
-
-        Raises:
-            TooOldReaderError: names the operation or the type that this version lacks.
-        """
+        """A module in the reader's StableHLO; a TooOldReaderError names what this version lacks."""
         version = self.reader.stablehlo
         try:
             return mlir.serialize_for(module, version)

@@ -12,6 +12,7 @@ from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import damaged
 
+from .names import type_of
 from .stored import Table, WithDigests
 
 
@@ -27,11 +28,9 @@ class ByDigest(WithDigests):
     """The tensors of a table, in a file that has no names for them."""
 
     def __init__(self, file: FindsTensors, label: str, table: Table, types: Mapping[str, Any]) -> None:
-        """Args:
-        file: where the tensors are.
-        label: what messages call the function.
-        table: what its trailer says.
-        types: objects with the dtype and the shape of each weight, by its name; the bytes do not say these.
+        """`types` has objects with the dtype and the shape of each weight, by its name; the bytes do not say these.
+
+        Messages call the function by its label.
         """
         super().__init__(table)
         self._file, self._label, self._types = file, label, types
@@ -44,19 +43,16 @@ class ByDigest(WithDigests):
         place = self._file.place(stored.digest)
         if place is None or place[1] != stored.size:
             found = "none" if place is None else f"one of {place[1]:,} bytes"
-            raise self._error(name, f"a tensor of {stored.size:,} bytes with the digest {stored.digest.hex()}", found)
+            expected = f"a tensor of {stored.size:,} bytes with the digest {stored.digest.hex()}"
+            raise WeightsError(name, expected, found, file=self._label)
         type_ = self._types[name]
         held = held_as(str(type_.dtype), type_.shape)
         if held is None or size_of(*held) != stored.size:
-            raise self._error(name, f"as many bytes as {type_.dtype}{list(type_.shape)} has", f"{stored.size:,}")
+            expected = f"as many bytes as {type_of(type_)} has"
+            raise WeightsError(name, expected, f"{stored.size:,}", file=self._label)
         tensor = Tensor(name, *held, place[0], place[0] + place[1])
         # A file that was mapped when the archive was opened does not change.
         return (_Fetched(self._file, stored.digest) if self._file.identity is None else self._file), tensor
-
-    def _error(self, name: str, expected: str, found: str) -> WeightsError:
-        error = WeightsError(name, expected, found)
-        error.file = self._label
-        return error
 
 
 class _Fetched:
@@ -69,11 +65,7 @@ class _Fetched:
         self._file, self._digest = file, digest
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
-        """The bytes, compared with their digest.
-
-        Raises:
-            WeightsError: they are other bytes.
-        """
+        """The bytes, compared with their digest."""
         found = self._file.bytes_of(tensor)
         if (digest := _native.digest(found)) != self._digest:
             error = damaged(self.name, tensor.name, self._digest, digest)

@@ -12,14 +12,11 @@ import jax
 import numpy as np
 
 from jaxexp._errors import ExportError, WeightsError
+from jaxexp._kernel.artifact import words
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by their paths, such as ``layers/0/w``.
-
-    Raises:
-        ExportError: two leaves have one name.
-    """
+    """The leaves of a pytree by their paths, such as ``layers/0/w``; an ExportError if two have the same path."""
     found: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = _name(path)
@@ -34,6 +31,11 @@ def is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
+def type_of(array: Any) -> str:
+    """As in "float32[3, 4]", for messages."""
+    return f"{array.dtype}{list(array.shape)}"
+
+
 def identities(array: Any) -> Iterable[tuple[Any, ...]]:
     """Keys that only the same array has: the object, and for NumPy also the memory, because each view is an object."""
     yield ("object", id(array))
@@ -43,11 +45,7 @@ def identities(array: Any) -> Iterable[tuple[Any, ...]]:
 
 
 def names_in(treedef: Any) -> list[str]:
-    """The paths of the leaves in a tree structure.
-
-    Raises:
-        ExportError: two leaves have one name.
-    """
+    """The paths of the leaves in a tree structure; an ExportError if two are the same."""
     tree = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
     names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     if len(set(names)) != len(names):
@@ -60,11 +58,7 @@ def check_names(
 ) -> None:
     """Raises a WeightsError if a weight is not among the given names; it suggests similar ones.
 
-    Args:
-        needed: the names of weights.
-        given: the names that exist.
-        file: where they are, for the message.
-        is_mapping: whether they are from a mapping of arrays by name, to which the user can add others.
+    `is_mapping` says that these are from a mapping of arrays by name, to which the user can add others.
     """
     missing = [name for name in needed if name not in given]
     if not missing:
@@ -78,33 +72,17 @@ def check_names(
         found += f". Also missing: {_listed(others)}"
     if is_mapping and len(missing) < len(needed):
         found += ". To change only some weights, pass {**loaded.weights, ...}"
-    error = WeightsError(missing[0], "an array of this name", found)
-    error.file = file
-    raise error
+    raise WeightsError(missing[0], "an array of this name", found, file=file)
 
 
-def warn_of_unused(names: Sequence[str]) -> None:
-    """Warns of arrays in a model that are not weights: they have no effect, and it may be another model."""
-    _warn(
-        "not used of the given arrays",
-        names,
-        "they belong to another model, or are part of the program. A mapping of arrays by the names of the weights may "
-        "have more",
-    )
-
-
-def warn_of_others(names: Sequence[str]) -> None:
-    """Warns of arrays in a model that stay as they are, because they are not among the weights that go into it."""
-    _warn("arrays of the model that stay its own", names, "it does not use them, or they are part of its program")
-
-
-def _warn(what: str, names: Sequence[str], why: str) -> None:
+def warn_of_others(what: str, names: Sequence[str], why: str) -> None:
+    """Warns of arrays in a model that are not weights of the function."""
     if names:
         text = f"{what}: {_listed(names)}. They are not weights of the function: {why}"
         warnings.warn(text, UserWarning, stacklevel=_CALLER)
 
 
-_CALLER = 5  # of with_weights and weights_into: behind them, a method of Weights and two functions here
+_CALLER = 4  # of with_weights and weights_into: behind them, a method of Weights and a function here
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:
@@ -119,8 +97,7 @@ _COMPARED = 500
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(name if len(name) <= 80 else f"{name[:80]}..." for name in map(repr, names[:8]))
-    return f"{shown}, and {len(names) - 8:,} more" if len(names) > 8 else shown
+    return words.listed(names, lambda name: words.cut(repr(name), 80), most=8)
 
 
 def _name(path: Any) -> str:

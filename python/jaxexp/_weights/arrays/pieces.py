@@ -20,14 +20,9 @@ PIECE = 1 << 24
 
 
 def source(name: str, array: Any) -> Source:
-    """An array as it is written to a file of tensors.
+    """An array, of NumPy or on any devices, as it is written to a file of tensors.
 
-    Args:
-        name: the tensor's name.
-        array: a NumPy array or a `jax.Array`, on any devices of this process.
-
-    Raises:
-        ExportError: a file cannot hold its dtype, or parts of it are only on devices of other processes.
+    An ExportError if a file cannot hold its dtype, or if parts of it are only on devices of other processes.
     """
     held = held_as(np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype), array.shape)
     if held is None:

@@ -19,24 +19,12 @@ from .pieces import unpacked
 
 
 def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
-    """Compares a tensor's type with the type that a program needs, by the header only.
-
-    Args:
-        file: the file.
-        tensor: the tensor in it.
-        aval: the abstract value of the program's argument; its shape is constant.
-
-    Raises:
-        WeightsError: names the tensor, and both types.
-    """
+    """Raises a WeightsError if a tensor has another type, by its header, than the argument of a program."""
     needed = held_as(str(aval.dtype), aval.shape)
     if needed != (tensor.dtype, tensor.shape):
         held = "" if needed is None or needed[1] == aval.shape else f", held as {needed[0]}{list(needed[1])}"
-        error = WeightsError(
-            tensor.name, f"{aval.dtype}{list(aval.shape)}{held}", f"{tensor.dtype}{list(tensor.shape)}"
-        )
-        error.file = file.name
-        raise error
+        expected, found = f"{aval.dtype}{list(aval.shape)}{held}", f"{tensor.dtype}{list(tensor.shape)}"
+        raise WeightsError(tensor.name, expected, found, file=file.name)
 
 
 def view(file: HoldsTensors, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
@@ -51,16 +39,10 @@ def view(file: HoldsTensors, tensor: Tensor, aval: Any) -> np.ndarray[Any, Any]:
 
 
 def placed(file: HoldsTensors, tensor: Tensor, aval: Any, sharding: Any | None) -> jax.Array:
-    """A tensor on devices.
+    """A tensor, which was checked, on devices; the default device if there is no sharding.
 
     On one CPU device, the array is the mapped file, if the tensor is aligned there. Otherwise it reads only the parts
     that devices of this process need.
-
-    Args:
-        file: the file.
-        tensor: the tensor in it, after `check`.
-        aval: the abstract value of the program's argument.
-        sharding: where it goes; None for the default device.
     """
     array = view(file, tensor, aval)
     if sharding is None:

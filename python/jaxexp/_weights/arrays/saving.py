@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from jaxexp._errors import WeightsError
 from jaxexp._weights.files import content, places, reading, writing
@@ -26,23 +26,14 @@ from .stored import Table
 def save(
     path: str | os.PathLike[str],
     sources: Sequence[Source],
-    sizes: Mapping[str, int],
     write_program: Callable[[Table], None],
     *,
     max_file_size: int | None = None,
 ) -> None:
-    """Saves weights, and the program that needs them.
+    """Saves weights, in the order of the program's arguments, and the program that needs them.
 
-    Args:
-        path: the file of the weights, ``NAME.safetensors``, in the folder of the program.
-        sources: the weights.
-        sizes: how many bytes each takes in the file, in the order of the program's arguments.
-        write_program: saves the program, given the table of weights for its trailer.
-        max_file_size: how many bytes of weights a file may have; None for one file.
-
-    Raises:
-        ExportError: as in `writing.write`.
-        OSError: a file cannot be written.
+    `path` and `max_file_size` are as in `writing.write_apart`. `write_program` saves the program in the same folder,
+    given the table of weights for its trailer.
     """
     folder = os.path.dirname(os.fsdecode(path))
     written = writing.write_apart(path, sources, max_file_size=max_file_size)
@@ -50,7 +41,7 @@ def save(
     try:
         for file in written:
             old += _with_second_name(folder, file.name)
-        write_program(Table.of_written(written, sizes))
+        write_program(Table.of_written(written, sources))
     except BaseException:
         writing.discard(path, written)
         raise

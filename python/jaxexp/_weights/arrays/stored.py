@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NamedTuple
 
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.io import files
@@ -17,8 +16,7 @@ from jaxexp._weights.files.reading import HoldsTensors, TensorFile, source_in
 from jaxexp._weights.files.writing import Source, WrittenFile
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(NamedTuple):
     """A file of tensors, as a trailer describes it."""
 
     name: str
@@ -30,8 +28,7 @@ class StoredFile:
         return file.size == self.size and file.content == self.content.hex()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """A tensor in one of the files."""
 
     name: str
@@ -40,59 +37,36 @@ class StoredTensor:
     digest: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Table:
-    """What a trailer says about weights: the files, and a tensor in one of them for each of the first arguments."""
+class Table(NamedTuple):
+    """What a trailer says about weights: the files, and a tensor in one of them for each of the first arguments.
+
+    It is also what `_native.Artifact.weights` returns, and `_native.Notes` takes.
+    """
 
     files: tuple[StoredFile, ...]
     tensors: tuple[StoredTensor, ...]
     other_names: tuple[tuple[str, int], ...] = ()  # of tied weights: a further name, and which tensor it is
 
     @classmethod
-    def of_trailer(
-        cls,
-        files: Iterable[tuple[str, int, bytes]],
-        tensors: Iterable[tuple[str, int, int, bytes]],
-        other_names: Iterable[tuple[str, int]],
-    ) -> Table:
-        """From what `_native.Artifact.weights` returns."""
-        return cls(
-            tuple(StoredFile(*file) for file in files),
-            tuple(StoredTensor(*tensor) for tensor in tensors),
-            tuple(other_names),
-        )
-
-    def for_trailer(
-        self,
-    ) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, int, int, bytes]], list[tuple[str, int]]]:
-        """For `_native.Notes`."""
-        return (
-            [(file.name, file.size, file.content) for file in self.files],
-            [(tensor.name, tensor.file, tensor.size, tensor.digest) for tensor in self.tensors],
-            list(self.other_names),
-        )
+    def of_trailer(cls, files: Iterable[Any], tensors: Iterable[Any], other_names: Iterable[Any]) -> Table:
+        return cls(tuple(map(StoredFile._make, files)), tuple(map(StoredTensor._make, tensors)), tuple(other_names))
 
     def with_other_names(self, other_names: Mapping[str, str]) -> Table:
         """The same table with further names of tensors, given with their own names."""
         place = {tensor.name: number for number, tensor in enumerate(self.tensors)}
-        return dataclasses.replace(self, other_names=tuple((n, place[own]) for n, own in other_names.items()))
+        return self._replace(other_names=tuple((n, place[own]) for n, own in other_names.items()))
 
     def named_otherwise(self) -> dict[str, str]:
         """The further names of tensors, with their own names."""
         return {other: self.tensors[number].name for other, number in self.other_names}
 
     @classmethod
-    def of_written(cls, written: Sequence[WrittenFile], sizes: Mapping[str, int]) -> Table:
-        """For files that were just written.
-
-        Args:
-            written: the files.
-            sizes: how many bytes each tensor has, in the order of the arguments.
-        """
-        place = {name: number for number, file in enumerate(written) for name in file.digests}
-        files = (StoredFile(file.name, file.size, content.content_of(file.digests)) for file in written)
-        tensors = (StoredTensor(name, place[name], n, written[place[name]].digests[name]) for name, n in sizes.items())
-        return cls(tuple(files), tuple(tensors))
+    def of_written(cls, written: Sequence[WrittenFile], sources: Iterable[Source]) -> Table:
+        """For files that were just written from these sources, which are in the order of the arguments."""
+        place = {name: (number, digest) for number, file in enumerate(written) for name, digest in file.digests.items()}
+        files = (StoredFile(file.name, file.size, file.content) for file in written)
+        tensors = ((source, *place[source.name]) for source in sources)
+        return cls(tuple(files), tuple(StoredTensor(s.name, file, s.size, digest) for s, file, digest in tensors))
 
 
 class WithDigests:
@@ -103,11 +77,7 @@ class WithDigests:
         self._tensors = {tensor.name: tensor for tensor in table.tensors}
 
     def find(self, name: str) -> tuple[HoldsTensors, Tensor]:
-        """A tensor, and the file that holds it.
-
-        Raises:
-            WeightsError: it is missing, or differs from the table.
-        """
+        """A tensor, and the file that holds it; a WeightsError if it is missing, or differs from the table."""
         raise NotImplementedError
 
     def digest_of(self, name: str) -> bytes:
@@ -118,11 +88,7 @@ class WithDigests:
         return [source_in(*self.find(stored.name), stored.digest) for stored in self.table.tensors]
 
     def check_digests(self) -> None:
-        """Compares every tensor with its digest.
-
-        Raises:
-            WeightsError: one is damaged.
-        """
+        """Compares every tensor with its digest; a WeightsError if one is damaged."""
         for stored in self.table.tensors:
             reading.check_digest(*self.find(stored.name), stored.digest)
 
@@ -131,10 +97,7 @@ class Stored(WithDigests):
     """The files of a table. Each is opened when one of its tensors is needed."""
 
     def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
-        """Args:
-        path: the artifact, beside which the files are.
-        table: what its trailer says.
-        """
+        """`path` is that of the artifact, beside which the files are."""
         super().__init__(table)
         self.path = os.path.abspath(os.fsdecode(path))  # files are opened later, perhaps from elsewhere
         self._open: Callable[[int], TensorFile] = functools.cache(self._opened)
@@ -143,37 +106,25 @@ class Stored(WithDigests):
         return f"beside {self.path!r}"
 
     def find(self, name: str) -> tuple[TensorFile, Tensor]:
-        """A tensor, and the file that it is in.
-
-        Raises:
-            WeightsError: the file is missing, damaged, or not the one that the artifact was saved with.
-        """
+        """The same; also a WeightsError if the file is damaged, or not the one that the artifact was saved with."""
         stored = self._tensors[name]
         file = self._open(stored.file)
         tensor = file.header.tensors.get(name)
         if tensor is None or tensor.size != stored.size:
-            _refuse(file, name, f"a tensor of {stored.size:,} bytes", str(tensor) if tensor else "none of this name")
+            found = str(tensor) if tensor else "none of this name"
+            raise WeightsError(name, f"a tensor of {stored.size:,} bytes", found, file=file.name)
         return file, tensor
 
     def check_whole(self) -> None:
-        """Checks that the table has all tensors of its files, so that the files can be made again from it.
-
-        Raises:
-            WeightsError: a file has more tensors.
-        """
+        """Raises a WeightsError if files have more tensors than the table, which then cannot make them again."""
         for number, file in enumerate(self.table.files):
             digests = {tensor.name: tensor.digest for tensor in self.table.tensors if tensor.file == number}
             if (found := content.content_of(digests)) != file.content:
-                opened = self._open(number)
-                _refuse(opened, "", f"only the tensors of {os.path.basename(self.path)!r}, content {found.hex()}",
-                        f"content {file.content.hex()}")  # fmt: skip
+                expected = f"only the tensors of {os.path.basename(self.path)!r}, content {found.hex()}"
+                raise WeightsError("", expected, f"content {file.content.hex()}", file=self._open(number).name)
 
     def check_files(self) -> None:
-        """Checks that all files exist and have the tensors. No tensor is read.
-
-        Raises:
-            WeightsError: as in `find`.
-        """
+        """Checks that all files exist and have the tensors. No tensor is read."""
         for stored in self.table.tensors:
             self.find(stored.name)
 
@@ -190,12 +141,12 @@ class Stored(WithDigests):
         file = self._open_beside(stored.name)
         if not stored.is_same(file):
             program = os.path.basename(self.path)
-            _refuse(
-                file,
+            raise WeightsError(
                 "",
                 f"the file that {program!r} was saved with ({stored.size:,} bytes, content {stored.content.hex()})",
                 f"another one ({file.size:,} bytes, content {file.content}). To use other weights, pass them to "
                 "with_weights",
+                file=file.name,
             )
         return file
 
@@ -211,11 +162,7 @@ class StoredBehind(Stored):
     """The same files behind a URL, read by ranges."""
 
     def __init__(self, url: str, table: Table, url_of: Callable[[str], str]) -> None:
-        """Args:
-        url: the artifact.
-        table: what its trailer says.
-        url_of: the URL of a file beside it, given its name.
-        """
+        """`url` is that of the artifact; `url_of` makes that of a file beside it from the file's name."""
         super().__init__(url, table)
         self.path = url
         self._url_of = url_of
@@ -227,9 +174,3 @@ class StoredBehind(Stored):
         with files.named_in_errors(self.path):
             places.check_name(name)
         return reading.open_behind(self._url_of(name), os.path.basename(self.path))
-
-
-def _refuse(file: TensorFile, tensor: str, expected: str, found: str) -> NoReturn:
-    error = WeightsError(tensor, expected, found)
-    error.file = file.name
-    raise error

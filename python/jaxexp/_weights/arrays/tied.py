@@ -18,25 +18,16 @@ from .pieces import pieces
 
 
 def check_tied(given: Mapping[str, Any], other_names: Mapping[str, str], file: str | None = None) -> None:
-    """Compares the values that are given for the different places of one weight.
+    """Raises a WeightsError if the values for different places of one weight differ, or cannot be compared.
 
-    Args:
-        given: arrays by the names of their places.
-        other_names: the name of the weight for each further place.
-        file: where they are, for the message.
-
-    Raises:
-        WeightsError: they differ, or cannot be compared because they are being traced.
+    `given` has arrays by the names of their places, and `other_names` the name of the weight for each further place.
     """
     for other, name in other_names.items():
         if other not in given or name not in given or given[other] is given[name]:
             continue
         if (found := _difference(given[other], given[name])) is not None:
-            error = WeightsError(
-                other, f"the same array as {name!r}, with which it is one weight", f"{found}. Leave out one of them"
-            )
-            error.file = file
-            raise error
+            expected = f"the same array as {name!r}, with which it is one weight"
+            raise WeightsError(other, expected, f"{found}. Leave out one of them", file=file)
 
 
 def _difference(one: Any, other: Any) -> str | None:

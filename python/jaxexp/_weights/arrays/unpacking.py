@@ -21,15 +21,8 @@ class Unpacking:
         """Where the files of a program will be: each path, with the number of the file in the program's table.
 
         Programs from different places may have different files with the same name. All but the first get their second
-        names, under which their programs find them.
-
-        Args:
-            folder: where the program will be.
-            weights: its weights.
-            refuse_existing: called with the path of a file that would be replaced.
-
-        Raises:
-            WeightsError: the name of a file leads out of the folder.
+        names, under which their programs find them. `refuse_existing` is called with each path of a file that would be
+        replaced.
         """
         found = []
         for number, file in enumerate(weights.table.files):
@@ -45,12 +38,7 @@ class Unpacking:
         return found
 
     def write(self, planned: list[tuple[str, int]], weights: WithDigests) -> int:
-        """Writes the missing files of a program, and returns how many bytes were written.
-
-        Raises:
-            WeightsError: a tensor is damaged.
-            OSError: a file cannot be written.
-        """
+        """Writes the missing files of a program, and returns how many bytes were written."""
         written = 0
         sources = weights.sources()
         for path, number in planned:

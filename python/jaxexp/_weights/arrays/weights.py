@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import numpy as np
@@ -14,23 +14,15 @@ from jax.core import Tracer
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.header import Tensor
-from jaxexp._weights.files.reading import HoldsTensors, TensorFile
+from jaxexp._weights.files.reading import TensorFile
 from jaxexp._weights.files.writing import Source
 
 from . import placing
-from .names import check_names, is_array, named_leaves, warn_of_others, warn_of_unused
+from .names import check_names, is_array, named_leaves, type_of, warn_of_others
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied
 from .unchanged import Unchanged
-
-
-class _Files(Protocol):
-    """Where tensors are found: files beside an artifact, an archive, or files that the user named."""
-
-    def find(self, name: str) -> tuple[HoldsTensors, Tensor]: ...
-
-    def digest_of(self, name: str) -> bytes | None: ...
 
 
 class _Named:
@@ -75,7 +67,7 @@ class Weights(Mapping[str, Any]):
     def __init__(
         self,
         types: Mapping[str, Any],
-        found: Mapping[str, Any] | _Files,
+        found: Mapping[str, Any] | WithDigests | _Named,
         shardings: Sequence[Any] = (),
         other_names: Mapping[str, str] | None = None,
         unchanged: Unchanged | None = None,
@@ -141,11 +133,6 @@ class Weights(Mapping[str, Any]):
             )
 
     @property
-    def types(self) -> Mapping[str, Any]:
-        """The abstract value of each weight."""
-        return self._types
-
-    @property
     def stored(self) -> Stored | None:
         """The files beside the artifact that these weights were loaded with; None for other weights."""
         return self._files if isinstance(self._files, Stored) else None
@@ -173,11 +160,7 @@ class Weights(Mapping[str, Any]):
         return all(self._arrays[name] is other._arrays[name] for name in self)
 
     def on(self, shardings: Sequence[Any]) -> Weights:
-        """The same weights on other devices; nothing is read yet.
-
-        Args:
-            shardings: one for each weight; None for the default device.
-        """
+        """The same weights on other devices, None for the default one; nothing is read yet."""
         found = self._arrays if self._files is None else self._files
         return Weights(self._types, found, shardings, self.other_names, self._unchanged)
 
@@ -211,7 +194,12 @@ class Weights(Mapping[str, Any]):
         check_tied(given, self.other_names)
         if not is_mapping:
             others = (name for name in arrays if name not in self._types and name not in self.other_names)
-            warn_of_unused([name for name in others if not isinstance(given[name], np.generic)])
+            warn_of_others(
+                "not used of the given arrays",
+                [name for name in others if not isinstance(given[name], np.generic)],
+                "they belong to another model, or are part of the program. A mapping of arrays by the names of the "
+                "weights may have more",
+            )
         return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
 
     def into(self, model: Any) -> Any:
@@ -221,7 +209,9 @@ class Weights(Mapping[str, Any]):
         check_names(self._types, [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)])
         for place, name in places.items():
             _check_type(place, self._types[name], leaves[place])
-        warn_of_others([name for name, leaf in leaves.items() if name not in places and is_array(leaf)])
+        others = [name for name, leaf in leaves.items() if name not in places and is_array(leaf)]
+        why = "it does not use them, or they are part of its program"
+        warn_of_others("arrays of the model that stay its own", others, why)
         new = (self[places[name]] if name in places else leaf for name, leaf in leaves.items())
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(model), new)
 
@@ -275,10 +265,6 @@ class Weights(Mapping[str, Any]):
 
 def _check_type(name: str, type_: Any, leaf: Any) -> None:
     if not is_array(leaf):
-        raise WeightsError(name, _shown(type_), repr(leaf)[:200])
+        raise WeightsError(name, type_of(type_), repr(leaf)[:200])
     if tuple(leaf.shape) != tuple(type_.shape) or leaf.dtype != type_.dtype:
-        raise WeightsError(name, _shown(type_), _shown(leaf))
-
-
-def _shown(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}"
+        raise WeightsError(name, type_of(type_), type_of(leaf))

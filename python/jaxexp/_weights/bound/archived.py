@@ -23,18 +23,13 @@ def serialized(
 ) -> bytearray:
     """The artifact of the program, whose trailer says which tensors are its weights.
 
-    Args:
-        program: the program.
-        weights: its weights.
-        store: puts tensors into the archive, and returns their digests by name.
-        vjp_order: as in `Exported.serialize`.
-        strict: as in `Exported.serialize`.
+    `store` puts tensors into the archive, and returns their digests by name.
     """
     sources = weights.sources()
     digests = store(sources)
     tensors = tuple(StoredTensor(source.name, 0, source.size, digests[source.name]) for source in sources)
     table = Table((_file(sources, digests),), tensors).with_other_names(weights.other_names)
-    return serialize(program, Writing(vjp_order, strict=strict, weights=table.for_trailer()))
+    return serialize(program, Writing(vjp_order, strict=strict, weights=table))
 
 
 def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:

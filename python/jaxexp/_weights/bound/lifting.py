@@ -73,12 +73,7 @@ def lifted(jaxpr: Any, positions: Mapping[int, int], count: int) -> tuple[Any, s
 
 
 def with_existing(jaxpr: Any, positions: Mapping[int, int]) -> Any:
-    """The jaxpr without the constants that are the values of some of its own arguments.
-
-    Args:
-        jaxpr: the jaxpr of a function.
-        positions: by the `id` of a constant, the argument that has this value.
-    """
+    """The jaxpr without constants: by the `id` of each, the position of the argument that has the same value."""
     found = {id(c.value): c.value for c in constants(jaxpr) if c.is_liftable and id(c.value) in positions}
     if not found:
         return jaxpr

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxexp._weights.arrays.names import type_of
 from jaxexp._weights.arrays.pieces import digest
 
 
@@ -23,11 +24,11 @@ class Likeness:
         """The leaf that an array is a view or a copy of, for a message; None if there is none."""
         owner = _owner(array)
         if owner is not None and (name := self._by_owner.get(id(owner))) is not None:
-            return f"another view of {name!r}, {_type(self._leaves[name])}"
+            return f"another view of {name!r}, {type_of(self._leaves[name])}"
         if size := size_of(array):
             name = self._by_digest(size).get(digest(array))
             if name is not None:
-                return f"a copy of {name!r}, {_type(self._leaves[name])}"
+                return f"a copy of {name!r}, {type_of(self._leaves[name])}"
         return None
 
     @functools.cached_property
@@ -35,17 +36,10 @@ class Likeness:
         found = ((_owner(leaf), name) for name, leaf in self._leaves.items())
         return {id(owner): name for owner, name in found if owner is not None}
 
-    @functools.cached_property
-    def _by_size(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
-        for name, leaf in self._leaves.items():
-            if isinstance(leaf.dtype, np.dtype):
-                found.setdefault(size_of(leaf), []).append(name)
-        return found
-
     @functools.cache  # noqa: B019  (an object lives as long as an export)
     def _by_digest(self, size: int) -> dict[bytes, str]:
-        return {digest(self._leaves[name]): name for name in self._by_size.get(size, [])}
+        arrays = ((name, leaf) for name, leaf in self._leaves.items() if isinstance(leaf.dtype, np.dtype))
+        return {digest(leaf): name for name, leaf in arrays if size_of(leaf) == size}
 
 
 def size_of(array: Any) -> int:
@@ -61,7 +55,3 @@ def _owner(array: Any) -> Any | None:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     return owner
-
-
-def _type(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}"

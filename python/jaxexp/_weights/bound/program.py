@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxexp._errors import DeserializationError
+from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.call.specialize import specialize, specialized_avals
@@ -21,13 +22,7 @@ from .renamed import names_in_first
 
 
 def given(program: ExportedData, arrays: Mapping[str, Any], other_names: Mapping[str, str] | None = None) -> Weights:
-    """Arrays as the weights of a program.
-
-    Args:
-        program: the program.
-        arrays: arrays that fit it, by their names.
-        other_names: each further name of a tied weight, with the weight's own name.
-    """
+    """Arrays that fit a program as its weights. `other_names` has each further name of a tied weight, with its own."""
     return Weights(_types(program), arrays, (), other_names)
 
 
@@ -39,15 +34,10 @@ def of_leaves(program: ExportedData, leaves: Mapping[str, Any], other_names: dic
 def stored(
     program: ExportedData, tensors: str | os.PathLike[str] | Callable[[Table, Mapping[str, Any]], WithDigests]
 ) -> Weights:
-    """The weights that the trailer of a program names. None of them is read.
+    """The weights that the trailer of a program names; a DeserializationError if they do not fit it. None is read.
 
-    Args:
-        program: a function that was loaded from an artifact with weights.
-        tensors: the file of the program, if the weights are in files beside it. Otherwise a function that finds them,
-            given the trailer's table, and the abstract value of each weight by name.
-
-    Raises:
-        DeserializationError: the weights in the trailer do not fit the signature.
+    They are in files beside the program's file, or where a function finds them, given the trailer's table and the
+    abstract value of each weight by name.
     """
     found = data.weights_in_trailer(program)
     assert found is not None
@@ -55,7 +45,7 @@ def stored(
     names = [tensor.name for tensor in table.tensors]
     if names != names_in_first(program.in_tree):
         raise DeserializationError(
-            "trailer.weights.tensors", "the names in the dict that is the first argument", _shown(names)
+            "trailer.weights.tensors", "the names in the dict that is the first argument", listed(names, repr, most=8)
         )
     types = _types(program)
     place = tensors(table, types) if callable(tensors) else Stored(tensors, table)
@@ -76,8 +66,3 @@ def _types(program: ExportedData) -> dict[str, Any]:
     avals = program.in_avals[: first_argument.count(program.in_tree)]
     types: dict[str, Any] = jax.tree_util.tree_unflatten(args.children()[0], avals)
     return types
-
-
-def _shown(names: list[str]) -> str:
-    listed = ", ".join(map(repr, names[:8])) or "none"
-    return f"{listed}, and {len(names) - 8:,} more" if len(names) > 8 else listed

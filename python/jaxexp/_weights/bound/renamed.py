@@ -111,13 +111,7 @@ def _rearranged(exported: E, order: _Order, in_tree: Any, written: Written | Non
 
 
 def _module(exported: ExportedData, order: _Order, kept: Sequence[int]) -> bytes:
-    """The module with a new main function around its old one.
-
-    Args:
-        exported: the function.
-        order: the new order.
-        kept: which of the new arguments the module takes.
-    """
+    """The module with a new main function around its old one. `kept` says which of the new arguments it takes."""
     arguments = Arguments.of_exported(exported)
     place = {order.arguments[new]: position for position, new in enumerate(kept)}
     of_arrays = [place[old] for old in exported.module_kept_var_idx]  # for each old operand, the new one

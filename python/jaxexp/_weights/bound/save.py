@@ -35,8 +35,7 @@ def save(
         raise ExportError(f"saving {program.fun_name}: max_weights_file_size={max_file_size} has to be positive")
 
     def save_program(table: Table) -> None:
-        in_trailer = table.with_other_names(weights.other_names).for_trailer()
-        serialize.save(program, path, how._replace(weights=in_trailer))
+        serialize.save(program, path, how._replace(weights=table.with_other_names(weights.other_names)))
 
     weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX
     stored = weights.stored
@@ -45,8 +44,7 @@ def save(
         save_program(stored.table)
         return
     sources = weights.sources()
-    sizes = {source.name: source.size for source in sources}
-    saving.save(os.path.join(folder, weights_name), sources, sizes, save_program, max_file_size=max_file_size)
+    saving.save(os.path.join(folder, weights_name), sources, save_program, max_file_size=max_file_size)
 
 
 def _is_there(stored: Stored, folder: str, name: str) -> bool:

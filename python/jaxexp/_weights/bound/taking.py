@@ -14,8 +14,9 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
+from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
-from jaxexp._weights.arrays.names import identities, is_array, named_leaves
+from jaxexp._weights.arrays.names import identities, is_array, named_leaves, type_of
 from jaxexp._weights.arrays.pieces import digest
 from jaxexp._weights.files.dtypes import held_as
 
@@ -41,9 +42,6 @@ class Named:
     """
 
     def __init__(self, tree: Any) -> None:
-        """Raises:
-        ExportError: two leaves have one name.
-        """
         self._leaves = {name: leaf for name, leaf in named_leaves(tree).items() if is_array(leaf)}
         self._by_identity: dict[tuple[Any, ...], str] = {}
         self.other_names: dict[str, str] = {}
@@ -128,11 +126,7 @@ class StillThere:
             try:
                 self._references[name] = weakref.ref(array)
             except TypeError:
-                self._references[name] = functools.partial(_itself, array)
-
-    def _arrays(self) -> dict[str, Any]:
-        """The weights by their names, in the order of the program's arguments; None for one that is gone."""
-        return {name: reference() for name, reference in self._references.items()}
+                self._references[name] = functools.partial(lambda kept: kept, array)
 
     @property
     def count(self) -> int:
@@ -144,7 +138,7 @@ class StillThere:
 
     def rewritten(self, traced: Any) -> Any:
         """A traced VJP of the program, with its first arguments in place of the constants that are the same arrays."""
-        there = self._arrays()
+        there = {name: reference() for name, reference in self._references.items()}  # None for one that is gone
         named = Named({name: array for name, array in there.items() if array is not None})
         order = {name: position for position, name in enumerate(there)}
         positions = {}
@@ -159,24 +153,11 @@ class StillThere:
         return new
 
 
-def _itself(array: Any) -> Any:
-    return array
-
-
 def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str, Any]]:
     """A traced function that takes constants as its first argument, a dict by names, and these constants.
 
-    Everything else stays as it was traced: the other arguments, shardings, layouts, donation, effects.
-
-    Args:
-        traced: what `jax.jit(f).trace(...)` returned.
-        chosen: decides which constants are weights.
-
-    Returns:
-        The traced function, unchanged if no constant is chosen by its content; and the constants.
-
-    Raises:
-        ExportError: constants are chosen by name, and none is found.
+    Everything else stays as it was traced: the other arguments, shardings, layouts, donation, effects. It is the same
+    function if no constant is chosen by its content; if none is found by name, there is an ExportError.
     """
     names: dict[int, str] = {}
     weights: dict[str, Any] = {}
@@ -247,7 +228,7 @@ def _can_be_weight(array: Any) -> bool:
 
 def _staying(array: Any, name: str | None, chosen: Named | ByContent) -> str:
     """How messages call an array that stays in the module."""
-    about = f"{array.dtype}{list(array.shape)}, {size_of(array):,} bytes"
+    about = f"{type_of(array)}, {size_of(array):,} bytes"
     if isinstance(chosen, ByContent):
         return about
     like = chosen.likeness.said(array) if name is None else None
@@ -274,4 +255,4 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return "; ".join(texts[:8]) + (f"; and {len(texts) - 8} more" if len(texts) > 8 else "")
+    return listed(texts, most=8, separator="; ")

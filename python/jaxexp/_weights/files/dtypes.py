@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from jaxexp import _native
 
@@ -47,12 +46,7 @@ _BYTES_OF = {
 
 
 def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
-    """The dtype and the shape that a file has for an array; None if it cannot hold one.
-
-    Args:
-        dtype: the name of the array's dtype in JAX.
-        shape: the array's shape.
-    """
+    """The dtype and the shape that a file has for an array of a JAX dtype; None if it cannot hold one."""
     name = _NAMES.get(dtype) or _BYTES_OF.get(dtype)
     if name is not None:
         return name, tuple(shape)
@@ -68,14 +62,3 @@ def size_of(dtype: str, shape: Sequence[int]) -> int | None:
     """How many bytes a tensor takes in a file; None if its last element ends inside a byte."""
     bits = BITS[dtype] * math.prod(shape)
     return None if bits % 8 else bits // 8
-
-
-def in_numpy(dtype: str) -> Any:
-    """The NumPy dtype for the elements of a tensor; None if NumPy has none of that size."""
-    import ml_dtypes  # comes with JAX
-    import numpy as np
-
-    for jax_name, name in _NAMES.items():
-        if name == dtype:
-            return np.dtype(getattr(ml_dtypes, jax_name) if hasattr(ml_dtypes, jax_name) else jax_name)
-    return None

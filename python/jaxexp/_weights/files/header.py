@@ -55,11 +55,7 @@ class Header:
 
 
 def size_of_header(first_bytes: bytes, file_size: int) -> int:
-    """How many bytes the header takes with its length, given the first eight bytes of a file.
-
-    Raises:
-        WeightsError: the file is too short for the header, or the header is too long to be read.
-    """
+    """How many bytes the header takes with its length, which is in the first eight bytes; or a WeightsError."""
     length = int.from_bytes(first_bytes[:LENGTH_SIZE], "little")
     if length > MAX_HEADER_SIZE and (other := instead_of_weights(first_bytes)):
         raise WeightsError("", "a safetensors file", f"one of {file_size:,} bytes{other}")
@@ -67,12 +63,9 @@ def size_of_header(first_bytes: bytes, file_size: int) -> int:
 
 
 def read(head: Buffer, file_size: int) -> Header:
-    """Reads and checks a header, its length included.
+    """Reads and checks a header, its length included. A WeightsError says which tensor is wrong.
 
     Tensors must lie one after the other and fill the file. Each must have the size of its dtype and shape.
-
-    Raises:
-        WeightsError: says which tensor is wrong, what was expected, and what was found.
     """
     tensors, metadata, size = _native.read_tensors_header(head, file_size)
     return Header({tensor[0]: Tensor(*tensor) for tensor in tensors}, metadata, size)

@@ -27,16 +27,10 @@ class PlannedFile:
 
 
 def plan(name: str, tensors: Iterable[tuple[str, str, Sequence[int]]], max_file_size: int | None) -> list[PlannedFile]:
-    """Distributes tensors over files.
+    """Distributes tensors (name, dtype, shape) over files, of which each has at most `max_file_size` bytes of tensors.
 
-    Args:
-        name: the name of the file; for several files, the index's name before ``.index.json``.
-        tensors: name, dtype and shape of each.
-        max_file_size: how many bytes of tensors a file may have. A larger tensor has a file to itself. None for one
-            file.
-
-    Raises:
-        ExportError: a header would be too long to be read again, or a name cannot stand in it.
+    A larger tensor has a file to itself. An ExportError if a header would be too long to be read again, or if a name
+    cannot stand in it.
     """
     groups: list[list[Tensor]] = [[]]
     size = 0

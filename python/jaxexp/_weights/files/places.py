@@ -17,25 +17,14 @@ _LONGEST_NAME = 255  # bytes, in most file systems
 
 
 def open_named(path: str | os.PathLike[str]) -> int:
-    """A descriptor of a file that the user named, wherever its links lead.
-
-    Raises:
-        WeightsError: it is not a regular file.
-        OSError: it cannot be opened.
-    """
+    """A descriptor of a file that the user named, wherever its links lead; a WeightsError if it is no regular file."""
     return _open(os.fsdecode(path), 0)
 
 
 def open_beside(path: str | os.PathLike[str], name: str) -> int:
     """A descriptor of a file whose name comes from another file, and which must be in the same folder.
 
-    Args:
-        path: the file that the name comes from, as the user named it.
-        name: the name.
-
-    Raises:
-        WeightsError: the name leads out of the folder, by itself or by a link, or it is not a regular file's.
-        OSError: it cannot be opened.
+    A WeightsError if the name leads out of the folder, by itself or by a link, or if it is not a regular file's.
     """
     check_name(name)
     beside = os.fsdecode(path)
@@ -50,11 +39,7 @@ def open_beside(path: str | os.PathLike[str], name: str) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuses a name that is not the name of a file of tensors in the same folder, on any system.
-
-    Raises:
-        WeightsError: it is refused.
-    """
+    """Raises a WeightsError for what is not the name of a file of tensors in the same folder, on any system."""
     is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
     if not is_plain or not name.endswith(SUFFIX) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
         shown = repr(name) if len(name) <= 2 * _LONGEST_NAME else f"one of {len(name):,} characters"
@@ -77,11 +62,7 @@ class MappedFile(NamedTuple):
 
 
 def mapped(descriptor: int) -> MappedFile:
-    """A file's bytes, read-only; the descriptor is closed.
-
-    Raises:
-        WeightsError: the file is empty.
-    """
+    """A file's bytes, read-only; the descriptor is closed. A WeightsError if there are none."""
     try:
         found = os.fstat(descriptor)
         if found.st_size == 0:

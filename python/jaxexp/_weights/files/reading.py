@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
@@ -21,18 +21,6 @@ from .writing import Source, damaged
 PIECE = 1 << 24
 
 
-class HoldsBytes(Protocol):
-    """The bytes of a file, wherever it is. `identity` is as in `TensorFile`."""
-
-    @property
-    def identity(self) -> tuple[int, ...] | None: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, start: int, end: int) -> memoryview: ...
-
-
 class TensorFile:
     """One file: mapped, or behind a URL.
 
@@ -42,12 +30,8 @@ class TensorFile:
         header: which tensors it has.
     """
 
-    def __init__(self, name: str, found: HoldsBytes) -> None:
-        """Reads and checks the header.
-
-        Raises:
-            WeightsError: it is not a file of tensors.
-        """
+    def __init__(self, name: str, found: places.MappedFile | _Behind) -> None:
+        """Reads and checks the header; a WeightsError names the file."""
         self.name = name
         self.identity: tuple[int, ...] | None = found.identity
         self._bytes = found
@@ -77,23 +61,6 @@ class TensorFile:
         for piece in range(start, end, PIECE):
             yield self._bytes.read(piece, min(piece + PIECE, end))
 
-    def array(self, tensor: Tensor) -> Any:
-        """A tensor as a NumPy array over the mapped file.
-
-        Raises:
-            WeightsError: NumPy has no such dtype.
-        """
-        import numpy as np
-
-        from .dtypes import in_numpy
-
-        dtype = in_numpy(tensor.dtype)
-        if dtype is None:
-            error = WeightsError(tensor.name, "a dtype that NumPy has", tensor.dtype)
-            error.file = self.name
-            raise error
-        return np.frombuffer(self.bytes_of(tensor), dtype).reshape(tensor.shape)
-
 
 class HoldsTensors(Protocol):
     """A file that holds tensors, or a part of one."""
@@ -112,22 +79,16 @@ class HoldsTensors(Protocol):
 
 
 def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
-    """Compares the bytes of a tensor with their XXH3 digest.
-
-    Raises:
-        WeightsError: they differ.
-    """
-    if (found := _digest(file, tensor)) != expected:
+    """Raises a WeightsError if the bytes of a tensor have another XXH3 digest."""
+    if isinstance(file, TensorFile) and file.identity is None:  # behind a URL, so a piece at a time
+        digester = _native.Digester()
+        for piece in file.pieces_of(tensor):
+            digester.update(piece)
+        found = digester.digest()
+    else:
+        found = _native.digest(file.bytes_of(tensor))
+    if found != expected:
         raise damaged(file.name, tensor.name, expected, found)
-
-
-def _digest(file: HoldsTensors, tensor: Tensor) -> bytes:
-    if not isinstance(file, TensorFile) or file.identity is not None:  # mapped, or fetched as a whole
-        return _native.digest(file.bytes_of(tensor))
-    digester = _native.Digester()
-    for piece in file.pieces_of(tensor):
-        digester.update(piece)
-    return digester.digest()
 
 
 def source_in(file: HoldsTensors, tensor: Tensor, digest: bytes | None) -> Source:
@@ -146,19 +107,13 @@ class Tensors(Mapping[str, Tensor]):
     """The tensors of one or several files, by their names."""
 
     def __init__(self, tensor_files: list[TensorFile]) -> None:
-        """Raises:
-        WeightsError: two files have a tensor of the same name.
-        """
         self.files = tensor_files
         self._file_of: dict[str, TensorFile] = {}
         for file in tensor_files:
             for name in file.header.tensors:
                 if name in self._file_of:
-                    error = WeightsError(
-                        name, "a tensor of this name in one file", f"one in {self._file_of[name].name!r}"
-                    )
-                    error.file = file.name
-                    raise error
+                    found = f"one in {self._file_of[name].name!r}"
+                    raise WeightsError(name, "a tensor of this name in one file", found, file=file.name)
                 self._file_of[name] = file
 
     def __getitem__(self, name: str) -> Tensor:
@@ -174,10 +129,6 @@ class Tensors(Mapping[str, Tensor]):
         """The file that a tensor is in."""
         return self._file_of[name]
 
-    def array(self, name: str) -> Any:
-        """A tensor as a read-only NumPy array over its mapped file."""
-        return self._file_of[name].array(self[name])
-
 
 def open_tensors(path: str | os.PathLike[str]) -> Tensors:
     """Opens a safetensors file, or several of them by their index (``.safetensors.index.json``).
@@ -192,7 +143,7 @@ def open_tensors(path: str | os.PathLike[str]) -> Tensors:
     with files.named_in_errors(name):
         if not name.endswith(places.INDEX_SUFFIX):
             return Tensors([TensorFile(name, places.mapped(places.open_named(name)))])
-        weight_map = _weight_map(name)
+        weight_map = _native.read_weight_map(places.mapped(places.open_named(name)).memory)
         tensor_files = [_shard(name, shard) for shard in dict.fromkeys(weight_map.values())]
         found = Tensors(tensor_files)
         _check_map(found, weight_map)
@@ -200,25 +151,14 @@ def open_tensors(path: str | os.PathLike[str]) -> Tensors:
 
 
 def open_beside(path: str | os.PathLike[str], name: str) -> TensorFile:
-    """Opens a safetensors file whose name comes from another file. It must be beside that file.
-
-    Raises:
-        WeightsError: it is missing or cannot be read; the error names it.
-        OSError: it cannot be opened.
-    """
+    """Opens a safetensors file whose name comes from another file. It must be beside that file."""
     return _shard(os.fsdecode(path), name)
 
 
 def open_behind(url: str, beside: str) -> TensorFile:
     """Opens a safetensors file behind a URL; no more than a piece of it is held at a time.
 
-    Args:
-        url: the file.
-        beside: what messages call the file that its name comes from.
-
-    Raises:
-        WeightsError: it is missing or cannot be read; the error names it.
-        OSError: its storage refuses to read it.
+    Messages say that its name comes from the file `beside`.
     """
     with files.named_in_errors(url):
         try:
@@ -255,11 +195,6 @@ def _shard(path: str, name: str) -> TensorFile:
 
 def _missing(beside: str) -> WeightsError:
     return WeightsError("", f"a file that {beside!r} names", "none of this name")
-
-
-def _weight_map(path: str) -> dict[str, str]:
-    """Which file each tensor is in, as the index says."""
-    return _native.read_weight_map(places.mapped(places.open_named(path)).memory)
 
 
 def _check_map(tensors: Tensors, weight_map: Mapping[str, str]) -> None:

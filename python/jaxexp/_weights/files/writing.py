@@ -55,11 +55,7 @@ class Source:
         return size
 
     def checked(self, digest: bytes) -> bytes:
-        """The digest of the bytes that were made.
-
-        Raises:
-            WeightsError: another digest is known, so the source of the bytes is damaged.
-        """
+        """The digest of the bytes that were made; a WeightsError if another one is known."""
         if self.digest is not None and digest != self.digest:
             raise damaged("", self.name, self.digest, digest)
         return digest
@@ -67,21 +63,13 @@ class Source:
 
 def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError:
     """The error for a tensor with a wrong digest."""
-    error = WeightsError(name, f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}")
-    error.file = file or None
-    return error
+    said = f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}"
+    return WeightsError(name, *said, file=file or None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that was written.
-
-    Attributes:
-        name: its name, without its folder.
-        size: how many bytes it has.
-        data_size: how many of them are tensors.
-        digests: the XXH3 digest of each tensor's bytes, by the tensor's name.
-    """
+    """A written file: its name without its folder, its size with and without the header, and its tensors' digests."""
 
     name: str
     size: int
@@ -97,38 +85,23 @@ class WrittenFile:
         return second_name(self.name, self.content)
 
 
-def write(
+def write_apart(
     path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
 ) -> list[WrittenFile]:
-    """Writes tensors to a safetensors file, or to several files and an index beside them.
-
-    Each file is complete when it gets its name. The index comes last.
+    """Writes tensors to files that have only their second names until `publish` gives them their own.
 
     Args:
         path: the file, ``NAME.safetensors``. If there are several, they are ``NAME-00001-of-00003.safetensors`` and so
             on, and ``NAME.safetensors.index.json``.
-        sources: the tensors, in the order in which several files take them.
+        sources: the tensors, in the order in which several files take them; no two have one name.
         max_file_size: how many bytes of tensors a file may have; None for one file.
 
     Raises:
-        ExportError: the path has another ending, names are not unique, or a source makes another number of bytes.
+        ExportError: a name cannot stand in a file, or a source makes another number of bytes.
         OSError: a file cannot be written. Existing files are unchanged.
     """
-    written = write_apart(path, sources, max_file_size=max_file_size)
-    publish(path, written)
-    return written
-
-
-def write_apart(
-    path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
-) -> list[WrittenFile]:
-    """The same, but the files have only their second names until `publish` gives them their own."""
     folder, name = os.path.split(os.fsdecode(path))
-    if not name.endswith(places.SUFFIX):
-        raise ExportError(f"a file of tensors is called NAME{places.SUFFIX}, not {name!r}")
     by_name = {source.name: source for source in sources}
-    if len(by_name) != len(sources):
-        raise ExportError("tensors that are written to one file need names that are different")
     written: list[WrittenFile] = []
     try:
         for planned in plan(name, ((s.name, s.dtype, s.shape) for s in sources), max_file_size):
@@ -140,7 +113,7 @@ def write_apart(
 
 
 def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> None:
-    """Gives their own names to files that `write_apart` wrote, and writes their index."""
+    """Gives their own names to files that `write_apart` wrote, and then writes their index."""
     folder, name = os.path.split(os.fsdecode(path))
     for file in written:
         second, final = os.path.join(folder, file.second_name), os.path.join(folder, file.name)
@@ -165,17 +138,9 @@ def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
 
 
 def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
-    """Writes a file again, with the same size and content as before.
+    """Replaces a file by one of the same size and content, made from tensors whose digests are known.
 
-    Args:
-        path: the file, which is replaced.
-        sources: the tensors, whose digests are known.
-        size: how many bytes the file had.
-        content: its content.
-
-    Raises:
-        WeightsError: these tensors do not make such a file, or one of them is damaged.
-        OSError: it cannot be written.
+    A WeightsError if these tensors do not make such a file, or if one of them is damaged.
     """
     (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
     by_name = {source.name: source for source in sources}
