@@ -11,7 +11,7 @@ from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Operation, Read
+from .operation import Operation
 from .regions import only_operation
 
 
@@ -23,7 +23,7 @@ def _with_vectors_last(indices: Any, dimension: int) -> Any:
     return indices if dimension == indices.ndim - 1 else lax.transpose(indices, (*others, dimension))
 
 
-def _gather(operation: Operation) -> Callable[..., Any]:
+def gather(operation: Operation) -> Callable[..., Any]:
     said = operation.structure("dimension_numbers", _jax.hlo.GatherDimensionNumbers)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(said.offset_dims),
@@ -50,7 +50,7 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _scatter(operation: Operation) -> Callable[..., Any]:
+def scatter(operation: Operation) -> Callable[..., Any]:
     if len(operation.results) != 1:
         operation.refuse(f"into {len(operation.results)} arrays at once")
     said = operation.structure("scatter_dimension_numbers", _jax.hlo.ScatterDimensionNumbers)
@@ -88,9 +88,3 @@ def _scatter(operation: Operation) -> Callable[..., Any]:
         )
 
     return combining
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.gather": _gather,
-    "stablehlo.scatter": _scatter,
-}

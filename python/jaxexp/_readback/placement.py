@@ -9,11 +9,11 @@ from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Operation, Read
+from .operation import Operation
 from .refused import RefusedError
 
 
-def _sharding_constraint(operation: Operation) -> Callable[..., Any]:
+def sharding_constraint(operation: Operation) -> Callable[..., Any]:
     if not operation.is_partitioned:
         operation.ignore("sharding")
         return lambda x: x
@@ -55,6 +55,3 @@ def constraint(sharding: Any) -> Callable[[Any], Any]:
 def auto(mesh: Any) -> Any:
     """The mesh with Auto axes: the compiler divides arrays as it likes, within constraints."""
     return _jax.AbstractMesh(mesh.axis_sizes, mesh.axis_names, (_jax.AxisType.Auto,) * len(mesh.axis_names))
-
-
-OPERATIONS: dict[str, Read] = {"sdy.sharding_constraint": _sharding_constraint}

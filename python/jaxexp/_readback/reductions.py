@@ -11,7 +11,7 @@ from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Many, Operation, Read
+from .operation import Many, Operation
 from .program import Block
 from .regions import only_operation
 
@@ -79,7 +79,7 @@ def _with_starts(operation: Operation, reduce: Callable[..., Any]) -> Many:
     return Many(run)
 
 
-def _reduce(operation: Operation) -> Callable[..., Any] | Many:
+def reduce(operation: Operation) -> Callable[..., Any] | Many:
     dimensions, block = operation.integers("dimensions"), operation.closed_region(0)
     if name := _monoid(operation, block):
         function = _MONOIDS[name][0]
@@ -88,7 +88,7 @@ def _reduce(operation: Operation) -> Callable[..., Any] | Many:
     return _with_starts(operation, lambda arrays, starts: lax.reduce(arrays, starts, combine, dimensions))
 
 
-def _reduce_window(operation: Operation) -> Many:
+def reduce_window(operation: Operation) -> Many:
     sizes = operation.integers("window_dimensions")
     ones = (1,) * len(sizes)
     strides = operation.integers("window_strides", ones)
@@ -106,9 +106,3 @@ def _reduce_window(operation: Operation) -> Many:
         return lax.reduce_window(arrays, starts, combine, sizes, strides, padding, base_dilation, window_dilation)
 
     return _with_starts(operation, reduce)
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.reduce": _reduce,
-    "stablehlo.reduce_window": _reduce_window,
-}
