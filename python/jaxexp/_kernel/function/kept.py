@@ -31,8 +31,7 @@ attributes_of: Callable[[Any], dict[str, Any]] = vars(Attributes)["__dict__"].__
 def kept_by(exported: Attributes) -> Kept:
     """The values that a function keeps. Callers may add to them."""
     attributes = attributes_of(exported)
-    found: Kept = attributes["_kept"] if "_kept" in attributes else attributes.setdefault("_kept", Kept())
-    return found
+    return attributes["_kept"] if "_kept" in attributes else attributes.setdefault("_kept", Kept())
 
 
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
@@ -41,5 +40,4 @@ def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     if name not in known:  # several threads may make it at once; all return the result of one of them
         known = vars(kept_by(exported))
         known.setdefault(name, make(exported))
-    value: T = known[name]
-    return value
+    return known[name]
