@@ -7,6 +7,7 @@ asserts whatever else the shapes promise, and passes on the rest.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from jaxexp._errors import ExportError, in_one_line
 from jaxexp._kernel.function.convention import Arguments
 
 from . import mlir
-from .inline import lower_inline
 
 _INNER_NAME = "_wrapped_jax_export_main"
 
@@ -103,7 +103,7 @@ def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) ->
 def _inner_operands(
     module: Any, given: Sequence[Any], arguments: Arguments, in_avals: Sequence[Any], in_tree: Any
 ) -> list[Any]:
-    outer = arguments.without_dim_vars()
+    outer = arguments._replace(dim_vars=0)
     dim_values: list[Any] = []
     if arguments.dim_vars:
         assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
@@ -124,8 +124,41 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ExportError: the shapes do not determine the variables.
     """
     try:
-        return lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
+        return _lowered_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
         raise ExportError(
             f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
         ) from error
+
+
+def _lowered_inline(
+    function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]
+) -> list[Any]:
+    """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.
+
+    Symbolic dimensions of `avals` become sizes that are read from the operands at run time.
+    """
+    module_context = _jax.ModuleContext(
+        backend=None,
+        platforms=["cpu"],  # integer arithmetic on shapes: the same on every platform
+        axis_context=_jax.ShardingContext(0),
+        keepalives=[],
+        channel_iterator=itertools.count(1),
+        host_callbacks=[],
+        module=module,
+        context=module.context,
+        lowering_parameters=_jax.lowering_parameters(None, global_constants=True),
+    )
+    context = _jax.LoweringRuleContext(
+        avals_in=avals,
+        avals_out=None,
+        const_lowering={},
+        module_context=module_context,
+        name_stack=_jax.new_name_stack(),
+        primitive=None,
+        tokens_in=_jax.TokenSet(),
+        tokens_out=None,
+        traceback=None,
+    )
+    results, _ = _jax.flatten_ir(_jax.lower_as_function(function)(context, *operands))
+    return list(results)
