@@ -95,8 +95,7 @@ def jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[...
         return apply(traced, args, kwargs)
 
     call.__name__ = call.__qualname__ = exported.fun_name
-    jitted: Callable[..., Any] = jax.jit(call)
-    return jitted
+    return jax.jit(call)
 
 
 class _InOwnTree:
