@@ -39,12 +39,11 @@ def while_(operation: Operation) -> Many:
 
     def run(*arguments: Any) -> Sequence[Any]:
         start, around = arguments[:n], arguments[n:]
-        result: Sequence[Any] = lax.while_loop(
+        return lax.while_loop(
             lambda carry: condition(carry, of_condition(around))[0],
             lambda carry: tuple(body(carry, of_body(around))),
             tuple(start),
         )
-        return result
 
     return Many(run, captures)
 
@@ -84,8 +83,7 @@ def _branches(operation: Operation, blocks: Sequence[Block], index: Callable[[An
             lambda *values, block=block, pick=pick: tuple(block((), pick(values)))
             for block, pick in zip(blocks, picks, strict=True)
         ]
-        result: Sequence[Any] = lax.switch(index(which), branches, *around)
-        return result
+        return lax.switch(index(which), branches, *around)
 
     return Many(run, captures)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import runnable, specialized
 
-from .newest import Newest
+from .array_type import plain
 from .placement import constraint
 from .program import Block
 from .reader import Reader
@@ -69,10 +70,9 @@ class Raised:
             return self.block(arguments)
         primitive, params = equation
         try:
-            results: Sequence[Any] = primitive.bind(*arguments, **params)
+            return primitive.bind(*arguments, **params)
         except NotImplementedError:  # JAX cannot map an operation, and does not say which one
-            results = self.block(arguments)
-        return results
+            return self.block(arguments)
 
     def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
         kept = self.exported.module_kept_var_idx
@@ -114,20 +114,18 @@ def raised(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[
     Raises:
         RefusedError: an operation in the module cannot be raised.
     """
-    shapes = tuple(aval.shape for aval in in_avals)
-    kept = data.kept(exported, "raised", lambda _: Newest(_MOST))
-    key = shapes, platform
-    found = kept.get(key)
-    if found is None:
-        try:
-            found = _raise(exported, tuple(in_avals), tuple(out_avals), platform)
-        except RefusedError as error:
-            found = error.with_traceback(None)
-        kept.put(key, found)
+    raise_or_refuse = data.kept(exported, "raised", lambda _: functools.lru_cache(_MOST)(_raised_or_refused))
+    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), tuple(map(plain, out_avals)), platform)
     if isinstance(found, RefusedError):
         raise RefusedError(found.operation, found.why, found.location)
-    function: Raised = found
-    return function
+    return found
+
+
+def _raised_or_refused(exported: ExportedData, *how: Any) -> Raised | RefusedError:
+    try:
+        return _raise(exported, *how)
+    except RefusedError as error:
+        return error.with_traceback(None)
 
 
 def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[Any, ...], platform: str) -> Raised:

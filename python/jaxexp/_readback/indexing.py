@@ -12,7 +12,6 @@ from jax import lax
 from jaxexp import _jax
 
 from .operation import Operation
-from .regions import only_operation
 
 
 def _with_vectors_last(indices: Any, dimension: int) -> Any:
@@ -69,7 +68,7 @@ def scatter(operation: Operation) -> Callable[..., Any]:
         "unique_indices": operation.boolean("unique_indices", False),
     }
     block = operation.closed_region(0)
-    known = only_operation(block, in_order=True)
+    known = block.only_operation(in_order=True)
     if known in _SCATTERS or (block.results == block.parameters[1:] and not block.steps):
         scatter = _SCATTERS.get(known, lax.scatter)
         return lambda x, indices, updates: scatter(x, _with_vectors_last(indices, vectors), updates, numbers, **options)

@@ -94,14 +94,11 @@ def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[
         types = tuple((aval.shape, aval.dtype) for aval in first.out_avals)
 
         def elsewhere(*_: Any) -> Sequence[Any]:
-            refused: Sequence[Any] = elsewhere_p.bind(
+            return elsewhere_p.bind(
                 types=types, name=exported.fun_name, platforms=exported.platforms, foreign=tuple(foreign)
             )
-            return refused
 
-        results: Sequence[Any] = jax.lax.platform_dependent(*leaves, default=elsewhere, **each)
-    elif len(each) > 1:
-        results = jax.lax.platform_dependent(*leaves, default=first, **each)
-    else:
-        results = first(*leaves)
-    return results
+        return jax.lax.platform_dependent(*leaves, default=elsewhere, **each)
+    if len(each) > 1:
+        return jax.lax.platform_dependent(*leaves, default=first, **each)
+    return first(*leaves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -311,10 +311,6 @@ def _jitted(name: str, block: Block) -> Any:
 
 
 def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:
-    for name in _names(operation.attributes):
+    for name in sorted(map(str, operation.attributes)):
         if not known.fullmatch(name):
             raise RefusedError(operation.name, f"with the attribute {name}")
-
-
-def _names(attributes: Iterable[Any]) -> Iterable[str]:
-    return sorted(str(name) for name in attributes)

@@ -13,7 +13,6 @@ from jaxexp import _jax
 
 from .operation import Many, Operation
 from .program import Block
-from .regions import only_operation
 
 # JAX's reductions, and their starts: as bits, because 0.0 and -0.0 are different starts of a sum.
 _MONOIDS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
@@ -53,7 +52,7 @@ def _start(name: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
 
 def _monoid(operation: Operation, block: Block) -> str:
     """The name of a reduction's operation, if it starts from the same value as JAX's own; otherwise ""."""
-    name = only_operation(block)
+    name = block.only_operation()
     start, (array, *_) = operation.constant(len(operation.results)), operation.operands
     if name not in _MONOIDS or start is None or len(operation.results) != 1 or array.kind not in _MONOIDS[name][2]:
         return ""

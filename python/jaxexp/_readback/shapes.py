@@ -17,7 +17,7 @@ def constant(operation: Operation) -> Callable[..., Any]:
     if value.shape != type_.shape:  # one element for all
         return lambda: lax.broadcast(value, type_.shape)
     if type_.shape == ():
-        operation.is_constant(value)
+        operation.value = value
     return lambda: value
 
 
