@@ -48,19 +48,11 @@ def while_(operation: Operation) -> Many:
     return Many(run, captures)
 
 
-def _known_branch(operation: Operation, index: int) -> Block:
-    """The one branch that is ever taken. The others need not be understood."""
-    for region in range(operation.region_count):
-        if region != index:
-            operation.skip_region()
-    return operation.region(index)
-
-
 def case(operation: Operation) -> Many | Block:
     last = operation.region_count - 1
     known = operation.constant(0)
     if known is not None:
-        return _known_branch(operation, int(known) if 0 <= known <= last else last)
+        return operation.only_region(int(known) if 0 <= known <= last else last)
 
     def inside(index: Any) -> Any:
         """The index for JAX. Outside the range, the operation takes its last branch, and JAX the nearest one."""

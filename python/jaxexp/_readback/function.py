@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
+from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import runnable, specialized
@@ -102,33 +103,33 @@ def _leaving(array: Any, aval: Any) -> Any:
     return array
 
 
-def raised(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], platform: str) -> Raised:
+def raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> Raised:
     """A function for arguments of these shapes.
 
     Args:
         exported: the function.
         in_avals: its arguments. Their shapes are constant and fit its signature.
-        out_avals: its results for these arguments.
         platform: where it will run: one of the function's platforms; any, if it has only one and its check is disabled.
 
     Raises:
         RefusedError: an operation in the module cannot be raised.
     """
     raise_or_refuse = data.kept(exported, "raised", lambda _: functools.lru_cache(_MOST)(_raised_or_refused))
-    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), tuple(map(plain, out_avals)), platform)
+    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), platform)
     if isinstance(found, RefusedError):
         raise RefusedError(found.operation, found.why, found.location)
     return found
 
 
-def _raised_or_refused(exported: ExportedData, *how: Any) -> Raised | RefusedError:
+def _raised_or_refused(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> Raised | RefusedError:
     try:
-        return _raise(exported, *how)
+        return _raise(exported, in_avals, platform)
     except RefusedError as error:
         return error.with_traceback(None)
 
 
-def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[Any, ...], platform: str) -> Raised:
+def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> Raised:
+    out_avals = tuple(map(plain, abstract_eval(*in_avals, exported=exported)[0]))
     if exported.ordered_effects:
         raise RefusedError("an ordered effect")
     index = None

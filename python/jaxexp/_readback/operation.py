@@ -217,9 +217,10 @@ class Operation:
     def region_count(self) -> int:
         return len(self._mlir.regions)
 
-    def skip_region(self) -> None:
-        """Skips a region that cannot run."""
-        self._regions_left -= 1
+    def only_region(self, index: int) -> Block:
+        """The code in the one region that ever runs. The others need not be understood."""
+        self._regions_left = 1
+        return self.region(index)
 
     def closed_region(self, index: int) -> Block:
         """The code in a region that uses nothing but constants from around it."""

@@ -17,11 +17,10 @@ from jaxexp._public import public_dir
 
 from . import sharding
 from .facts import NO_FACTS, Facts, Written
-from .kept import Attributes, Kept
+from .kept import Attributes, Kept, MadeLater
 from .kept import attributes_of as attributes_of
 from .kept import kept as kept
 from .kept import kept_by as kept_by
-from .later import MadeLater
 from .safety_check import DisabledSafetyCheck
 
 if TYPE_CHECKING:

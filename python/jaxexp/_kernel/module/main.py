@@ -24,7 +24,7 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
     """Wraps `main` of a module, in place.
 
     Args:
-        module: the module, which is changed; see `_convention` for the arguments of its main function.
+        module: the module, which is changed; see `convention` for the arguments of its main function.
         in_avals: the abstract values of its array arguments. With symbolic dimensions, none may be missing: JAX keeps
             all arguments of such functions.
         in_tree: their tree structure, for the messages of shape assertions.
@@ -38,7 +38,12 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
         attributes = mlir.argument_attributes(module)
 
         def operands(given: Sequence[Any]) -> list[Any]:
-            return _inner_operands(module, given, arguments, in_avals, in_tree)
+            outer = arguments._replace(dim_vars=0)
+            dim_values: list[Any] = []
+            if arguments.dim_vars:
+                assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
+                dim_values = dim_values_of(module, in_avals, in_tree, given[outer.array])
+            return [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
 
         surround_main(
             module,
@@ -98,17 +103,6 @@ def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) ->
     platform_indices, dim_vars = int(has_platform_index), len(_jax.all_dim_vars(in_avals))
     tokens = sum(type_ == _jax.token_type() for type_ in types)
     return Arguments(platform_indices, dim_vars, tokens, len(types) - platform_indices - dim_vars - tokens)
-
-
-def _inner_operands(
-    module: Any, given: Sequence[Any], arguments: Arguments, in_avals: Sequence[Any], in_tree: Any
-) -> list[Any]:
-    outer = arguments._replace(dim_vars=0)
-    dim_values: list[Any] = []
-    if arguments.dim_vars:
-        assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
-        dim_values = dim_values_of(module, in_avals, in_tree, given[outer.array])
-    return [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
 
 
 def say_whether_polymorphic(module: Any, uses_dim_vars: bool) -> None:

@@ -14,7 +14,6 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.call.derivatives import pushforward_call
 from jaxexp._kernel.call.lowering import check_call
-from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.call.shared import first_of_equals
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
@@ -109,10 +108,9 @@ def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Seque
     from jaxexp._readback.function import raised  # only batches need it
 
     in_avals = list(map(jax.typeof, arrays))
-    out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if len(exported.platforms) == 1 or len(platforms) == 1:
-        return raised(exported, in_avals, out_avals, platforms[0]).inline(*arrays)
-    choices = {platform: raised(exported, in_avals, out_avals, platform).inline for platform in platforms}
+        return raised(exported, in_avals, platforms[0]).inline(*arrays)
+    choices = {platform: raised(exported, in_avals, platform).inline for platform in platforms}
     return jax.lax.platform_dependent(*arrays, **choices)
 
 
