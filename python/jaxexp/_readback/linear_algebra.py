@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -47,7 +47,10 @@ _ALGORITHMS = {
 
 def rng_bit_generator(operation: Operation) -> Many:
     algorithm = operation.keyword("rng_algorithm", _ALGORITHMS)
-    shape, dtype = operation.results[1].shape, operation.results[1].dtype
-    generate: Any = lambda state: lax.rng_bit_generator(state, shape, dtype, algorithm)  # noqa: E731
+    bits: Any = operation.results[1]
+
+    def generate(state: Any) -> Sequence[Any]:
+        return lax.rng_bit_generator(state, bits.shape, bits.dtype, algorithm)
+
     # JAX's own batching would give a batch of states other bits than the states give one by one.
     return Many(jax.custom_batching.sequential_vmap(generate))

@@ -133,10 +133,7 @@ def not_jitted(fun_jit: Any) -> str:
 
 
 def _first_mesh(shardings: Sequence[Any]) -> Any:
-    for sharding in shardings:
-        if isinstance(sharding, _jax.NamedSharding):
-            return sharding.mesh.abstract_mesh
-    return None
+    return next((s.mesh.abstract_mesh for s in shardings if isinstance(s, _jax.NamedSharding)), None)
 
 
 # Facts about compilation that do not change what a lowered module means or how it is called. A name that is missing
