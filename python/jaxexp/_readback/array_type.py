@@ -40,11 +40,6 @@ class Type:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
 
     @property
-    def is_wide(self) -> bool:
-        """Whether JAX has such arrays only if 64-bit types are enabled."""
-        return self.dtype in _OF_64_BITS
-
-    @property
     def kind(self) -> str:
         """One letter: b for bool, i for integers, u for unsigned ones, f for floats, c for complex numbers."""
         # NumPy's own kinds do not help: there, all dtypes of ml_dtypes have kind V.
@@ -55,6 +50,11 @@ class Type:
 
     def as_spec(self) -> Any:
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+
+def is_wide(array: Any) -> bool:
+    """Whether JAX has arrays of this dtype only if 64-bit types are enabled."""
+    return array.dtype in _OF_64_BITS
 
 
 def plain(aval: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxexp import _jax
 
-from .array_type import Type
+from .array_type import Type, is_wide
 from .array_type import read as read_type
 from .operation import Function, Many, Operation, Read
 from .outer_products import in_order
@@ -122,7 +122,7 @@ class Reader:
         known = self._known_types.get(mlir)
         if known is None:
             known = self._known_types[mlir] = read_type(mlir)
-            self.is_wide |= known.is_wide
+            self.is_wide |= is_wide(known)
         return known
 
     def type_of_number(self, number: int) -> Type:

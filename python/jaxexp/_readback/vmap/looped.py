@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxexp import _jax
-from jaxexp._readback.array_type import Type
+from jaxexp._readback.array_type import is_wide
 
 from .mapped import Level, repeated
 
@@ -28,11 +28,9 @@ def loop(call: Callable[..., Sequence[Any]], level: Level, arrays: Sequence[Any]
     mesh = jax.typeof(whole[0]).sharding.mesh
     # A loop runs over an axis that is not sharded.
     whole = [reshaped(array, array.shape, None, *partitions(array)[1:], mesh=mesh) for array in whole]
-    specs = [jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in whole]
-    types: Sequence[Any] = jax.make_jaxpr(element)(specs).out_avals
+    types = jax.make_jaxpr(element)([jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in whole]).out_avals
     # A function may return 64-bit arrays although JAX is set to make 32-bit ones.
-    is_wide = any(Type(type_.shape, type_.dtype).is_wide for type_ in types)
-    with jax.enable_x64(is_wide or bool(jax.config.read("jax_enable_x64"))):
+    with jax.enable_x64(bool(jax.config.read("jax_enable_x64")) or any(map(is_wide, types))):
         return _filled(element, level, whole, types)
 
 
