@@ -53,7 +53,6 @@ def test_every_operation_that_is_read_has_a_snippet() -> None:
 class Recorder(Operation):
     """An operation that notes for each attribute that may be left out what was read."""
 
-    __slots__ = ()
     left_out: ClassVar[set[tuple[str, str]]] = set()
     said_otherwise: ClassVar[set[tuple[str, str]]] = set()
 

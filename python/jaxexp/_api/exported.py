@@ -280,11 +280,11 @@ class BoundExported(Exported):
 
     @property
     def weights(self) -> Weights:
-        return self._weights  # type: ignore[no-any-return]
+        return self._weights
 
     @property
     def unbound(self) -> Exported:
-        return self._bound.program  # type: ignore[no-any-return]
+        return self._bound.program
 
     @property
     def executables(self) -> tuple[Executable, ...]:

@@ -50,7 +50,7 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
         TypeError: `blob` is not a buffer, or `policy` is not a Policy.
     """
     if policy is None:
-        return _read(blob)  # type: ignore[no-any-return]
+        return _read(blob)
     check_policy(policy)
     with contextlib.suppress(TypeError):  # not a buffer, which is refused below
         policy.check_size(memoryview(blob).nbytes)

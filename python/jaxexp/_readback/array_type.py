@@ -14,25 +14,17 @@ from jaxexp import _jax
 from .refused import RefusedError
 
 DTYPES: dict[str, Any] = {
-    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"ui{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"ui{bits}": np.dtype(f"uint{bits}") for bits in (2, 4, 8, 16, 32, 64)},
     **{f"f{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     **{f"complex<f{bits}>": np.dtype(f"complex{2 * bits}") for bits in (32, 64)},
     "i1": np.dtype(bool),
     "bf16": np.dtype(ml_dtypes.bfloat16),
-    "i2": np.dtype(ml_dtypes.int2),
-    "i4": np.dtype(ml_dtypes.int4),
-    "ui2": np.dtype(ml_dtypes.uint2),
-    "ui4": np.dtype(ml_dtypes.uint4),
     "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),
-    "f8E3M4": np.dtype(ml_dtypes.float8_e3m4),
-    "f8E4M3": np.dtype(ml_dtypes.float8_e4m3),
-    "f8E4M3B11FNUZ": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
-    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
-    "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
+    **{
+        f"f8{kind.upper()}": np.dtype(f"float8_{kind}")
+        for kind in "e3m4 e4m3 e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz e8m0fnu".split()
+    },
 }
 _OF_64_BITS = tuple(np.dtype(name) for name in ("int64", "uint64", "float64", "complex128"))
 
@@ -48,11 +40,6 @@ class Type:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
 
     @property
-    def is_wide(self) -> bool:
-        """Whether JAX has such arrays only if 64-bit types are enabled."""
-        return self.dtype in _OF_64_BITS
-
-    @property
     def kind(self) -> str:
         """One letter: b for bool, i for integers, u for unsigned ones, f for floats, c for complex numbers."""
         # NumPy's own kinds do not help: there, all dtypes of ml_dtypes have kind V.
@@ -63,6 +50,16 @@ class Type:
 
     def as_spec(self) -> Any:
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+
+def is_wide(array: Any) -> bool:
+    """Whether JAX has arrays of this dtype only if 64-bit types are enabled."""
+    return array.dtype in _OF_64_BITS
+
+
+def plain(aval: Any) -> Any:
+    """An abstract value without its facts about devices."""
+    return _jax.ShapedArray(aval.shape, aval.dtype, memory_space=aval.memory_space)
 
 
 _KINDS = {"f": np.floating, "i": np.signedinteger, "b": np.bool_, "u": np.unsignedinteger, "c": np.complexfloating}

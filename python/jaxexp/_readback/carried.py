@@ -63,8 +63,7 @@ def _lower_sort(ctx: Any, *operands: Any, comparator: Block, dimension: int, is_
     types = [operand.type for operand in operands]
     sort = _jax.hlo.SortOp(types, operands, dimension=dimension, is_stable=is_stable)
     _fill(ctx, sort.comparator, comparator, _scalars(ctx.avals_in, 2))
-    results: Sequence[Any] = sort.results
-    return results
+    return sort.results
 
 
 def _batch_sort(
@@ -111,8 +110,7 @@ def _lower_select_and_scatter(
     scalars = _scalars(ctx.avals_in[:1], 2)
     _fill(ctx, operation.select, select, scalars)
     _fill(ctx, operation.scatter, scatter, scalars)
-    results: Sequence[Any] = operation.results
-    return results
+    return operation.results
 
 
 def _batch_select_and_scatter(

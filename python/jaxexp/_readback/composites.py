@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jax import lax
 
 from .elementwise import CHLO, check_kinds
-from .operation import Function, Many, Operation, Read
+from .operation import Function, Many, Operation
 
 
-def _composite(operation: Operation) -> Callable[..., Any] | Many | Function:
+def composite(operation: Operation) -> Callable[..., Any] | Many | Function:
     name = operation.text("name")
     operation.integer("version", 0)  # of the name's meaning; the function below is the meaning
     function = operation.function(operation.symbol("decomposition"))
@@ -41,19 +41,8 @@ _IS_STABLE_IS_SAID = "is_stable" in inspect.signature(lax.top_k).parameters
 
 def _top_k(k: int, is_stable: bool) -> Many:
     options: dict[str, Any] = {"is_stable": is_stable} if _IS_STABLE_IS_SAID else {}
-
-    def run(x: Any) -> Sequence[Any]:
-        result: Sequence[Any] = lax.top_k(x, k, **options)
-        return result
-
-    return Many(run)
+    return Many(lambda x: lax.top_k(x, k, **options))
 
 
-def _chlo_top_k(operation: Operation) -> Many:
+def chlo_top_k(operation: Operation) -> Many:
     return _top_k(operation.integer("k"), operation.boolean("is_stable", True))
-
-
-OPERATIONS: dict[str, Read] = {
-    "chlo.top_k": _chlo_top_k,
-    "stablehlo.composite": _composite,
-}

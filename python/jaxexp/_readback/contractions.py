@@ -9,7 +9,7 @@ from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Operation, Read
+from .operation import Operation
 
 _PRECISIONS = {precision.name: precision for precision in lax.Precision}
 
@@ -37,7 +37,7 @@ def _algorithm(attribute: Any) -> lax.DotAlgorithmPreset:
     return lax.DotAlgorithmPreset[name if products == 1 else f"{name}_X{products}"]
 
 
-def _dot_general(operation: Operation) -> Callable[..., Any]:
+def dot_general(operation: Operation) -> Callable[..., Any]:
     said = operation.structure("dot_dimension_numbers", _jax.hlo.DotDimensionNumbers)
     numbers = (
         (tuple(said.lhs_contracting_dimensions), tuple(said.rhs_contracting_dimensions)),
@@ -53,7 +53,7 @@ def _dot_general(operation: Operation) -> Callable[..., Any]:
     return lambda x, y: lax.dot_general(x, y, numbers, chosen, preferred_element_type=dtype)
 
 
-def _convolution(operation: Operation) -> Callable[..., Any]:
+def convolution(operation: Operation) -> Callable[..., Any]:
     said = operation.structure("dimension_numbers", _jax.hlo.ConvDimensionNumbers)
     numbers = lax.ConvDimensionNumbers(
         (said.input_batch_dimension, said.input_feature_dimension, *said.input_spatial_dimensions),
@@ -80,9 +80,3 @@ def _convolution(operation: Operation) -> Callable[..., Any]:
         return lax.conv_general_dilated(x, lax.rev(kernel, reversed_) if reversed_ else kernel, **options)
 
     return convolve
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.convolution": _convolution,
-    "stablehlo.dot_general": _dot_general,
-}

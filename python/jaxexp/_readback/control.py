@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from .loops import counted_loop
-from .operation import Function, Many, Operation, Read
+from .operation import Function, Many, Operation
 from .program import Block
 
 
@@ -25,11 +25,11 @@ def _captures(*blocks: Block) -> tuple[tuple[int, ...], list[Callable[[Sequence[
     return captures, [picking(block) for block in blocks]
 
 
-def _call(operation: Operation) -> Function:
+def call(operation: Operation) -> Function:
     return operation.function(operation.symbol("callee"))
 
 
-def _while(operation: Operation) -> Many:
+def while_(operation: Operation) -> Many:
     condition, body = operation.region(0), operation.region(1)
     counted = counted_loop(operation, condition, body)
     if counted is not None:
@@ -39,29 +39,20 @@ def _while(operation: Operation) -> Many:
 
     def run(*arguments: Any) -> Sequence[Any]:
         start, around = arguments[:n], arguments[n:]
-        result: Sequence[Any] = lax.while_loop(
+        return lax.while_loop(
             lambda carry: condition(carry, of_condition(around))[0],
             lambda carry: tuple(body(carry, of_body(around))),
             tuple(start),
         )
-        return result
 
     return Many(run, captures)
 
 
-def _known_branch(operation: Operation, index: int) -> Block:
-    """The one branch that is ever taken. The others need not be understood."""
-    for region in range(operation.region_count):
-        if region != index:
-            operation.skip_region()
-    return operation.region(index)
-
-
-def _case(operation: Operation) -> Many | Block:
+def case(operation: Operation) -> Many | Block:
     last = operation.region_count - 1
     known = operation.constant(0)
     if known is not None:
-        return _known_branch(operation, int(known) if 0 <= known <= last else last)
+        return operation.only_region(int(known) if 0 <= known <= last else last)
 
     def inside(index: Any) -> Any:
         """The index for JAX. Outside the range, the operation takes its last branch, and JAX the nearest one."""
@@ -71,7 +62,7 @@ def _case(operation: Operation) -> Many | Block:
     return _branches(operation, [operation.region(i) for i in range(last + 1)], inside)
 
 
-def _if(operation: Operation) -> Many:
+def if_(operation: Operation) -> Many:
     on_true, on_false = operation.region(0), operation.region(1)
     return _branches(operation, [on_false, on_true], lambda which: lax.convert_element_type(which, np.int32))
 
@@ -84,20 +75,10 @@ def _branches(operation: Operation, blocks: Sequence[Block], index: Callable[[An
             lambda *values, block=block, pick=pick: tuple(block((), pick(values)))
             for block, pick in zip(blocks, picks, strict=True)
         ]
-        result: Sequence[Any] = lax.switch(index(which), branches, *around)
-        return result
+        return lax.switch(index(which), branches, *around)
 
     return Many(run, captures)
 
 
-def _barrier(operation: Operation) -> Many:
+def barrier(operation: Operation) -> Many:
     return Many(lambda *values: tuple(lax.optimization_barrier(values)))
-
-
-OPERATIONS: dict[str, Read] = {
-    "func.call": _call,
-    "stablehlo.case": _case,
-    "stablehlo.if": _if,
-    "stablehlo.optimization_barrier": _barrier,
-    "stablehlo.while": _while,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jaxexp import _jax
 from jaxexp._kernel.module.custom_calls import is_callback
 
 from .composites import by_name
-from .operation import Function, Many, Operation, Read
+from .operation import Function, Many, Operation
 
 # jaxlib's LAPACK functions take leading axes as a batch.
 _TAKES_BATCHES = re.compile(r"(lapack|blas)_\w+_ffi")
@@ -24,7 +24,7 @@ _TYPED = 4
 _DISTRIBUTED = re.compile(r"SPMD\w+ToFullShape|SPMD\w+ToShardShape|xla\.sdy\..*|CustomSPMDPartitioning|InspectSharding")
 
 
-def _custom_call(operation: Operation) -> Callable[..., Any] | Many | Function:
+def custom_call(operation: Operation) -> Callable[..., Any] | Many | Function:
     target = operation.text("call_target_name")
     if target.startswith("mhlo."):
         return _operation_of_mhlo(operation, target.removeprefix("mhlo."))
@@ -75,12 +75,7 @@ def _approximate_top_k(operation: Operation) -> Many:
     }
     if config:
         operation.refuse(f"of ApproxTopK with {min(config)}")
-
-    def run(x: Any, *_: Any) -> Sequence[Any]:
-        result: Sequence[Any] = order(x, **options)
-        return result
-
-    return Many(run)
+    return Many(lambda x, *_: order(x, **options))
 
 
 def _order(operation: Operation) -> Callable[..., Any] | None:
@@ -119,12 +114,7 @@ def _foreign_function(operation: Operation, target: str) -> Many:
         output_layouts=_layouts(operation, "result_layouts"),
         input_output_aliases=_aliases(operation),
     )
-
-    def run(*operands: Any) -> Sequence[Any]:
-        result: Sequence[Any] = call(*operands, **attributes)
-        return result
-
-    return Many(run)
+    return Many(lambda *operands: call(*operands, **attributes))
 
 
 def _layouts(operation: Operation, name: str) -> list[tuple[int, ...]] | None:
@@ -146,6 +136,3 @@ def _aliases(operation: Operation) -> dict[int, int] | None:
             operation.refuse("with tuples")
         aliases[alias.operand_index] = next(iter(alias.output_tuple_indices), 0)
     return aliases or None
-
-
-OPERATIONS: dict[str, Read] = {"stablehlo.custom_call": _custom_call}

@@ -39,6 +39,7 @@ _PLAIN: Mapping[str, tuple[Callable[..., Any], str]] = {
     "remainder": (lax.rem, "iuf"),
     "round_nearest_afz": (lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), "f"),
     "round_nearest_even": (lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), "f"),
+    "select": (lambda which, on_true, on_false: lax.select_n(which, on_false, on_true), "biufc"),
     "shift_left": (lax.shift_left, "iu"),
     "shift_right_arithmetic": (lax.shift_right_arithmetic, "iu"),
     "shift_right_logical": (lax.shift_right_logical, "iu"),
@@ -154,10 +155,6 @@ _TOTAL_ORDER: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _select(operation: Operation) -> Callable[..., Any]:
-    return lambda which, on_true, on_false: lax.select_n(which, on_false, on_true)
-
-
 def _convert(operation: Operation) -> Callable[..., Any]:
     (source,), (target,) = operation.operands, operation.results
     if source.kind == "c" and target.kind != "c":
@@ -183,5 +180,4 @@ OPERATIONS: dict[str, Read] = {
     "stablehlo.compare": _compare,
     "stablehlo.convert": _convert,
     "stablehlo.reduce_precision": _reduce_precision,
-    "stablehlo.select": _select,
 }

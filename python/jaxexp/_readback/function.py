@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
+from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import runnable, specialized
 
-from .newest import Newest
+from .array_type import plain
 from .placement import constraint
 from .program import Block
 from .reader import Reader
@@ -69,10 +71,9 @@ class Raised:
             return self.block(arguments)
         primitive, params = equation
         try:
-            results: Sequence[Any] = primitive.bind(*arguments, **params)
+            return primitive.bind(*arguments, **params)
         except NotImplementedError:  # JAX cannot map an operation, and does not say which one
-            results = self.block(arguments)
-        return results
+            return self.block(arguments)
 
     def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
         kept = self.exported.module_kept_var_idx
@@ -102,35 +103,33 @@ def _leaving(array: Any, aval: Any) -> Any:
     return array
 
 
-def raised(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], platform: str) -> Raised:
+def raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> Raised:
     """A function for arguments of these shapes.
 
     Args:
         exported: the function.
         in_avals: its arguments. Their shapes are constant and fit its signature.
-        out_avals: its results for these arguments.
         platform: where it will run: one of the function's platforms; any, if it has only one and its check is disabled.
 
     Raises:
         RefusedError: an operation in the module cannot be raised.
     """
-    shapes = tuple(aval.shape for aval in in_avals)
-    kept = data.kept(exported, "raised", lambda _: Newest(_MOST))
-    key = shapes, platform
-    found = kept.get(key)
-    if found is None:
-        try:
-            found = _raise(exported, tuple(in_avals), tuple(out_avals), platform)
-        except RefusedError as error:
-            found = error.with_traceback(None)
-        kept.put(key, found)
+    raise_or_refuse = data.kept(exported, "raised", lambda _: functools.lru_cache(_MOST)(_raised_or_refused))
+    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), platform)
     if isinstance(found, RefusedError):
         raise RefusedError(found.operation, found.why, found.location)
-    function: Raised = found
-    return function
+    return found
 
 
-def _raise(exported: ExportedData, in_avals: tuple[Any, ...], out_avals: tuple[Any, ...], platform: str) -> Raised:
+def _raised_or_refused(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> Raised | RefusedError:
+    try:
+        return _raise(exported, in_avals, platform)
+    except RefusedError as error:
+        return error.with_traceback(None)
+
+
+def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> Raised:
+    out_avals = tuple(map(plain, abstract_eval(*in_avals, exported=exported)[0]))
     if exported.ordered_effects:
         raise RefusedError("an ordered effect")
     index = None

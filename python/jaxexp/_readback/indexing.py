@@ -11,8 +11,7 @@ from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Operation, Read
-from .regions import only_operation
+from .operation import Operation
 
 
 def _with_vectors_last(indices: Any, dimension: int) -> Any:
@@ -23,7 +22,7 @@ def _with_vectors_last(indices: Any, dimension: int) -> Any:
     return indices if dimension == indices.ndim - 1 else lax.transpose(indices, (*others, dimension))
 
 
-def _gather(operation: Operation) -> Callable[..., Any]:
+def gather(operation: Operation) -> Callable[..., Any]:
     said = operation.structure("dimension_numbers", _jax.hlo.GatherDimensionNumbers)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(said.offset_dims),
@@ -50,7 +49,7 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _scatter(operation: Operation) -> Callable[..., Any]:
+def scatter(operation: Operation) -> Callable[..., Any]:
     if len(operation.results) != 1:
         operation.refuse(f"into {len(operation.results)} arrays at once")
     said = operation.structure("scatter_dimension_numbers", _jax.hlo.ScatterDimensionNumbers)
@@ -69,7 +68,7 @@ def _scatter(operation: Operation) -> Callable[..., Any]:
         "unique_indices": operation.boolean("unique_indices", False),
     }
     block = operation.closed_region(0)
-    known = only_operation(block, in_order=True)
+    known = block.only_operation(in_order=True)
     if known in _SCATTERS or (block.results == block.parameters[1:] and not block.steps):
         scatter = _SCATTERS.get(known, lax.scatter)
         return lambda x, indices, updates: scatter(x, _with_vectors_last(indices, vectors), updates, numbers, **options)
@@ -88,9 +87,3 @@ def _scatter(operation: Operation) -> Callable[..., Any]:
         )
 
     return combining
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.gather": _gather,
-    "stablehlo.scatter": _scatter,
-}

@@ -8,18 +8,16 @@ from typing import Any
 import jax
 from jax import lax
 
-from .operation import Many, Operation, Read
+from .operation import Many, Operation
 
 
-def _fft(operation: Operation) -> Callable[..., Any]:
-    kind, lengths = (
-        operation.keyword("fft_type", {kind.name: kind for kind in lax.FftType}),
-        operation.integers("fft_length"),
-    )
+def fft(operation: Operation) -> Callable[..., Any]:
+    kind = operation.keyword("fft_type", {kind.name: kind for kind in lax.FftType})
+    lengths = operation.integers("fft_length")
     return lambda x: lax.fft(x, kind, lengths)
 
 
-def _cholesky(operation: Operation) -> Callable[..., Any]:
+def cholesky(operation: Operation) -> Callable[..., Any]:
     if not operation.boolean("lower", False):
         operation.refuse("of the upper triangle")
     return lambda x: lax.linalg.cholesky(x, symmetrize_input=False)
@@ -28,7 +26,7 @@ def _cholesky(operation: Operation) -> Callable[..., Any]:
 _TRANSPOSED = {"NO_TRANSPOSE": (False, False), "TRANSPOSE": (True, False), "ADJOINT": (True, True)}
 
 
-def _triangular_solve(operation: Operation) -> Callable[..., Any]:
+def triangular_solve(operation: Operation) -> Callable[..., Any]:
     transpose, conjugate = operation.keyword("transpose_a", _TRANSPOSED)
     options: dict[str, Any] = {
         "left_side": operation.boolean("left_side"),
@@ -47,22 +45,12 @@ _ALGORITHMS = {
 }
 
 
-def _rng_bit_generator(operation: Operation) -> Many:
+def rng_bit_generator(operation: Operation) -> Many:
     algorithm = operation.keyword("rng_algorithm", _ALGORITHMS)
-    type_ = operation.results[1]
+    bits: Any = operation.results[1]
 
     def generate(state: Any) -> Sequence[Any]:
-        dtype: Any = type_.dtype
-        bits: Sequence[Any] = lax.rng_bit_generator(state, type_.shape, dtype, algorithm)
-        return bits
+        return lax.rng_bit_generator(state, bits.shape, bits.dtype, algorithm)
 
     # JAX's own batching would give a batch of states other bits than the states give one by one.
     return Many(jax.custom_batching.sequential_vmap(generate))
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.cholesky": _cholesky,
-    "stablehlo.fft": _fft,
-    "stablehlo.rng_bit_generator": _rng_bit_generator,
-    "stablehlo.triangular_solve": _triangular_solve,
-}

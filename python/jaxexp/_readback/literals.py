@@ -61,6 +61,5 @@ def _element(word: str, dtype: np.dtype[Any]) -> Any:
     """An element as MLIR prints it: exactly, and as the bits of a float if decimals cannot express it."""
     if word.startswith("0x"):
         return np.array(int(word, 16), f"u{dtype.itemsize}").view(dtype)[()]
-    if word.lstrip("+-").isdigit():
-        return np.array(int(word)).astype(dtype)[()]
-    return np.array(float(word)).astype(dtype)[()]
+    number = int(word) if word.lstrip("+-").isdigit() else float(word)
+    return np.array(number).astype(dtype)[()]

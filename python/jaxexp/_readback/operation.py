@@ -70,25 +70,10 @@ class Operation:
         operands: the types of its operands.
         results: the types of its results.
         said: the attributes that were asked for, by name.
-        value: its result, if that is a scalar constant.
+        value: its result, to be set if that is a scalar constant.
         looked_around: whether reading used anything outside the operation and its types: operands' values, functions,
             regions.
     """
-
-    __slots__ = (
-        "_mlir",
-        "_reading",
-        "_regions_left",
-        "_unread",
-        "inputs",
-        "looked_around",
-        "name",
-        "operands",
-        "outputs",
-        "results",
-        "said",
-        "value",
-    )
 
     def __init__(self, mlir: Any, reading: Reading) -> None:
         self._mlir = mlir
@@ -232,9 +217,10 @@ class Operation:
     def region_count(self) -> int:
         return len(self._mlir.regions)
 
-    def skip_region(self) -> None:
-        """Skips a region that cannot run."""
-        self._regions_left -= 1
+    def only_region(self, index: int) -> Block:
+        """The code in the one region that ever runs. The others need not be understood."""
+        self._regions_left = 1
+        return self.region(index)
 
     def closed_region(self, index: int) -> Block:
         """The code in a region that uses nothing but constants from around it."""
@@ -262,10 +248,6 @@ class Operation:
     def constant(self, operand: int) -> np.ndarray[Any, Any] | None:
         """The value of an operand that is a scalar constant."""
         return self._around.constants.get(self.inputs[operand])
-
-    def is_constant(self, value: np.ndarray[Any, Any]) -> None:
-        """Records that the result is a scalar constant."""
-        self.value = value
 
     @property
     def constants(self) -> Mapping[int, np.ndarray[Any, Any]]:

@@ -9,11 +9,11 @@ from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Operation, Read
+from .operation import Operation
 from .refused import RefusedError
 
 
-def _sharding_constraint(operation: Operation) -> Callable[..., Any]:
+def sharding_constraint(operation: Operation) -> Callable[..., Any]:
     if not operation.is_partitioned:
         operation.ignore("sharding")
         return lambda x: x
@@ -48,13 +48,8 @@ def constraint(sharding: Any) -> Callable[[Any], Any]:
         raise RefusedError(f"a value in the memory {sharding.memory_kind}")
     if sharding.spec.unreduced or sharding.spec.reduced:
         raise RefusedError("a value that is reduced, or still to be reduced, over devices")
-    placed = _jax.NamedSharding(auto(sharding.mesh), sharding.spec)
+    sizes, names = sharding.mesh.axis_sizes, sharding.mesh.axis_names
+    # On Auto axes, the compiler divides arrays as it likes, within constraints.
+    mesh = _jax.AbstractMesh(sizes, names, (_jax.AxisType.Auto,) * len(names))
+    placed = _jax.NamedSharding(mesh, sharding.spec)
     return lambda x: lax.with_sharding_constraint(x, placed)
-
-
-def auto(mesh: Any) -> Any:
-    """The mesh with Auto axes: the compiler divides arrays as it likes, within constraints."""
-    return _jax.AbstractMesh(mesh.axis_sizes, mesh.axis_names, (_jax.AxisType.Auto,) * len(mesh.axis_names))
-
-
-OPERATIONS: dict[str, Read] = {"sdy.sharding_constraint": _sharding_constraint}

@@ -96,6 +96,16 @@ class Block:
     def __repr__(self) -> str:  # jaxprs print it
         return f"<{len(self.steps)} steps>"
 
+    def only_operation(self, *, in_order: bool = False) -> str:
+        """The name of the one operation that the block applies to its two parameters, `in_order` or not; "" if it does
+        anything else.
+        """
+        if len(self.steps) != 1 or len(self.parameters) != 2 or self.steps[0].outputs != self.results:
+            return ""
+        (step,) = self.steps
+        orders = [self.parameters] if in_order else [self.parameters, self.parameters[::-1]]
+        return step.name if step.inputs in orders else ""
+
     def closed(self, constants: Mapping[int, np.ndarray[Any, Any]]) -> Block | None:
         """The same block with its captures inside, if they are all constants; otherwise None."""
         if not self.captures:

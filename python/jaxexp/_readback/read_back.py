@@ -10,10 +10,8 @@ import jax
 from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.call.first_argument import apart, flattened, program_of
-from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function.data import ExportedData
 
-from .function import Raised
 from .function import raised as raise_function
 
 
@@ -58,7 +56,7 @@ def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dic
     platform, platforms = _jax.default_platform(), program.platforms
     with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*plain).in_avals
-        function = _raised(program, avals, platform if platform in platforms else platforms[0])
+        function = raise_function(program, avals, platform if platform in platforms else platforms[0])
         return jax.make_jaxpr(function.inline)(*plain)
 
 
@@ -80,28 +78,20 @@ def _refuse_platform(ctx: Any, *, name: str, platforms: Sequence[str], foreign: 
 _jax.register_lowering(elsewhere_p, _refuse_platform)
 
 
-def _raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> Raised:
-    out_avals, _ = abstract_eval(*in_avals, exported=exported)
-    return raise_function(exported, in_avals, out_avals, platform)
-
-
 def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
     """The function, for lowering on any platform; only on its own platforms if it calls foreign functions."""
     in_avals = list(map(jax.typeof, leaves))
-    each = {platform: _raised(exported, in_avals, platform) for platform in exported.platforms}
+    each = {platform: raise_function(exported, in_avals, platform) for platform in exported.platforms}
     first = each[exported.platforms[0]]
     if foreign := sorted(set().union(*(function.foreign for function in each.values()))):
         types = tuple((aval.shape, aval.dtype) for aval in first.out_avals)
 
         def elsewhere(*_: Any) -> Sequence[Any]:
-            refused: Sequence[Any] = elsewhere_p.bind(
+            return elsewhere_p.bind(
                 types=types, name=exported.fun_name, platforms=exported.platforms, foreign=tuple(foreign)
             )
-            return refused
 
-        results: Sequence[Any] = jax.lax.platform_dependent(*leaves, default=elsewhere, **each)
-    elif len(each) > 1:
-        results = jax.lax.platform_dependent(*leaves, default=first, **each)
-    else:
-        results = first(*leaves)
-    return results
+        return jax.lax.platform_dependent(*leaves, default=elsewhere, **each)
+    if len(each) > 1:
+        return jax.lax.platform_dependent(*leaves, default=first, **each)
+    return first(*leaves)

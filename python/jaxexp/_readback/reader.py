@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxexp import _jax
 
-from .array_type import Type
+from .array_type import Type, is_wide
 from .array_type import read as read_type
 from .operation import Function, Many, Operation, Read
 from .outer_products import in_order
@@ -122,7 +122,7 @@ class Reader:
         known = self._known_types.get(mlir)
         if known is None:
             known = self._known_types[mlir] = read_type(mlir)
-            self.is_wide |= known.is_wide
+            self.is_wide |= is_wide(known)
         return known
 
     def type_of_number(self, number: int) -> Type:
@@ -311,10 +311,6 @@ def _jitted(name: str, block: Block) -> Any:
 
 
 def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:
-    for name in _names(operation.attributes):
+    for name in sorted(map(str, operation.attributes)):
         if not known.fullmatch(name):
             raise RefusedError(operation.name, f"with the attribute {name}")
-
-
-def _names(attributes: Iterable[Any]) -> Iterable[str]:
-    return sorted(str(name) for name in attributes)

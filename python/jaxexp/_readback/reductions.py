@@ -11,9 +11,8 @@ from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Many, Operation, Read
+from .operation import Many, Operation
 from .program import Block
-from .regions import only_operation
 
 # JAX's reductions, and their starts: as bits, because 0.0 and -0.0 are different starts of a sum.
 _MONOIDS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
@@ -53,7 +52,7 @@ def _start(name: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
 
 def _monoid(operation: Operation, block: Block) -> str:
     """The name of a reduction's operation, if it starts from the same value as JAX's own; otherwise ""."""
-    name = only_operation(block)
+    name = block.only_operation()
     start, (array, *_) = operation.constant(len(operation.results)), operation.operands
     if name not in _MONOIDS or start is None or len(operation.results) != 1 or array.kind not in _MONOIDS[name][2]:
         return ""
@@ -79,7 +78,7 @@ def _with_starts(operation: Operation, reduce: Callable[..., Any]) -> Many:
     return Many(run)
 
 
-def _reduce(operation: Operation) -> Callable[..., Any] | Many:
+def reduce(operation: Operation) -> Callable[..., Any] | Many:
     dimensions, block = operation.integers("dimensions"), operation.closed_region(0)
     if name := _monoid(operation, block):
         function = _MONOIDS[name][0]
@@ -88,7 +87,7 @@ def _reduce(operation: Operation) -> Callable[..., Any] | Many:
     return _with_starts(operation, lambda arrays, starts: lax.reduce(arrays, starts, combine, dimensions))
 
 
-def _reduce_window(operation: Operation) -> Many:
+def reduce_window(operation: Operation) -> Many:
     sizes = operation.integers("window_dimensions")
     ones = (1,) * len(sizes)
     strides = operation.integers("window_strides", ones)
@@ -106,9 +105,3 @@ def _reduce_window(operation: Operation) -> Many:
         return lax.reduce_window(arrays, starts, combine, sizes, strides, padding, base_dilation, window_dilation)
 
     return _with_starts(operation, reduce)
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.reduce": _reduce,
-    "stablehlo.reduce_window": _reduce_window,
-}

@@ -8,35 +8,35 @@ from typing import Any
 from jax import lax
 
 from . import literals
-from .operation import Operation, Read
+from .operation import Operation
 
 
-def _constant(operation: Operation) -> Callable[..., Any]:
+def constant(operation: Operation) -> Callable[..., Any]:
     (type_,) = operation.results
     value = literals.read(operation)
     if value.shape != type_.shape:  # one element for all
         return lambda: lax.broadcast(value, type_.shape)
     if type_.shape == ():
-        operation.is_constant(value)
+        operation.value = value
     return lambda: value
 
 
-def _broadcast_in_dim(operation: Operation) -> Callable[..., Any]:
+def broadcast_in_dim(operation: Operation) -> Callable[..., Any]:
     shape, dimensions = operation.results[0].shape, operation.integers("broadcast_dimensions")
     return lambda x: lax.broadcast_in_dim(x, shape, dimensions)
 
 
-def _reshape(operation: Operation) -> Callable[..., Any]:
+def reshape(operation: Operation) -> Callable[..., Any]:
     shape = operation.results[0].shape
     return lambda x: lax.reshape(x, shape)
 
 
-def _transpose(operation: Operation) -> Callable[..., Any]:
+def transpose(operation: Operation) -> Callable[..., Any]:
     permutation = operation.integers("permutation")
     return lambda x: lax.transpose(x, permutation)
 
 
-def _slice(operation: Operation) -> Callable[..., Any]:
+def slice_(operation: Operation) -> Callable[..., Any]:
     start, limit = operation.integers("start_indices"), operation.integers("limit_indices")
     strides = operation.integers("strides")
     return lambda x: lax.slice(x, start, limit, strides)
@@ -45,46 +45,31 @@ def _slice(operation: Operation) -> Callable[..., Any]:
 # The functions of the next two would add arithmetic for negative indices. The primitives, like the operations, clamp.
 
 
-def _dynamic_slice(operation: Operation) -> Callable[..., Any]:
+def dynamic_slice(operation: Operation) -> Callable[..., Any]:
     sizes = operation.integers("slice_sizes")
     return lambda x, *starts: lax.dynamic_slice_p.bind(x, *starts, slice_sizes=sizes)
 
 
-def _dynamic_update_slice(operation: Operation) -> Callable[..., Any]:
+def dynamic_update_slice(operation: Operation) -> Callable[..., Any]:
     return lambda x, update, *starts: lax.dynamic_update_slice_p.bind(x, update, *starts)
 
 
-def _concatenate(operation: Operation) -> Callable[..., Any]:
+def concatenate(operation: Operation) -> Callable[..., Any]:
     dimension = operation.integer("dimension")
     return lambda *xs: lax.concatenate(xs, dimension)
 
 
-def _pad(operation: Operation) -> Callable[..., Any]:
+def pad(operation: Operation) -> Callable[..., Any]:
     low, high = operation.integers("edge_padding_low"), operation.integers("edge_padding_high")
     config = tuple(zip(low, high, operation.integers("interior_padding"), strict=True))
     return lambda x, value: lax.pad(x, value, config)
 
 
-def _reverse(operation: Operation) -> Callable[..., Any]:
+def reverse(operation: Operation) -> Callable[..., Any]:
     dimensions = operation.integers("dimensions")
     return lambda x: lax.rev(x, dimensions)
 
 
-def _iota(operation: Operation) -> Callable[..., Any]:
+def iota(operation: Operation) -> Callable[..., Any]:
     (type_,), dimension = operation.results, operation.integer("iota_dimension")
     return lambda: lax.broadcasted_iota(type_.dtype, type_.shape, dimension)
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.broadcast_in_dim": _broadcast_in_dim,
-    "stablehlo.concatenate": _concatenate,
-    "stablehlo.constant": _constant,
-    "stablehlo.dynamic_slice": _dynamic_slice,
-    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
-    "stablehlo.iota": _iota,
-    "stablehlo.pad": _pad,
-    "stablehlo.reshape": _reshape,
-    "stablehlo.reverse": _reverse,
-    "stablehlo.slice": _slice,
-    "stablehlo.transpose": _transpose,
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,11 +12,11 @@ from jax import lax
 from jaxexp import _jax
 
 from .carried import select_and_scatter_p, sort_p
-from .operation import Many, Operation, Read
+from .operation import Many, Operation
 from .program import Block
 
 
-def _sort(operation: Operation) -> Many:
+def sort(operation: Operation) -> Many:
     rank = len(operation.operands[0].shape)
     dimension, is_stable = operation.integer("dimension", -1) % max(rank, 1), operation.boolean("is_stable", False)
     comparator = operation.closed_region(0)
@@ -25,11 +25,7 @@ def _sort(operation: Operation) -> Many:
         params = {"comparator": comparator, "dimension": dimension, "is_stable": is_stable}
         return Many(lambda *arrays: sort_p.bind(*arrays, **params))
 
-    def run(*arrays: Any) -> Sequence[Any]:
-        result: Sequence[Any] = lax.sort(arrays, dimension=dimension, is_stable=is_stable, num_keys=keys)
-        return result
-
-    return Many(run)
+    return Many(lambda *arrays: lax.sort(arrays, dimension=dimension, is_stable=is_stable, num_keys=keys))
 
 
 def _number_of_keys(operation: Operation, comparator: Block) -> int | None:
@@ -69,7 +65,7 @@ def _form(closed: Any) -> list[Any]:
     return [*lines, [name(v) for v in closed.jaxpr.outvars]]
 
 
-def _select_and_scatter(operation: Operation) -> Many:
+def select_and_scatter(operation: Operation) -> Many:
     sizes = operation.integers("window_dimensions")
     params: dict[str, Any] = {
         "sizes": sizes,
@@ -79,9 +75,3 @@ def _select_and_scatter(operation: Operation) -> Many:
         "scatter": operation.closed_region(1),
     }
     return Many(lambda *operands: select_and_scatter_p.bind(*operands, **params))
-
-
-OPERATIONS: dict[str, Read] = {
-    "stablehlo.select_and_scatter": _select_and_scatter,
-    "stablehlo.sort": _sort,
-}

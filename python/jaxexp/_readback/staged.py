@@ -28,12 +28,7 @@ class _Equations(NamedTuple):
 
 @_jax.cached_with_first()
 def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[str, Any]] | None:
-    """A block as one equation; cached as long as the block exists and JAX's settings do not change.
-
-    Args:
-        block: the block, which captures nothing.
-        avals: the types of its arguments.
-        name: what the equation is called.
+    """A block without captures as one equation; cached as long as it exists and JAX's settings do not change.
 
     Returns:
         Its primitive and its parameters. None if types say more than shapes and dtypes: if they name meshes or are

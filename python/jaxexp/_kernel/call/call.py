@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ from jaxexp._errors import ExportError, ExportRuntimeError
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import custom_calls, mlir
 
-from . import rules, trees  # noqa: F401  (calls are traced with these rules)
+from . import derivatives, lowering, trees  # noqa: F401  (these register rules)
 from .callables import call_traced, eager_callable, shared_callable
 from .first_argument import apart, as_called, program_of
+from .primitive import call_exported_p, pushforward_p
 
 _are_plain = _native.Arguments(
     _jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry, _jax.registered_pytree_nodes
@@ -74,3 +76,16 @@ def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[
     leaves, _ = trees.leaves_and_out_tree(as_called(exported), args, kwargs)
     for leaf in leaves:
         jax.typeof(leaf)
+
+
+def _batching_rule(primitive: Any) -> Callable[..., Any]:
+    """The rule of `jax.vmap`: a method of the function's class."""
+
+    def rule(*mapped: Any, exported: Any, **params: Any) -> Any:
+        return exported._batch(primitive, *mapped, exported=exported, **params)
+
+    return rule
+
+
+for _primitive in (call_exported_p, pushforward_p):
+    _jax.fancy_primitive_batchers[_primitive] = _batching_rule(_primitive)

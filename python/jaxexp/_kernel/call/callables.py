@@ -34,15 +34,12 @@ def eager_callable(exported: ExportedData) -> Any:
 def _make_eager_callable(exported: ExportedData) -> Any:
     given = first_argument.given_with(exported)
     if given is None:
-        return _callable(exported, False)
-    return functools.partial(data.kept(given.program, "eager_apart", _callable_apart), given.arrays())
+        return _callable(exported, is_apart=False)
+    eager_apart = data.kept(given.program, "eager_apart", functools.partial(_callable, is_apart=True))
+    return functools.partial(eager_apart, given.arrays())
 
 
-def _callable_apart(program: ExportedData) -> Any:
-    return _callable(program, True)
-
-
-def _callable(program: ExportedData, is_apart: bool) -> Any:
+def _callable(program: ExportedData, *, is_apart: bool) -> Any:
     """The function as a callable with the dispatch of `jax.jit`. It uses code from a file if one was given."""
     if (executables := executables_of(program)) is None:
         return shared_callable(program, is_apart)
@@ -95,8 +92,7 @@ def jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[...
         return apply(traced, args, kwargs)
 
     call.__name__ = call.__qualname__ = exported.fun_name
-    jitted: Callable[..., Any] = jax.jit(call)
-    return jitted
+    return jax.jit(call)
 
 
 class _InOwnTree:

@@ -34,8 +34,7 @@ class Given(NamedTuple):
 
 def given_with(exported: ExportedData) -> Given | None:
     """The first argument that is given with a function; None if calls pass all arguments."""
-    found: Given | None = data.attributes_of(exported).get("_bound")
-    return found
+    return data.attributes_of(exported).get("_bound")
 
 
 def program_of(exported: ExportedData) -> ExportedData:
@@ -83,8 +82,7 @@ def flattened(
 def count(in_tree: Any) -> int:
     """How many arrays the first positional argument has."""
     args, _ = in_tree.children()
-    leaves: int = args.children()[0].num_leaves
-    return leaves
+    return args.children()[0].num_leaves
 
 
 def without(program: E) -> E:

@@ -12,18 +12,8 @@ from jaxexp import _jax
 _64_BITS = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 
-def about_types(expected: Any, found: Any) -> str:
-    """The end of an error message: a period and a hint; empty if there is nothing to say.
-
-    Args:
-        expected: the abstract value in the function's signature.
-        found: the abstract value of the argument.
-    """
-    return about_dtypes(expected.dtype, found.dtype)
-
-
 def about_dtypes(expected: Any, found: Any) -> str:
-    """The same for two dtypes."""
+    """The end of an error message about two dtypes: a period and a hint; empty if there is nothing to say."""
     if expected in _64_BITS and not jax.config.read("jax_enable_x64"):
         return (
             '. This process makes all arrays of 32 bits; jax.config.update("jax_enable_x64", True) lets it have '

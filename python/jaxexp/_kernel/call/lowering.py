@@ -212,13 +212,7 @@ def _callee_platforms(platforms: Sequence[str], exported: ExportedData) -> list[
 
 
 def _platform_index(ctx: Any, platforms: Sequence[int], type_: Any) -> Any:
-    """The platform index argument, for a function of several platforms.
-
-    Args:
-        ctx: the lowering of the call.
-        platforms: the indices from `_callee_platforms`.
-        type_: the type of the argument.
-    """
+    """The platform index argument, for a function of several platforms; `platforms` is from `_callee_platforms`."""
     if len(platforms) == 1:
         return mlir.converted(_jax.ir_constant(np.int32(platforms[0])), type_)
     int32 = _jax.ir.RankedTensorType.get((), _jax.ir.IntegerType.get_signless(32))

@@ -7,7 +7,7 @@ VJP of the VJP: the results for the cotangents are the pushforward.
 The parameter `results` says which results are wanted, if not all. The compiler then drops the code for the others: a
 gradient by the inputs of a model does not compute the gradient by its weights.
 
-Their rules are in `lowering`, `derivatives` and `batching` (see `rules`).
+Their rules are in `lowering` and `derivatives`; `call` has the one of `jax.vmap`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
 
 def _mismatch(exported: ExportedData, index: int, axis: int | None, expected: str, found: str, *avals: Any) -> None:
     where = _jax.describe_argument(exported.in_tree, index, axis)
-    whole = f" (exported with {avals[0]}, called with {avals[1]}){hints.about_types(*avals)}" if avals else ""
+    hint = hints.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
+    whole = f" (exported with {avals[0]}, called with {avals[1]}){hint}" if avals else ""
     raise ExportError(f"calling {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
 
 

@@ -12,7 +12,7 @@ from jaxexp._errors import ExportError
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.function.data import E, ExportedData
 from jaxexp._kernel.function.specs import check_one_scope
-from jaxexp._kernel.function.vjps import LaterVjp
+from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import main, mlir, specialized
 
 from . import hints, trees
@@ -31,12 +31,14 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
     # With several platforms, the caller still chooses between them.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
     main.say_whether_polymorphic(module, needs_refinement)
+    version = exported.calling_convention_version
     return dataclasses.replace(
         exported,
         in_avals=in_avals,
         out_avals=out_avals,
         mlir_module_serialized=mlir.serialize(module),
-        calling_convention_version=_convention_version(exported),
+        # Old conventions differ only in their tokens.
+        calling_convention_version=version if exported.ordered_effects else max(version, OLDEST_VERSION),
         uses_global_constants=needs_refinement,
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
@@ -62,12 +64,6 @@ def specialized_avals(
     return tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
 
 
-def _convention_version(exported: ExportedData) -> int:
-    """The calling convention of the new module. Old conventions differ only in their tokens."""
-    version = exported.calling_convention_version
-    return version if exported.ordered_effects else max(version, OLDEST_VERSION)
-
-
 def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     """The abstract value of an argument, in the shape of `spec`, whose dtype must be the argument's own."""
     aval = exported.in_avals[index]
@@ -89,20 +85,12 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     return _jax.with_sharding(plain, aval.sharding)
 
 
-class _SpecializedVjp(LaterVjp):
-    """Specializes the VJP of the function that was specialized; equal for equal functions."""
+class _SpecializedVjp(DerivedVjp):
+    """Specializes the VJP of the function that was specialized."""
 
-    __slots__ = ("_origin",)
+    __slots__ = ()
 
-    def __init__(self, origin: ExportedData) -> None:
-        self._origin = origin
-
-    def __call__(self, primal: ExportedData) -> ExportedData:
+    def __call__(self, primal: Any) -> Any:
+        (origin,) = self.of
         cotangents = [aval.to_ct_aval() for aval in primal.out_avals]
-        return specialize(self._origin.vjp(), (*primal.in_avals, *cotangents), {})
-
-    def __eq__(self, other: object) -> bool:
-        return self._origin == other._origin if isinstance(other, _SpecializedVjp) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._origin)
+        return specialize(origin.vjp(), (*primal.in_avals, *cotangents), {})

@@ -54,17 +54,9 @@ def leaves_and_out_tree(
     return found.arranged(leaves), found.out_tree
 
 
-def check_classes(exported: ExportedData) -> None:
-    """Compares the children of classes with the artifact. This needs instances, so reading leaves it to the first use.
-
-    Raises:
-        ExportError: a class has other children than when the artifact was written.
-    """
-    has_generic_nodes(exported)
-
-
 def has_generic_nodes(exported: ExportedData) -> bool:
-    """Whether a function has generic nodes in its signature.
+    """Whether a function has generic nodes in its signature. The first time, this also compares the children of classes
+    with the artifact. That needs instances, so reading leaves it to the first use.
 
     Raises:
         ExportError: a class in it has other children than when the artifact was written.
@@ -73,7 +65,17 @@ def has_generic_nodes(exported: ExportedData) -> bool:
 
 
 def _has_generic_nodes(exported: ExportedData) -> bool:
-    _check_classes(exported)
+    facts = data.facts_of(exported)
+    for written in (facts.in_tree, facts.out_tree):
+        if written is None:
+            continue
+        seen: set[Description] = set()
+        for found, node in zip(*map(treedefs.nodes_of, written), strict=True):
+            if node.type is not GenericNode or found.type in (None, GenericNode) or node.data in seen:
+                continue
+            seen.add(node.data)
+            if (why := library_nodes.disagreement(node.data, found.type, found.data)) is not None:
+                raise ExportError(f"calling {exported.fun_name}: {why}. Use the release of the library that wrote it")
     return GenericNode in _node_types(exported)
 
 
@@ -103,21 +105,6 @@ def fit(exported: ExportedData, in_tree: Any) -> Fit:
             kept.clear()
         found = kept[in_tree] = _Fitting(exported, in_tree).fit()
     return found
-
-
-def _check_classes(exported: ExportedData) -> None:
-    """Compares the children of classes with the artifact, and refuses differences."""
-    facts = data.facts_of(exported)
-    for written in (facts.in_tree, facts.out_tree):
-        if written is None:
-            continue
-        seen: set[Description] = set()
-        for found, node in zip(*map(treedefs.nodes_of, written), strict=True):
-            if node.type is not GenericNode or found.type in (None, GenericNode) or node.data in seen:
-                continue
-            seen.add(node.data)
-            if (why := library_nodes.disagreement(node.data, found.type, found.data)) is not None:
-                raise ExportError(f"calling {exported.fun_name}: {why}. Use the release of the library that wrote it")
 
 
 class _Tree(NamedTuple):
@@ -195,8 +182,7 @@ class _Fitting:
 
     def describe(self, node: Node) -> Description:
         if node.type is GenericNode:
-            description: Description = node.data
-            return description
+            return node.data
         assert node.type is not None
         encoded = library_nodes.describe(node.type, node.data, node.arity)
         if encoded not in self.read:

@@ -117,8 +117,7 @@ def is_registered(cls: type) -> bool:
 
 def unflatten_function(cls: type) -> Callable[[Any, Sequence[Any]], Any]:
     """The function that makes an instance of a registered class from auxiliary data and children."""
-    unflatten: Callable[[Any, Sequence[Any]], Any] = _registered.entry(cls).from_iter
-    return unflatten
+    return _registered.entry(cls).from_iter
 
 
 def fields_of_dataclass(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:

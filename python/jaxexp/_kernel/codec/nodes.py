@@ -7,6 +7,7 @@ jaxexp and `jax.export` know each other's pytree registrations, in both directio
 from __future__ import annotations
 
 import collections
+import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -139,8 +140,7 @@ def _registered_unflatten(nodetype: type) -> Callable[[Any, Sequence[Any]], Any]
             f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
             "call jax.tree_util.register_pytree_node first, or pass from_children"
         )
-    unflatten: Callable[[Any, Sequence[Any]], Any] = node.from_iter
-    return unflatten
+    return node.from_iter
 
 
 def _jax_owner(serialized_name: str) -> type | None:
@@ -158,57 +158,39 @@ _by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
 )
 
 
-def _keyed(
-    nodetype: type,
-    serialized_name: str,
-    refusal: type[SerializationError],
-    from_children: Callable[[Any, Sequence[Any]], Any],
-) -> _Node:
-    """Dicts with keys that are not strings. `jax.export` can read them if jaxexp is imported, but never writes them."""
-    node = _Node(
-        nodetype,
-        serialized_name,
-        lambda keys: dict_keys.keys_to_bytes(keys, refusal),
-        dict_keys.keys_from_bytes,
-        from_children,
-        parse_once=True,
-    )
-    _by_name[serialized_name] = node
+def _own(node: _Node, *for_jax_export: Callable[..., Any]) -> _Node:
+    """A node that only jaxexp writes. `jax.export` can read it if jaxexp is imported, with other functions if given."""
+    _by_name[node.serialized_name] = node
     jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
-    jax_by_name[serialized_name] = (nodetype, node.deserialize_auxdata, from_children)
+    read = for_jax_export or (node.deserialize_auxdata, node.from_children)
+    jax_by_name[node.serialized_name] = (node.nodetype, *read)
     return node
 
 
-# `jax.export` raises errors of these types for such keys.
+# Dicts with keys that are not strings. `jax.export` raises errors of these types for such keys.
 _KEYED = {
-    dict: _keyed(dict, "jaxexp.dict", SerializationTypeError, dict_keys.dict_from_children),
-    collections.OrderedDict: _keyed(
-        collections.OrderedDict,
-        "jaxexp.OrderedDict",
-        UnsupportedSerializationError,
-        dict_keys.ordered_dict_from_children,
-    ),
+    nodetype: _own(
+        _Node(
+            nodetype,
+            f"jaxexp.{nodetype.__name__}",
+            functools.partial(dict_keys.keys_to_bytes, refusal=refusal),
+            dict_keys.keys_from_bytes,
+            from_children,
+            parse_once=True,
+        )
+    )
+    for nodetype, refusal, from_children in (
+        (dict, SerializationTypeError, dict_keys.dict_from_children),
+        (collections.OrderedDict, UnsupportedSerializationError, dict_keys.ordered_dict_from_children),
+    )
 }
 
-
-def _library_node() -> _Node:
-    """Nodes of classes that are not registered, read as generic nodes. `jax.export` reads them, too, if jaxexp is
-    imported.
-    """
-    node = _Node(
-        GenericNode,
-        NAME,
-        lambda description: description.encoded,
-        Description,
-        library_nodes.build,
-        parse_once=True,
-    )
-    jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
-    jax_by_name[NAME] = (GenericNode, library_nodes.read_again, library_nodes.instance)
-    return node
-
-
-_by_type[GenericNode] = _by_name[NAME] = _library_node()
+# Nodes of classes that are not registered, read as generic nodes.
+_by_type[GenericNode] = _own(
+    _Node(GenericNode, NAME, lambda node: node.encoded, Description, library_nodes.build, parse_once=True),
+    library_nodes.read_again,
+    library_nodes.instance,
+)
 
 # Without jaxexp, jax.export knows none of these.
 OWN_NAMES = frozenset({NAME, *(node.serialized_name for node in _KEYED.values())})

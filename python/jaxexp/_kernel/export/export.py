@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact import module_head
-from jaxexp._kernel.function import data
+from jaxexp._kernel.function import data, sharding
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
@@ -23,7 +25,6 @@ from jaxexp._kernel.write import retarget
 
 from .lower import Lifting, Lowering, lower
 from .surroundings import Surroundings
-from .vjp import vjp_function
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +47,7 @@ class Exporting:
         kwargs_specs: dict[str, Any],
         lifting: Lifting | None = None,
     ) -> Any:
-        """Exports a function.
-
-        Args:
-            fun_jit: the jitted function.
-            args_specs: specs of its positional arguments.
-            kwargs_specs: specs of its keyword arguments.
-            lifting: turns constants into arguments.
-        """
+        """Exports a jitted function for arguments of these specs."""
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         with retarget.lowering_context(self.compatibility):
@@ -69,13 +63,13 @@ class Exporting:
         return data.note(written, compatibility=self.compatibility)
 
     def _exported(self, lowering: Lowering, version: int, lifting_of_vjp: Lifting | None) -> Any:
-        is_wrapped = lowering.has_symbolic_arguments() or bool(lowering.ordered_effects)
+        is_wrapped = _jax.any_symbolic(lowering.in_avals) or bool(lowering.ordered_effects)
         # The lowering's own module is in JAX's caches. An attribute that describes it does no harm there. With large
         # constants, a copy would cost more than everything else.
         module = mlir.copy(lowering.module) if is_wrapped or self.batch_dim is not None else lowering.module
         if is_wrapped:
             main.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
-        main.say_whether_polymorphic(module, lowering.uses_dim_vars)
+        main.say_whether_polymorphic(module, lowering.uses_global_constants)
         if self.batch_dim is not None:
             batch_dims.declare(module, self.batch_dim, lowering.in_avals)
         dumped = _jax.dump_module_to_file(module, "export")
@@ -85,26 +79,19 @@ class Exporting:
         if module_head.may_name(serialized, "custom_call"):
             check_stable(module, {target for check in self.checks if (target := check.is_custom_call())})
         return self.made(
-            fun_name=lowering.fun_name,
-            in_tree=lowering.in_tree,
-            in_avals=lowering.in_avals,
-            out_tree=lowering.out_tree,
-            out_avals=lowering.out_avals,
-            _in_named_shardings=lowering.in_shardings,
-            _out_named_shardings=lowering.out_shardings,
+            **{name: getattr(lowering, name) for name in _OF_LOWERING},
             in_shardings_hlo=(),  # derived from the NamedShardings
             out_shardings_hlo=(),
-            nr_devices=lowering.nr_devices,
-            platforms=lowering.platforms,
-            ordered_effects=lowering.ordered_effects,
-            unordered_effects=lowering.unordered_effects,
             disabled_safety_checks=self.checks,
             mlir_module_serialized=serialized,
             calling_convention_version=version,
-            module_kept_var_idx=lowering.kept_var_idx,
-            uses_global_constants=lowering.uses_dim_vars,
             _get_vjp=_ExportVjp(lowering.jaxpr, Surroundings.now(), lifting_of_vjp),
         )
+
+
+_OF_LOWERING = {field.name for field in dataclasses.fields(Lowering)} & {
+    field.name for field in dataclasses.fields(ExportedData)
+}
 
 
 def _calling_convention_version() -> int:
@@ -136,13 +123,7 @@ class _ExportVjp(LaterVjp):
 
     def __call__(self, primal: ExportedData) -> Any:
         with self._surroundings.restored():
-            function, specs = vjp_function(
-                self._jaxpr,
-                primal.in_avals,
-                primal._in_named_shardings,
-                primal.out_avals,
-                primal._out_named_shardings,
-            )
+            function, specs = _vjp_function(self._jaxpr, primal)
             how = Exporting(
                 type(primal),
                 primal.platforms,
@@ -152,3 +133,22 @@ class _ExportVjp(LaterVjp):
                 data.compatibility_of(primal),
             )
             return how.export(function, specs, {}, self._lifting)
+
+
+def _vjp_function(jaxpr: Any, primal: ExportedData) -> tuple[Callable[..., Any], list[Any]]:
+    """The jitted VJP of a jaxpr, and the abstract values to export it with.
+
+    The VJP takes the flat primal arguments and one cotangent per result, and returns one cotangent per argument.
+    A cotangent has the shape, the dtype and the sharding of its primal value, but dtype float0 if the primal is not
+    differentiable.
+    """
+    function, n = _jax.jaxpr_as_fun(jaxpr), len(primal.in_avals)
+
+    def fun_vjp_jax(*primals_and_cotangents: Any) -> Any:  # named as jax.export names it: the name is in the artifact
+        _, pullback = jax.vjp(function, *primals_and_cotangents[:n])
+        return pullback(list(primals_and_cotangents[n:]))
+
+    of_primals = tuple(map(sharding.for_jit, primal._in_named_shardings))
+    of_cotangents = tuple(sharding.of_cotangent(sharding.for_jit(s)) for s in primal._out_named_shardings)
+    jitted = jax.jit(fun_vjp_jax, in_shardings=of_primals + of_cotangents, out_shardings=of_primals)
+    return jitted, [*primal.in_avals, *(aval.to_ct_aval() for aval in primal.out_avals)]

@@ -17,27 +17,27 @@ from .callbacks import why_refused
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lowering:
-    """One function as JAX lowers it; lists cover all arguments, whether the module keeps them or not."""
+    """One function as JAX lowers it; lists cover all arguments, whether the module keeps them or not.
+
+    Fields of an `Exported` have its names here.
+    """
 
     fun_name: str
     jaxpr: Any
     module: Any  # MLIR module; it belongs to JAX's caches, so do not change it
     in_tree: Any
     in_avals: tuple[Any, ...]
-    in_shardings: tuple[Any, ...]  # NamedSharding on an abstract mesh, or None
+    _in_named_shardings: tuple[Any, ...]  # NamedSharding on an abstract mesh, or None
     out_tree: Any
     out_avals: tuple[Any, ...]
-    out_shardings: tuple[Any, ...]
-    kept_var_idx: tuple[int, ...]
+    _out_named_shardings: tuple[Any, ...]
+    module_kept_var_idx: tuple[int, ...]
     nr_devices: int
     platforms: tuple[str, ...]
     ordered_effects: tuple[Any, ...]
     unordered_effects: tuple[Any, ...]
     has_platform_index: bool
-    uses_dim_vars: bool
-
-    def has_symbolic_arguments(self) -> bool:
-        return _jax.any_symbolic(self.in_avals)
+    uses_global_constants: bool
 
 
 class Lifting(Protocol):
@@ -67,15 +67,7 @@ def lower(
     override_lowering_rules: Any,
     lifting: Lifting | None = None,
 ) -> Lowering:
-    """Traces and lowers `fun_jit` for all `platforms` together.
-
-    Args:
-        fun_jit: the jitted function.
-        args_specs: specs of its positional arguments.
-        kwargs_specs: specs of its keyword arguments.
-        platforms: the platforms.
-        override_lowering_rules: as in `export`.
-        lifting: turns constants into arguments.
+    """Traces and lowers a jitted function for all `platforms` together.
 
     Raises:
         UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
@@ -107,18 +99,18 @@ def lower(
         module=computation.stablehlo(),
         in_tree=lowered.in_tree,
         in_avals=in_avals,
-        in_shardings=tuple(to_named(s, a, mesh) for s, a in zip(in_shardings, in_avals, strict=True)),
+        _in_named_shardings=tuple(to_named(s, a, mesh) for s, a in zip(in_shardings, in_avals, strict=True)),
         out_tree=lowered.out_tree,
         out_avals=out_avals,
-        out_shardings=tuple(to_named(s, a, mesh) for s, a in zip(out_shardings, out_avals, strict=True)),
-        kept_var_idx=kept_var_idx,
+        _out_named_shardings=tuple(to_named(s, a, mesh) for s, a in zip(out_shardings, out_avals, strict=True)),
+        module_kept_var_idx=kept_var_idx,
         nr_devices=facts["num_devices"],
         platforms=_jax.platforms_of(computation),
         ordered_effects=tuple(facts["ordered_effects"]),
         # They come from a set. In this order, the same function has the same bytes in every process.
         unordered_effects=tuple(sorted(facts["unordered_effects"], key=lambda effect: str(type(effect)))),
         has_platform_index=shape_poly_state.has_platform_index_argument,
-        uses_dim_vars=shape_poly_state.uses_dim_vars,
+        uses_global_constants=shape_poly_state.uses_dim_vars,
     )
 
 
@@ -141,10 +133,7 @@ def not_jitted(fun_jit: Any) -> str:
 
 
 def _first_mesh(shardings: Sequence[Any]) -> Any:
-    for sharding in shardings:
-        if isinstance(sharding, _jax.NamedSharding):
-            return sharding.mesh.abstract_mesh
-    return None
+    return next((s.mesh.abstract_mesh for s in shardings if isinstance(s, _jax.NamedSharding)), None)
 
 
 # Facts about compilation that do not change what a lowered module means or how it is called. A name that is missing

@@ -52,6 +52,3 @@ class Arguments(NamedTuple):
     @property
     def array(self) -> slice:
         return slice(self.token.stop, self.token.stop + self.arrays)
-
-    def without_dim_vars(self) -> Arguments:
-        return self._replace(dim_vars=0)

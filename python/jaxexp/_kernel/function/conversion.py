@@ -10,29 +10,19 @@ from jaxexp import _jax
 
 from .data import E, ExportedData, facts_of
 from .facts import NO_FACTS
-from .vjps import LaterVjp
+from .vjps import DerivedVjp
 
 _FACTS = "_jaxexp_facts"  # the attribute of a converted function that keeps its facts for the way back
 
 
-class ConvertedVjp(LaterVjp):
+class ConvertedVjp(DerivedVjp):
     """The VJP of an Exported that came from the other library."""
 
-    __slots__ = ("_convert", "_primal")
-
-    def __init__(self, primal: Any, convert: Callable[[Any], Any]) -> None:
-        self._primal, self._convert = primal, convert
+    __slots__ = ()
 
     def __call__(self, primal: Any) -> Any:
-        return self._convert(self._primal.vjp())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ConvertedVjp):
-            return NotImplemented
-        return (self._primal, self._convert) == (other._primal, other._convert)
-
-    def __hash__(self) -> int:
-        return hash((self._primal, self._convert))
+        exported, convert = self.of
+        return convert(exported.vjp())
 
 
 def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:

@@ -17,11 +17,10 @@ from jaxexp._public import public_dir
 
 from . import sharding
 from .facts import NO_FACTS, Facts, Written
-from .kept import Attributes, Kept
+from .kept import Attributes, Kept, MadeLater
 from .kept import attributes_of as attributes_of
 from .kept import kept as kept
 from .kept import kept_by as kept_by
-from .later import MadeLater
 from .safety_check import DisabledSafetyCheck
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ E = TypeVar("E", bound="ExportedData")
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ExportedData(Attributes):
     """The data of an `Exported`; its docstring has the fields."""
 
@@ -55,57 +54,21 @@ class ExportedData(Attributes):
     module_kept_var_idx: tuple[int, ...]
     uses_global_constants: bool
     _get_vjp: Callable[[Any], Any] | None
-    # Not a field, but `dataclasses.replace` gives it to the constructor.
+    # Not fields, but the constructor takes them; `dataclasses.replace` gives them to it.
+    _has_named_shardings: dataclasses.InitVar[bool] = dataclasses.field(default=True, kw_only=True)
     _facts: dataclasses.InitVar[Facts] = dataclasses.field(default=NO_FACTS, kw_only=True)
 
-    def __init__(
-        self,
-        fun_name: str,
-        in_tree: Any,
-        in_avals: Sequence[Any],
-        out_tree: Any,
-        out_avals: Sequence[Any],
-        _in_named_shardings: Sequence[Any],
-        _out_named_shardings: Sequence[Any],
-        in_shardings_hlo: Sequence[Any],
-        out_shardings_hlo: Sequence[Any],
-        nr_devices: int,
-        platforms: Sequence[str],
-        ordered_effects: Sequence[Any],
-        unordered_effects: Sequence[Any],
-        disabled_safety_checks: Sequence[DisabledSafetyCheck],
-        mlir_module_serialized: bytes,
-        calling_convention_version: int,
-        module_kept_var_idx: Sequence[int],
-        uses_global_constants: bool,
-        _get_vjp: Callable[[Any], Any] | None,
-        _has_named_shardings: bool = True,
-        *,
-        _facts: Facts = NO_FACTS,
-    ) -> None:
+    def __post_init__(self, _has_named_shardings: bool, _facts: Facts) -> None:
         if not _has_named_shardings:
             raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
-        attributes_of(self).update(
-            fun_name=fun_name,
-            in_tree=in_tree,
-            in_avals=tuple(in_avals),
-            out_tree=out_tree,
-            out_avals=tuple(out_avals),
-            _in_named_shardings=tuple(_in_named_shardings),
-            _out_named_shardings=tuple(_out_named_shardings),
-            nr_devices=nr_devices,
-            platforms=tuple(platforms),
-            ordered_effects=tuple(ordered_effects),
-            unordered_effects=tuple(unordered_effects),
-            disabled_safety_checks=tuple(map(DisabledSafetyCheck.coerce, disabled_safety_checks)),
-            mlir_module_serialized=mlir_module_serialized,
-            calling_convention_version=calling_convention_version,
-            module_kept_var_idx=tuple(module_kept_var_idx),
-            uses_global_constants=uses_global_constants,
-            _get_vjp=_get_vjp,
-        )
+        attributes = attributes_of(self)
+        for name in _DERIVED:
+            del attributes[name]
+        for name in _TUPLES:
+            attributes[name] = tuple(attributes[name])
+        attributes["disabled_safety_checks"] = tuple(map(DisabledSafetyCheck.coerce, self.disabled_safety_checks))
         if _facts is not NO_FACTS:
-            attributes_of(self)["_facts"] = _facts.of(in_tree, in_avals, out_tree, out_avals)
+            attributes["_facts"] = _facts.of(self.in_tree, self.in_avals, self.out_tree, self.out_avals)
 
     if not TYPE_CHECKING:
 
@@ -116,10 +79,6 @@ class ExportedData(Attributes):
             if (artifact := attributes.get("_artifact")) is not None:
                 artifact.complete(attributes)
             return attributes
-
-    @property
-    def _has_named_shardings(self) -> bool:
-        return True
 
     __dir__ = public_dir
 
@@ -197,8 +156,7 @@ def varied(exported: E, **attributes: Any) -> E:
 
 def artifact_of(exported: ExportedData) -> Artifact | None:
     """The artifact that a function was loaded from."""
-    found: Artifact | None = attributes_of(exported).get("_artifact")
-    return found
+    return attributes_of(exported).get("_artifact")
 
 
 def module_view(exported: ExportedData) -> bytes | memoryview:
@@ -328,27 +286,11 @@ def signature(exported: ExportedData, *, without_scope: bool = False) -> tuple[A
         without_scope: whether symbolic dimensions of two scopes are equal if their expressions and the constraints of
             the scopes are the same. Otherwise such dimensions differ.
     """
-    in_avals, out_avals = exported.in_avals, exported.out_avals
-    if without_scope and _jax.any_symbolic(in_avals):
-        in_avals = (_jax.explicit_constraints(in_avals), *map(_without_scope, in_avals))
-        out_avals = tuple(map(_without_scope, out_avals))
-    return (
-        exported.fun_name,
-        exported.in_tree,
-        in_avals,
-        exported.out_tree,
-        out_avals,
-        exported._in_named_shardings,
-        exported._out_named_shardings,
-        exported.nr_devices,
-        exported.platforms,
-        exported.ordered_effects,
-        exported.unordered_effects,
-        exported.disabled_safety_checks,
-        exported.calling_convention_version,
-        exported.module_kept_var_idx,
-        exported.uses_global_constants,
-    )
+    compared = {name: getattr(exported, name) for name in _COMPARED}
+    if without_scope and _jax.any_symbolic(exported.in_avals):
+        compared["in_avals"] = (_jax.explicit_constraints(exported.in_avals), *map(_without_scope, exported.in_avals))
+        compared["out_avals"] = tuple(map(_without_scope, exported.out_avals))
+    return tuple(compared.values())
 
 
 def _without_scope(aval: Any) -> tuple[Any, ...]:
@@ -379,7 +321,10 @@ def _out_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
     return tuple(map(sharding.to_hlo, exported._out_named_shardings, exported.out_avals))
 
 
-_FIELDS = {field.name for field in dataclasses.fields(ExportedData)}
+_FIELDS = [field.name for field in dataclasses.fields(ExportedData)]
+_DERIVED = {"in_shardings_hlo", "out_shardings_hlo"}
+_TUPLES = [f.name for f in dataclasses.fields(ExportedData) if "tuple" in str(f.type) and f.name not in _DERIVED]
+_COMPARED = [name for name in _FIELDS if name not in _DERIVED | {"mlir_module_serialized", "_get_vjp"}]
 _DATA = {*_FIELDS, "_artifact", "_facts"}
 
 # Fields that a loaded function has before the others are decoded.
@@ -403,8 +348,7 @@ def _facts(exported: ExportedData) -> Facts:
             in_tree=None if in_tree is None else Written(exported.in_tree, in_tree),
             out_tree=None if out_tree is None else Written(exported.out_tree, out_tree),
         )
-    found: Facts = attributes_of(exported).setdefault("_facts", facts)
-    return found
+    return attributes_of(exported).setdefault("_facts", facts)
 
 
 def _of_artifact(name: str) -> Callable[[ExportedData], Any]:

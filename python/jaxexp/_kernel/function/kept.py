@@ -1,4 +1,4 @@
-"""Values that are computed from a function once. All may be thrown away, since they can be computed again."""
+"""Values that are computed from a function once, when they are first needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Kept:
-    """The values that one function keeps, as attributes. Each is a row in the table of caches in docs/design.md."""
+    """The values that one function keeps, as attributes; all may be thrown away. docs/design.md has a table of them."""
 
     eager_call: Callable[..., Any] | None = None  # each call reads it, also for functions that keep nothing
 
@@ -31,8 +31,7 @@ attributes_of: Callable[[Any], dict[str, Any]] = vars(Attributes)["__dict__"].__
 def kept_by(exported: Attributes) -> Kept:
     """The values that a function keeps. Callers may add to them."""
     attributes = attributes_of(exported)
-    found: Kept = attributes["_kept"] if "_kept" in attributes else attributes.setdefault("_kept", Kept())
-    return found
+    return attributes["_kept"] if "_kept" in attributes else attributes.setdefault("_kept", Kept())
 
 
 def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
@@ -41,5 +40,27 @@ def kept(exported: E, name: str, make: Callable[[E], T]) -> T:
     if name not in known:  # several threads may make it at once; all return the result of one of them
         known = vars(kept_by(exported))
         known.setdefault(name, make(exported))
-    value: T = known[name]
-    return value
+    return known[name]
+
+
+class MadeLater:
+    """An attribute that a function gets on first use. A function's own attribute of the same name comes first.
+
+    Protocols look for data in the class. They find this, and nothing is made for them.
+    """
+
+    __slots__ = ("make", "name")
+
+    def __init__(self, name: str, make: Callable[[Any], Any]) -> None:
+        """Args:
+        name: the name of the attribute.
+        make: makes the value for a function, and keeps it with the function.
+        """
+        self.name, self.make = name, make
+
+    def __get__(self, function: Any, owner: type) -> Any:
+        if function is None:  # fields of a dataclass are not in its class, unless they have defaults
+            raise AttributeError(
+                f"type object {owner.__name__!r} has no attribute {self.name!r}", name=self.name, obj=owner
+            )
+        return self.make(function)

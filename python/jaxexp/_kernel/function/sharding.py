@@ -15,10 +15,7 @@ from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = None) -> Any:
     """A stored sharding, moved to a mesh (Mesh or AbstractMesh) of the same axes; None leaves it where it is.
 
-    Args:
-        sharding: a stored sharding, or None for unspecified.
-        mesh: the mesh to move it to.
-        axis_names: the name in `mesh` of each axis of the stored mesh, if the names differ.
+    `axis_names` has the name in `mesh` of each axis of the stored mesh, if the names differ.
 
     Raises:
         ExportError: `mesh` differs in more than the names, or `axis_names` does not map its axes one to one.
@@ -87,10 +84,6 @@ def meshes_of_call(stored: Sequence[Any], in_avals: Sequence[Any]) -> dict[Any, 
 
     With Explicit axes, meshes are part of the types of arrays: results have to be on the caller's mesh, like the
     arguments, even if its axes have other names, or its devices another kind.
-
-    Args:
-        stored: the stored shardings of the arguments.
-        in_avals: the types of the arguments in the call.
     """
     candidates: dict[Any, set[Any]] = {}
     for sharding, aval in zip(stored, in_avals, strict=True):
@@ -162,8 +155,11 @@ def to_named(sharding: Any, aval: Any, mesh: Any) -> Any:
         if mesh is None:
             if hlo.is_replicated() and not hlo.tuple_elements():
                 return _nowhere(aval, sharding.memory_kind)
-            mesh = _jax.abstract_mesh_like(sharding, *_axes(hlo))
-        return _on_mesh_of_hlo(hlo, mesh, sharding.memory_kind)
+            _check_tiles(hlo)
+            sizes = tuple(hlo.get_axis_sizes())  # an axis for each factor in the sharding's order of devices
+            mesh = _jax.abstract_mesh_like(sharding, sizes, _axis_names(sizes))
+        (spec,) = _jax.partition_specs_of_hlo(hlo, mesh)
+        return _jax.NamedSharding(mesh, spec, memory_kind=sharding.memory_kind)
     raise ExportTypeError(
         f"an argument or result of type {aval} has a {type(sharding).__name__}, which cannot be exported: "
         "use a NamedSharding"
@@ -187,9 +183,8 @@ def from_proto(proto: bytes, aval: Any) -> Any:
             return _nowhere(aval, memory_kind)
         _check_tiles(hlo)
         sizes, spec = _axes_of_iota(op_sharding)
-        names = tuple(f"_axis_{i}" for i in range(len(sizes)))
         # There were no Explicit axes when these artifacts were written.
-        mesh = _jax.AbstractMesh(sizes, names, (_jax.AxisType.Auto,) * len(sizes))
+        mesh = _jax.AbstractMesh(sizes, _axis_names(sizes), (_jax.AxisType.Auto,) * len(sizes))
         sharding = _jax.NamedSharding(mesh, spec, memory_kind=memory_kind)
         if len(sharding.spec) > aval.ndim:
             raise ValueError(f"a sharding of {len(sharding.spec)} dimensions for {aval}")
@@ -200,11 +195,8 @@ def from_proto(proto: bytes, aval: Any) -> Any:
         raise DeserializationError("", "an HLO sharding that a mesh can express", f"{error}") from error
 
 
-def _axes(hlo: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Sizes and names of a mesh, with an axis for each factor in the sharding's order of devices."""
-    _check_tiles(hlo)
-    sizes = tuple(hlo.get_axis_sizes())
-    return sizes, tuple(f"_axis_{i}" for i in range(len(sizes)))
+def _axis_names(sizes: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"_axis_{i}" for i in range(len(sizes)))
 
 
 def _check_tiles(hlo: Any) -> None:
@@ -213,7 +205,7 @@ def _check_tiles(hlo: Any) -> None:
 
 
 def _axes_of_iota(op_sharding: Any) -> tuple[tuple[int, ...], Any]:
-    """The sizes of the axes of a mesh for an OpSharding, as `_axes` finds them, and its spec over these axes.
+    """The sizes of the axes of a mesh for an OpSharding, as `to_named` finds them, and its spec over these axes.
 
     This looks at the numbers that describe the order of the devices, not at the devices: a hostile OpSharding of a few
     bytes has billions of them. XLA itself would end the process if tiles have parts of an axis.
@@ -264,13 +256,7 @@ def _axes_of_iota(op_sharding: Any) -> tuple[tuple[int, ...], Any]:
             specs[dimension] += (names[place],)
     while specs and not specs[-1]:
         specs.pop()
-    sizes = tuple(size for size, _ in axes)
-    return sizes, _jax.PartitionSpec(*specs)
-
-
-def _on_mesh_of_hlo(hlo: Any, mesh: Any, memory_kind: str | None) -> Any:
-    (spec,) = _jax.partition_specs_of_hlo(hlo, mesh)
-    return _jax.NamedSharding(mesh, spec, memory_kind=memory_kind)
+    return tuple(size for size, _ in axes), _jax.PartitionSpec(*specs)
 
 
 def _nowhere(aval: Any, memory_kind: str | None) -> Any:

@@ -29,6 +29,21 @@ class LaterVjp:
         return self
 
 
+class DerivedVjp(LaterVjp):
+    """Makes a VJP from other things; equal to one of the same class that makes it from equal things."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, *of: Any) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return self.of == other.of if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.of)
+
+
 def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]) -> list[E]:
     """A function, its VJP, the VJP of that, and so on.
 

@@ -10,13 +10,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.paths import result_paths
 
 from . import mlir
 
@@ -64,16 +63,12 @@ def check(
     if not any(arguments):
         known = ", ".join(_jax.all_dim_vars(in_avals)) or "none"
         raise ExportError(f"{start}no argument has that dimension; the arguments' dimension variables: {known}")
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_tree.unflatten(range(out_tree.num_leaves)))]
-
-    def describe_result(index: int) -> str:
-        return f"result{jax.tree_util.keystr(paths[index])}"
-
-    results = led(out_avals, describe_result)
+    paths = result_paths(out_tree)
+    results = led(out_avals, paths.__getitem__)
     for index, aval in enumerate(out_avals):
         if not results[index] and aval.dtype != _jax.float0:  # float0 arrays are empty
             raise ExportError(
-                f"{start}{describe_result(index)} has shape {_text(aval)}, but every result must have {name} as "
+                f"{start}{paths[index]} has shape {_text(aval)}, but every result must have {name} as "
                 "its leading dimension. Broadcast it in the function, or export without batch_dim"
             )
     return arguments, results

@@ -21,12 +21,7 @@ _MOST_PLATFORMS = 8
 
 
 def custom_calls_on(module: Any, platform: int | None) -> Iterator[Any]:
-    """The custom calls that may run when a module's main function runs.
-
-    Args:
-        module: the module.
-        platform: the platform index that main is called with; None if main takes none.
-    """
+    """The custom calls that may run when main is called with a platform index; None if main takes none."""
     symbols = _jax.ir.SymbolTable(module.operation)
     pending: list[tuple[Any, int | None]] = [(symbols["main"].operation, platform)]
     seen = {("main", platform)}

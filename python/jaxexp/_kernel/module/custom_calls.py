@@ -84,8 +84,6 @@ def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[in
     """Refuses a module that would call back to Python: to addresses in the process that exported it.
 
     Args:
-        exported: the function.
-        module: its module, brought up to date.
         platforms: the indices of the exported platforms that it will run on.
 
     Raises:
@@ -103,32 +101,23 @@ def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[in
 
 
 def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
-    """Which custom calls XLA lacks, and what to do about it; None if XLA refused the module for another reason.
-
-    Args:
-        exported: the function.
-        error: the error that XLA raised.
-    """
+    """Which custom calls XLA lacks, and what to do about it; None if XLA's error has another reason."""
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return None
     for platform in dict.fromkeys((_jax.default_platform(), *exported.platforms)):
         missing = {target for target in targets_on(exported, platform) if not is_known(target, platform)}
         if any(_names(str(error), target) for target in missing):
-            return _advice(missing, platform)
+            return (
+                f"its module has custom calls that nothing in this process implements on {platform}: {_list(missing)}. "
+                "Register each with jax.ffi.register_ffi_target, or import the library that does so, before calling; "
+                f"{_origin(missing)}"
+            )
     return None
 
 
 def _names(message: str, target: str) -> bool:
     """Whether XLA's message is about a custom call, however it is worded."""
     return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w.])", message) is not None
-
-
-def _advice(missing: set[str], platform: str) -> str:
-    return (
-        f"its module has custom calls that nothing in this process implements on {platform}: {_list(missing)}. "
-        "Register each with jax.ffi.register_ffi_target, or import the library that does so, before calling; "
-        f"{_origin(missing)}"
-    )
 
 
 def targets_on(exported: ExportedData, platform: str) -> set[str]:

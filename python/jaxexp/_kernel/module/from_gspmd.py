@@ -52,8 +52,7 @@ def to_shardy(module: Any, nr_devices: int) -> None:
     mesh = _Mesh(module, tilings, nr_devices)
     for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
         _change_attributes(function, mesh)
-    calls = [call for target, call in mlir.custom_calls(module) if target in _OF_GSPMD]
-    for body in _shard_map_bodies(calls):
+    for body in _shard_map_bodies(mlir.custom_calls(module)):
         _make_manual(body, mesh)
     for target, call in mlir.custom_calls(module):
         if target == "Sharding":
@@ -189,8 +188,7 @@ def _take(tile: int, left: list[_Cut], text: str) -> Iterator[_Cut]:
 
 
 def _rank(value: Any) -> int:
-    rank: int = _jax.ir.RankedTensorType(value.type).rank
-    return rank
+    return _jax.ir.RankedTensorType(value.type).rank
 
 
 # Writing
@@ -203,7 +201,7 @@ def _drop(module: Any) -> None:
     for operation in list(mlir.iter_operations(module)):
         if _NAME not in operation.attributes:
             continue
-        if operation.name == "stablehlo.custom_call" and mlir.target_of(operation) in _OF_GSPMD:
+        if _is_call(operation, *_OF_GSPMD):
             operation.results[0].replace_all_uses_with(operation.operands[0])
             operation.erase()
         else:
@@ -244,11 +242,10 @@ def _constrain(call: Any, mesh: _Mesh) -> None:
     call.erase()
 
 
-def _shard_map_bodies(calls: Sequence[Any]) -> list[Any]:
+def _shard_map_bodies(calls: Iterable[tuple[str, Any]]) -> list[Any]:
     """The calls of functions that run on each device: their operands or results are parts of arrays."""
     bodies: list[Any] = []
-    for call in calls:
-        target = mlir.target_of(call)
+    for target, call in calls:
         found: Iterable[Any] = ()
         if target == "SPMDFullToShardShape":
             found = (use.owner for use in call.results[0].uses)
@@ -265,11 +262,7 @@ def _defining(value: Any) -> Any:
 def _calls(value: Any, target: str) -> bool:
     """Whether a value is the result of a custom call with this target."""
     operation = _defining(value)
-    return (
-        operation is not None
-        and operation.name == "stablehlo.custom_call"
-        and mlir.target_of(operation.operation) == target
-    )
+    return operation is not None and _is_call(operation.operation, target)
 
 
 def _unannotated(value: Any) -> Any:
@@ -333,5 +326,5 @@ def _leaving(result: Any) -> tuple[Any, Any]:
     return remark, users[0]
 
 
-def _is_call(operation: Any, target: str) -> bool:
-    return operation.name == "stablehlo.custom_call" and mlir.target_of(operation) == target
+def _is_call(operation: Any, *targets: str) -> bool:
+    return operation.name == "stablehlo.custom_call" and mlir.target_of(operation) in targets

@@ -7,6 +7,7 @@ asserts whatever else the shapes promise, and passes on the rest.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from jaxexp._errors import ExportError, in_one_line
 from jaxexp._kernel.function.convention import Arguments
 
 from . import mlir
-from .inline import lower_inline
 
 _INNER_NAME = "_wrapped_jax_export_main"
 
@@ -24,7 +24,7 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
     """Wraps `main` of a module, in place.
 
     Args:
-        module: the module, which is changed; see `_convention` for the arguments of its main function.
+        module: the module, which is changed; see `convention` for the arguments of its main function.
         in_avals: the abstract values of its array arguments. With symbolic dimensions, none may be missing: JAX keeps
             all arguments of such functions.
         in_tree: their tree structure, for the messages of shape assertions.
@@ -38,7 +38,12 @@ def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_i
         attributes = mlir.argument_attributes(module)
 
         def operands(given: Sequence[Any]) -> list[Any]:
-            return _inner_operands(module, given, arguments, in_avals, in_tree)
+            outer = arguments._replace(dim_vars=0)
+            dim_values: list[Any] = []
+            if arguments.dim_vars:
+                assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
+                dim_values = dim_values_of(module, in_avals, in_tree, given[outer.array])
+            return [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
 
         surround_main(
             module,
@@ -100,17 +105,6 @@ def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) ->
     return Arguments(platform_indices, dim_vars, tokens, len(types) - platform_indices - dim_vars - tokens)
 
 
-def _inner_operands(
-    module: Any, given: Sequence[Any], arguments: Arguments, in_avals: Sequence[Any], in_tree: Any
-) -> list[Any]:
-    outer = arguments.without_dim_vars()
-    dim_values: list[Any] = []
-    if arguments.dim_vars:
-        assert arguments.arrays == len(in_avals), "JAX keeps every argument of a function with symbolic shapes"
-        dim_values = dim_values_of(module, in_avals, in_tree, given[outer.array])
-    return [*given[outer.platform_index], *dim_values, *given[outer.token], *given[outer.array]]
-
-
 def say_whether_polymorphic(module: Any, uses_dim_vars: bool) -> None:
     """Notes in a module whether it has to be specialized to shapes or a platform before compilation."""
     with module.context:
@@ -124,8 +118,41 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ExportError: the shapes do not determine the variables.
     """
     try:
-        return lower_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
+        return _lowered_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
         raise ExportError(
             f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
         ) from error
+
+
+def _lowered_inline(
+    function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]
+) -> list[Any]:
+    """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.
+
+    Symbolic dimensions of `avals` become sizes that are read from the operands at run time.
+    """
+    module_context = _jax.ModuleContext(
+        backend=None,
+        platforms=["cpu"],  # integer arithmetic on shapes: the same on every platform
+        axis_context=_jax.ShardingContext(0),
+        keepalives=[],
+        channel_iterator=itertools.count(1),
+        host_callbacks=[],
+        module=module,
+        context=module.context,
+        lowering_parameters=_jax.lowering_parameters(None, global_constants=True),
+    )
+    context = _jax.LoweringRuleContext(
+        avals_in=avals,
+        avals_out=None,
+        const_lowering={},
+        module_context=module_context,
+        name_stack=_jax.new_name_stack(),
+        primitive=None,
+        tokens_in=_jax.TokenSet(),
+        tokens_out=None,
+        traceback=None,
+    )
+    results, _ = _jax.flatten_ir(_jax.lower_as_function(function)(context, *operands))
+    return list(results)

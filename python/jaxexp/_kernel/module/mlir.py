@@ -32,30 +32,28 @@ def parse(serialized: bytes, context: Any) -> Any:
     """
     _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = _jax.newest_stablehlo()
-    if not module_head.is_for_newer(serialized, newest):
+    too_new, certain = "", False
+    cause: Exception | None = None
+    if module_head.is_for_newer(serialized, newest):
+        from jaxexp._kernel.releases import stablehlo
+
+        too_new, certain = stablehlo.why_too_new(serialized, newest)
+    if not certain:  # a module for a newer version may not use anything new
         try:
             return _jax.deserialize_portable_artifact(serialized, context)
         except MemoryError:
             raise
         except Exception as error:  # of several types, such as RuntimeError and ValueError
-            raise ModuleError(
-                _MODULE, "a StableHLO module", f"one that jaxlib does not parse: {_first_line(error)}"
-            ) from error
-    from jaxexp._kernel.releases import stablehlo, table
-
-    found, certain = stablehlo.why_too_new(serialized, newest)
-    cause: Exception | None = None
-    if not certain:  # the module is for a newer version, but may not use anything new
-        try:
-            return _jax.deserialize_portable_artifact(serialized, context)
-        except MemoryError:
-            raise
-        except Exception as error:
+            if not too_new:
+                found = f"one that jaxlib does not parse: {_first_line(error)}"
+                raise ModuleError(_MODULE, "a StableHLO module", found) from error
             cause = error
+    from jaxexp._kernel.releases import table
+
     here = table.at(_jax.installed_release).version
     advice = f"; on a JAX that reads it, jaxexp.migrate(artifact, to={here!r}) writes it for this one, or says why not"
     raise UnsupportedModuleError(
-        _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{found}{advice}"
+        _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{too_new}{advice}"
     ) from cause
 
 
@@ -146,8 +144,7 @@ def serialize_for(module: Any, version: str) -> bytes:
     Raises:
         jax.errors.JaxRuntimeError: that version lacks an operation or a type of the module.
     """
-    serialized: bytes = _jax.serialize_portable_artifact(module, version, _jax.serializes_with_shardy())
-    return serialized
+    return _jax.serialize_portable_artifact(module, version, _jax.serializes_with_shardy())
 
 
 def expand_composites(module: Any) -> None:
@@ -170,8 +167,7 @@ def custom_calls(module: Any) -> list[tuple[str, Any]]:
 
 def target_of(custom_call: Any) -> str:
     """The target of a custom call."""
-    name: str = _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
-    return name
+    return _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
 
 
 def has_shardy_attributes(module: Any) -> bool:

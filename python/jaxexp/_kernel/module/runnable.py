@@ -15,11 +15,8 @@ _LAPACK = ("lapack_", "blas_")
 
 
 def parse(exported: ExportedData, context: Any) -> Any:
-    """The module of an exported function, for calls: parsed, and rewritten to a form that the installed JAX runs.
-
-    Args:
-        exported: the function.
-        context: the MLIR context to parse it in; it is entered.
+    """The module of an exported function, for calls: parsed in an MLIR context that is entered, and rewritten to a form
+    that the installed JAX runs.
 
     Raises:
         DeserializationError: the bytes are not a module of a function with this signature.

@@ -17,10 +17,6 @@ def check(exported: ExportedData, module: Any) -> None:
     Nothing else ties the two together: without this check, a module of another function would be compiled with
     arguments that it does not expect.
 
-    Args:
-        exported: the function.
-        module: its module; its MLIR context is entered.
-
     Raises:
         ModuleError: names the first argument or result that differs.
     """

@@ -14,13 +14,7 @@ from . import main, mlir, runnable
 
 
 def parse(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool) -> Any:
-    """The module with a main function of the new shapes. If none of them is symbolic, it has no dynamic shapes.
-
-    Args:
-        exported: the function.
-        in_avals: the abstract values of its arguments, with the new shapes.
-        out_avals: the abstract values of its results.
-        still_symbolic: whether a new shape is symbolic.
+    """The module with a main function of the new shapes. If none is `still_symbolic`, it has no dynamic shapes.
 
     Raises:
         ExportError: the module refuses these shapes, or cannot take symbolic ones.

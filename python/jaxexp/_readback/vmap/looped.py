@@ -10,19 +10,13 @@ import numpy as np
 from jax import lax
 
 from jaxexp import _jax
+from jaxexp._readback.array_type import is_wide
 
 from .mapped import Level, repeated
 
 
 def loop(call: Callable[..., Sequence[Any]], level: Level, arrays: Sequence[Any]) -> list[Any]:
-    """Runs `call` for each element along one axis, and stacks or sums its results.
-
-    Args:
-        call: the operation for one element.
-        level: the axis.
-        arrays: the arguments, with the axis in front if they have it.
-    """
-
+    """Runs `call` for each element along one axis, and stacks or sums its results."""
     if not any(level.batched):
         return repeated(call(*arrays), level)
 
@@ -36,13 +30,13 @@ def loop(call: Callable[..., Sequence[Any]], level: Level, arrays: Sequence[Any]
     whole = [reshaped(array, array.shape, None, *partitions(array)[1:], mesh=mesh) for array in whole]
     types = jax.make_jaxpr(element)([jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in whole]).out_avals
     # A function may return 64-bit arrays although JAX is set to make 32-bit ones.
-    with jax.enable_x64(bool(jax.config.read("jax_enable_x64")) or any(map(_is_wide, types))):
+    with jax.enable_x64(bool(jax.config.read("jax_enable_x64")) or any(map(is_wide, types))):
         return _filled(element, level, whole, types)
 
 
 def _filled(element: Callable[..., Sequence[Any]], level: Level, whole: list[Any], types: Sequence[Any]) -> list[Any]:
     begun = [
-        _zero(type_) if is_summed else _rows(level.size, whole, type_)
+        jax.numpy.zeros(type_.shape, type_.dtype) if is_summed else _rows(level.size, whole, type_)
         for type_, is_summed in zip(types, level.summed, strict=True)
     ]
 
@@ -64,10 +58,6 @@ def _filled(element: Callable[..., Sequence[Any]], level: Level, whole: list[Any
     return [s if f is None else f for f, s in zip(filled, stacked, strict=True)]
 
 
-def _zero(type_: Any) -> Any:
-    return jax.numpy.zeros(type_.shape, type_.dtype)
-
-
 def _rows(size: Any, arrays: Sequence[Any], result: Any) -> Any:
     """An array for the loop to fill with results; None leaves it to JAX, which makes one of zeros.
 
@@ -83,10 +73,6 @@ def _rows(size: Any, arrays: Sequence[Any], result: Any) -> Any:
     if _jax.issubdtype(like.dtype, np.complexfloating):
         like = like.real
     return lax.broadcast_in_dim(like.astype(result.dtype), (size, *result.shape), (0,))
-
-
-def _is_wide(aval: Any) -> bool:
-    return bool(aval.dtype in (np.int64, np.uint64, np.float64, np.complex128))
 
 
 def _is_number(aval: Any) -> bool:

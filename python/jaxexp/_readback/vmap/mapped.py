@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -56,21 +57,14 @@ class Element:
 
     def bind(self, *arguments: Any) -> list[Any]:
         """One call."""
-        found: list[Any] = (
-            call(arguments, self.exported, self.results)
-            if self.wrt is None
-            else pushforward_p.bind(*arguments, exported=self.exported, wrt=self.wrt, results=self.results)
-        )
-        return found
+        if self.wrt is None:
+            return call(arguments, self.exported, self.results)
+        return pushforward_p.bind(*arguments, exported=self.exported, wrt=self.wrt, results=self.results)
 
     def types(self, avals: Sequence[Any]) -> tuple[list[Any], set[Any]]:
         """The types of the results, and the effects."""
-        if self.wrt is None:
-            types, effects = abstract_eval(*avals, exported=self.exported, results=self.results)
-        else:
-            types, effects = pushforward_p.abstract_eval(
-                *avals, exported=self.exported, wrt=self.wrt, results=self.results
-            )
+        rule = abstract_eval if self.wrt is None else partial(pushforward_p.abstract_eval, wrt=self.wrt)
+        types, effects = rule(*avals, exported=self.exported, results=self.results)
         return list(types), effects
 
 
@@ -200,8 +194,7 @@ def _instantiated(tangent: Any) -> Any:
 def _transpose(cotangents: Sequence[Any], *args: Any, element: Element, levels: tuple[Level, ...]) -> list[Any]:
     exported, wrt = element.exported, element.wrt
     if wrt is None:
-        transposed: list[Any] = _jax.primitive_transposes[call_exported_p](cotangents, *args, exported=exported)
-        return transposed
+        return _jax.primitive_transposes[call_exported_p](cotangents, *args, exported=exported)
     n = len(exported.in_avals)
     primals, tangents = args[:n], args[n:]
     of_primals = [dataclasses.replace(level, batched=level.batched[:n]) for level in levels]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +14,10 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.call.derivatives import pushforward_call
 from jaxexp._kernel.call.lowering import check_call
-from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.call.shared import first_of_equals
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._readback.newest import Newest
+from jaxexp._readback.array_type import plain
 from jaxexp._readback.refused import RefusedError
 
 from .looped import loop
@@ -32,26 +32,20 @@ _MOST = 32
 def _lower(ctx: Any, *operands: Any, element: Element, levels: tuple[Level, ...]) -> Sequence[Any]:
     check_call(ctx.module_context, element.exported)
     # The compiler shards raised code as it likes, whatever the outer types and the current mesh say.
-    plain = ctx.replace(avals_in=list(map(_plain, ctx.avals_in)), avals_out=list(map(_plain, ctx.avals_out)))
+    inner = ctx.replace(avals_in=tuple(map(plain, ctx.avals_in)), avals_out=list(map(plain, ctx.avals_out)))
     # Equal functions are raised and traced once.
     element = dataclasses.replace(element, exported=first_of_equals(element.exported))
-    results: Sequence[Any]
+    raised = data.kept(element.exported, "mapped", lambda _: functools.lru_cache(_MOST)(_raised))
     try:
         with jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh):
-            batch = _raised(plain.avals_in, element, levels, ctx.module_context.platforms)
-            results = _jax.lower_as_function(batch)(plain, *operands)
+            batch = raised(inner.avals_in, element, levels, tuple(ctx.module_context.platforms))
+            return _jax.lower_as_function(batch)(inner, *operands)
     except RefusedError as refused:
         _say_once(element.exported, refused)
-        results = _jax.lower_as_function(_looped(element, levels))(ctx, *operands)
-    return results
+        return _jax.lower_as_function(_looped(element, levels))(ctx, *operands)
 
 
 _jax.register_lowering(mapped_p, _lower)
-
-
-def _plain(aval: Any) -> Any:
-    """The type without its facts about devices."""
-    return _jax.ShapedArray(aval.shape, aval.dtype, memory_space=aval.memory_space)
 
 
 def _looped(element: Element, levels: Sequence[Level]) -> Callable[..., Sequence[Any]]:
@@ -74,20 +68,14 @@ def _raised(
     Raises:
         RefusedError: it cannot be raised, or JAX cannot map it.
     """
-    known = data.kept(element.exported, "mapped", lambda _: Newest(_MOST))
-    key = element.wrt, element.results, levels, tuple(avals), tuple(platforms)
-    jitted: Any = known.get(key)
-    if jitted is None:
-        jitted = _named(each(_one(element, platforms), levels), element.exported.fun_name)
-        try:
-            jitted.trace(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals))
-        except ExportError:  # a RefusedError among them
-            raise
-        except Exception as error:  # JAX's errors for things that it cannot map have any type
-            raise RefusedError("an operation", f"{type(error).__name__}: {error}") from error
-        known.put(key, jitted)
-    mapped: Callable[..., Sequence[Any]] = jitted
-    return mapped
+    jitted = _named(each(_one(element, platforms), levels), element.exported.fun_name)
+    try:
+        jitted.trace(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals))
+    except ExportError:  # a RefusedError among them
+        raise
+    except Exception as error:  # JAX's errors for things that it cannot map have any type
+        raise RefusedError("an operation", f"{type(error).__name__}: {error}") from error
+    return jitted
 
 
 def _named(function: Callable[..., Sequence[Any]], name: str) -> Any:
@@ -120,12 +108,10 @@ def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Seque
     from jaxexp._readback.function import raised  # only batches need it
 
     in_avals = list(map(jax.typeof, arrays))
-    out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if len(exported.platforms) == 1 or len(platforms) == 1:
-        return raised(exported, in_avals, out_avals, platforms[0]).inline(*arrays)
-    choices = {platform: raised(exported, in_avals, out_avals, platform).inline for platform in platforms}
-    results: Sequence[Any] = jax.lax.platform_dependent(*arrays, **choices)
-    return results
+        return raised(exported, in_avals, platforms[0]).inline(*arrays)
+    choices = {platform: raised(exported, in_avals, platform).inline for platform in platforms}
+    return jax.lax.platform_dependent(*arrays, **choices)
 
 
 def _say_once(exported: ExportedData, refused: RefusedError) -> None:

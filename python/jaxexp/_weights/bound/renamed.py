@@ -15,7 +15,7 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.convention import Arguments
 from jaxexp._kernel.function.data import E, ExportedData
 from jaxexp._kernel.function.facts import Written
-from jaxexp._kernel.function.vjps import LaterVjp
+from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import main, mlir, runnable
 from jaxexp._weights.arrays.names import names_in
 
@@ -142,22 +142,12 @@ def _module(exported: ExportedData, order: _Order, kept: Sequence[int]) -> bytes
         return mlir.serialize(module)
 
 
-class _RearrangedVjp(LaterVjp):
+class _RearrangedVjp(DerivedVjp):
     """The VJP of a function whose arguments were reordered."""
 
-    __slots__ = ("_order", "_origin")
+    __slots__ = ()
 
-    def __init__(self, origin: ExportedData, order: _Order) -> None:
-        self._origin, self._order = origin, order
-
-    def __call__(self, primal: ExportedData) -> ExportedData:
-        vjp = self._origin.vjp()
-        return _rearranged(vjp, self._order, vjp.in_tree, data.facts_of(vjp).in_tree)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _RearrangedVjp):
-            return NotImplemented
-        return (self._origin, self._order) == (other._origin, other._order)
-
-    def __hash__(self) -> int:
-        return hash((self._origin, self._order))
+    def __call__(self, primal: Any) -> Any:
+        origin, order = self.of
+        vjp = origin.vjp()
+        return _rearranged(vjp, order, vjp.in_tree, data.facts_of(vjp).in_tree)
