@@ -22,9 +22,6 @@
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
-
-using namespace nb::literals;
-
 namespace {
 
 nb::tuple find_end(std::uint64_t size, const nb::callable& read, bool may_walk) {

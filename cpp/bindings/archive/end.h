@@ -1,11 +1,9 @@
 // The end of an archive, and the ZIP file's own structures, for Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 void define_end(nb::module_& m);
 

@@ -23,7 +23,6 @@
 namespace jaxexp::bindings {
 namespace {
 
-using namespace nb::literals;
 namespace schema = wire::schema;
 
 /// Blocks have numbers of eight bytes, which are read where they lie.

@@ -14,7 +14,6 @@
 namespace jaxexp::bindings {
 namespace {
 
-using namespace nb::literals;
 using wire::Member;
 
 std::vector<Member::Module> to_modules(nb::handle modules) {

@@ -1,19 +1,16 @@
 // A member of an archive's index, as an object of Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "bindings/base/nanobind.h"
 #include "wire/archive/member.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// What stands behind the index from `position` on: the directory of the ZIP file, which has the index as a member,
 /// too, and its end with the comment.

@@ -18,7 +18,6 @@
 namespace jaxexp::bindings {
 namespace {
 
-using namespace nb::literals;
 using Records = wire::ArchiveRecords;
 
 nb::list list(const std::vector<std::string>& names) {

@@ -1,11 +1,9 @@
 // The members of an archive that is being written, for Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 void define_records(nb::module_& m);
 

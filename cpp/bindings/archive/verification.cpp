@@ -18,8 +18,6 @@
 
 namespace jaxexp::bindings {
 
-using namespace nb::literals;
-
 /// A member as it is verified: from its header in the ZIP file on.
 struct Verification::Part {
   std::uint32_t number;

@@ -1,13 +1,10 @@
 // Modules apart from their artifact, for Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
+#include "bindings/base/nanobind.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// wire::cut, as bytes.
 nb::object cut(nb::handle artifact);

@@ -25,8 +25,6 @@
 namespace jaxexp::bindings {
 namespace {
 
-using namespace nb::literals;
-
 void define_encoding(nb::module_& m) {
   nb::class_<Form>(m, "Form", "Which slots an artifact fills; by default, those that today's readers know.")
       .def(nb::init<>())

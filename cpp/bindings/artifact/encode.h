@@ -1,17 +1,14 @@
 // From a chain of Exported (a function, its VJP, the VJP's VJP, ...) to the bytes of an artifact.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <memory>
 #include <string_view>
 
+#include "bindings/base/nanobind.h"
 #include "bindings/codec/form.h"
 #include "wire/artifact/trailer.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// The artifact as a bytearray, which is allocated once and into which every module is copied once. It has a trailer
 /// where there are notes for one.

@@ -1,13 +1,10 @@
 // The weights of a trailer, for Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
+#include "bindings/base/nanobind.h"
 #include "wire/artifact/weights.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// From three lists: (name, size, content) of each file; (name, index of the file, size, digest) of each tensor; (name,
 /// index of the tensor) of each further name.

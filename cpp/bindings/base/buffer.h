@@ -1,19 +1,16 @@
 // A contiguous buffer of any Python object, held while it is in use.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "bindings/base/file.h"
+#include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Below this many bytes, letting other threads run costs more than it gives them.
 inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;

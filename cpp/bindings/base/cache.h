@@ -1,17 +1,14 @@
 // What artifacts have in common: objects that were made before, found again by the bytes that describe them.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "bindings/base/nanobind.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// A bounded map from bytes to immutable Python objects. It starts over when it is full: a process that reads so many
 /// different things gains nothing from keeping some of them.

@@ -1,11 +1,9 @@
 // What each room puts into the native module.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 void define_archive(nb::module_& m);
 void define_artifact(nb::module_& m);

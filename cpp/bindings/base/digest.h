@@ -1,17 +1,14 @@
 // Digests, which are bytes in Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 
+#include "bindings/base/nanobind.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 inline wire::Digest to_digest(nb::handle bytes) {
   const auto given = nb::cast<nb::bytes>(bytes);

@@ -12,8 +12,6 @@
 
 namespace jaxexp::bindings {
 
-using namespace nb::literals;
-
 thread_local bool InParts::wanted_ = false;
 
 namespace {

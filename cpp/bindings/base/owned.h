@@ -1,11 +1,9 @@
 // New references of Python's C functions.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Takes over a new reference. Where there is none, as when memory runs out, throws the exception that Python has set.
 template <class Object = nb::object>

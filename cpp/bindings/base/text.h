@@ -1,15 +1,12 @@
 // Bytes of an artifact as Python text.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <string_view>
 
+#include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Text of an artifact that may not be UTF-8.
 inline nb::str text(std::string_view bytes) {

@@ -5,8 +5,6 @@
 
 namespace jaxexp::bindings {
 
-using namespace nb::literals;
-
 void define_bytecode(nb::module_& m) {
   m.def("check_bytecode", &check_bytecode, "module"_a,
         nb::sig("def check_bytecode(module: typing_extensions.Buffer) -> None"),

@@ -1,11 +1,9 @@
 // What the bytes of a module tell, for Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Refuses what MLIR's reader cannot be trusted with.
 void check_bytecode(nb::handle module);

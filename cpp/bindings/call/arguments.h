@@ -1,15 +1,12 @@
 // The arguments of an eager call, looked at before jit's own dispatch gets them.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <utility>
 
+#include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Knows the leaves that jit's dispatch reads right: device arrays, the numbers of Python and NumPy, and NumPy arrays
 /// in the machine's byte order. Once a function is compiled, the dispatch looks only at the dtype's kind and size: it

@@ -5,8 +5,6 @@
 
 namespace jaxexp::bindings {
 
-using namespace nb::literals;
-
 void define_call(nb::module_& m) {
   nb::class_<Arguments>(m, "Arguments", "Knows the arguments that the dispatch of a jitted function reads right.")
       .def(nb::init<nb::object, nb::object, nb::object, nb::handle, nb::dict>(), "array"_a, "ndarray"_a, "number"_a,

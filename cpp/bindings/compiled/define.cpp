@@ -13,9 +13,6 @@
 #include "wire/compiled/records.h"
 
 namespace jaxexp::bindings {
-
-using namespace nb::literals;
-
 namespace {
 
 nb::str to_text(std::string_view text) {

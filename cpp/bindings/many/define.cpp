@@ -12,8 +12,6 @@
 
 namespace jaxexp::bindings {
 
-using namespace nb::literals;
-
 void define_many(nb::module_& m) {
   nb::class_<ReadMany>(m, "ReadMany", "How many artifacts are read at once, and what is made of them.")
       .def(

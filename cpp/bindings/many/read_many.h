@@ -1,17 +1,14 @@
 // Many artifacts at once: files, buffers and parts of a buffer, to objects of Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "bindings/artifact/functions.h"
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// What a read of many returns in Python: the objects in order, and the ascending indices of those that are exceptions.
 /// Where it stops at the first exception, that one comes last.

@@ -1,13 +1,11 @@
 // Verification of many files in threads, for Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstddef>
 
-namespace jaxexp::bindings {
+#include "bindings/base/nanobind.h"
 
-namespace nb = nanobind;
+namespace jaxexp::bindings {
 
 /// For each file: its size, whether it has digests, whether weights are beside it, and None or what is wrong: the
 /// number of an error of the system, or where, what was expected, and what was found. Checked are structure, digests,

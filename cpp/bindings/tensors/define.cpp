@@ -11,9 +11,6 @@
 #include "wire/tensors/header.h"
 
 namespace jaxexp::bindings {
-
-using namespace nb::literals;
-
 namespace {
 
 nb::tuple to_tuple(const std::vector<std::int64_t>& shape) {
