@@ -1,4 +1,4 @@
-// Bytes of an artifact as Python text.
+// Bytes as objects of Python.
 #pragma once
 
 #include <string_view>
@@ -12,5 +12,7 @@ namespace jaxexp::bindings {
 inline nb::str text(std::string_view bytes) {
   return owned<nb::str>(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
 }
+
+inline nb::bytes to_bytes(std::string_view bytes) { return nb::bytes(bytes.data(), bytes.size()); }
 
 }  // namespace jaxexp::bindings

@@ -351,7 +351,7 @@ class ArchiveWriter:
         place = self._write(heir, self._output.read(old.position, old.size), apart=old.apart)
         if not old.apart:
             moved = place.position - old.position
-            modules = tuple((position + moved, size, digest) for position, size, digest in modules)
+            modules = [(position + moved, size, digest) for position, size, digest in modules]
         for name in [heir, *others]:
             member = self._records.get(name)
             assert member is not None
