@@ -57,8 +57,8 @@ class Symbolic {
   };
 
   static std::strong_ordering compare(const FactorPlan& a, const FactorPlan& b);
-  static std::strong_ordering compare(const TermPlan& a, const TermPlan& b);
-  static std::strong_ordering compare(const Plan& a, const Plan& b);
+  template <class Whole>
+  static std::strong_ordering compare(const Whole& a, const Whole& b);
   template <class Part>
   static bool sort(std::vector<std::pair<Part, std::int64_t>>& parts);
   static bool plan(const wire::Expression& expression, Plan& planned);
