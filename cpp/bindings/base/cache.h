@@ -39,11 +39,7 @@ class Cache {
  private:
   static constexpr std::size_t overhead = 128;  // the place in the map, roughly
 
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view key) const { return wire::seeded_hash(key); }
-  };
-  using Objects = std::unordered_map<std::string, nb::object, Hash, std::equal_to<>>;
+  using Objects = std::unordered_map<std::string, nb::object, wire::SeededHash, std::equal_to<>>;
 
   nb::ft_mutex mutex_;
   const std::size_t max_bytes_;
