@@ -1,6 +1,4 @@
 // jaxexp._native: a table of contents.
-#include <nanobind/nanobind.h>
-
 #include "bindings/base/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/file.h"
@@ -9,7 +7,6 @@
 
 NB_MODULE(_native, m) {
   using namespace jaxexp::bindings;
-  using namespace nb::literals;
 
   m.doc() = "The codec of serialized Exported. Importing it imports no JAX: `bind` hands over what it needs.";
 #ifdef NDEBUG
@@ -19,14 +16,21 @@ NB_MODULE(_native, m) {
   translate_errors();
   unbind_with(m);
 
-  m.def("bind", &bind, "jax"_a, nb::sig("def bind(jax: object) -> None"),
+  m.def("bind", &bind, "jax"_a,
         "Keeps references to JAX's types, enum members and functions, which are attributes of `jax`.");
   define_room(m);
   define_file(m);
+  define_encoding(m);
   define_artifact(m);
-  define_many(m);
+  define_apart(m);
+  define_read_many(m);
+  define_verify_files(m);
   define_bytecode(m);
-  define_archive(m);
+  define_archive_member(m);
+  define_archive_index(m);
+  define_archive_end(m);
+  define_archive_records(m);
+  define_archive_verification(m);
   define_call(m);
   define_compiled(m);
   define_tensors(m);

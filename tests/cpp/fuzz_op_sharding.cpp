@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t head = size < sizeof devices ? size : sizeof devices;
   std::memcpy(&devices, data, head);
   try {
-    wire::check_op_sharding({data + head, size - head}, devices, {});
+    wire::read_op_sharding({data + head, size - head}, devices, {});
   } catch (const wire::Error& error) {
     tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
   }

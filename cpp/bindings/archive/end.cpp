@@ -1,20 +1,13 @@
 // The end of an archive has a constant size.
-#include "bindings/archive/end.h"
-
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
+#include "wire/archive/end.h"
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
-#include "bindings/archive/member.h"
 #include "bindings/base/buffer.h"
-#include "bindings/base/digest.h"
+#include "bindings/base/define.h"
 #include "bindings/base/text.h"
-#include "wire/archive/end.h"
 #include "wire/archive/find_end.h"
 #include "wire/archive/section.h"
 #include "wire/archive/weights.h"
@@ -22,12 +15,12 @@
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
-
-using namespace nb::literals;
-
 namespace {
 
-nb::tuple find_end(std::uint64_t size, const nb::callable& read, bool may_walk) {
+using ReadAt = nb::typed<nb::callable, nb::bytes(int, int)>;
+
+std::tuple<std::uint64_t, wire::ArchiveEnd, bool, bool> find_end(std::uint64_t size, const ReadAt& read,
+                                                                 bool may_walk) {
   nb::object held;
   std::optional<Buffer> buffer;
   const auto [end, said, rest] = wire::find_end(
@@ -40,39 +33,27 @@ nb::tuple find_end(std::uint64_t size, const nb::callable& read, bool may_walk) 
       },
       may_walk);
   using Rest = wire::FoundEnd::Rest;
-  return nb::make_tuple(end, said, rest != Rest::nothing, rest == Rest::unfinished);
+  return {end, said, rest != Rest::nothing, rest == Rest::unfinished};
 }
 
 }  // namespace
 
-void define_end(nb::module_& m) {
+void define_archive_end(nb::module_& m) {
   using End = wire::ArchiveEnd;
   nb::class_<End>(m, "ArchiveEnd", "The last bytes of an archive, which lead to its index.")
-      .def(
-          "__init__",
-          [](End* end, std::uint64_t index_position, std::uint32_t index_size, std::uint32_t root_position,
-             std::uint32_t root_size, nb::bytes root_digest) {
-            new (end) End{index_position, index_size, root_position, root_size, to_digest(root_digest)};
-          },
-          "index_position"_a, "index_size"_a, "root_position"_a, "root_size"_a, "root_digest"_a)
+      .def(nb::init<std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t, wire::Digest>(), "index_position"_a,
+           "index_size"_a, "root_position"_a, "root_size"_a, "root_digest"_a)
       .def_static(
-          "read", [](nb::handle last) { return End::read(Buffer(last).bytes()); }, "last"_a,
-          nb::sig("def read(last: typing_extensions.Buffer) -> ArchiveEnd | None"),
+          "read", [](HasBuffer last) { return End::read(Buffer(last).bytes()); }, "last"_a,
           "What so many bytes say; None where they are not the end of an archive.")
       .def_ro("index_position", &End::index_position)
       .def_ro("index_size", &End::index_size)
       .def_ro("root_position", &End::root_position)
       .def_ro("root_size", &End::root_size)
-      .def_prop_ro("root_digest", [](const End& end) { return to_bytes(end.root_digest); })
-      .def(
-          "comment",
-          [](const End& end) {
-            const std::string text = end.comment();
-            return nb::bytes(text.data(), text.size());
-          },
-          "The ZIP file's comment.");
+      .def_ro("root_digest", &End::root_digest)
+      .def("comment", [](const End& end) { return to_bytes(end.comment()); }, "The ZIP file's comment.");
   m.attr("ARCHIVE_END_SIZE") = End::size;
-  m.attr("ARCHIVE_END_MAGIC") = nb::bytes(End::magic.data(), End::magic.size());
+  m.attr("ARCHIVE_END_MAGIC") = to_bytes(End::magic);
   m.attr("ARCHIVE_SECTION_HEAD_SIZE") = wire::Section::most_head;
   m.attr("ARCHIVE_INDEX_NAME") = text(wire::index_name);
   m.def("archive_weights_name", &wire::weights_name, "number"_a,
@@ -80,27 +61,21 @@ void define_end(nb::module_& m) {
   m.attr("ARCHIVE_APART_FOLDER") = text(wire::apart_folder);
 
   m.def("find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
-        nb::sig("def find_archive_end(size: int, read: collections.abc.Callable[[int, int], bytes], may_walk: bool) "
-                "-> tuple[int, ArchiveEnd, bool, bool]"),
         "Where the last complete archive in a file of this size ends, and what its last bytes say; whether anything "
         "follows it, and whether that is what an unfinished append left. `read` gives ranges, by position and size. "
         "Archives of earlier versions are walked through, or the end of the file is believed.");
   m.def(
       "archive_section_head",
-      [](std::uint64_t position, std::uint64_t end, nb::handle last) {
-        const std::string head =
-            wire::Section{position, end, last.is_none() ? wire::Digest{} : wire::digest(Buffer(last).bytes())}.head();
-        return nb::bytes(head.data(), head.size());
+      [](std::uint64_t position, std::uint64_t end, std::optional<HasBuffer> last) {
+        const wire::Digest digest = last ? wire::digest(Buffer(*last).bytes()) : wire::Digest{};
+        return to_bytes(wire::Section{position, end, digest}.head());
       },
-      "position"_a, "end"_a = 0, "last"_a.none() = nb::none(),
-      nb::sig("def archive_section_head(position: int, end: int = 0, last: typing_extensions.Buffer | None = None) "
-              "-> bytes"),
+      "position"_a, "end"_a = 0, "last"_a = nb::none(),
       "The first bytes of a section of an archive's file; without an end and the last bytes, of an unfinished one.");
   m.def(
       "zip_local_header",
       [](std::string_view name, std::uint64_t size, std::uint32_t crc32, std::uint64_t position) {
-        const std::string header = wire::zip_local_header(name, size, crc32, position);
-        return nb::bytes(header.data(), header.size());
+        return to_bytes(wire::zip_local_header(name, size, crc32, position));
       },
       "name"_a, "size"_a, "crc32"_a, "position"_a, "The header of a member of a ZIP file, at a position.");
 }

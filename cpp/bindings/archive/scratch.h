@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "wire/artifact/known.h"
@@ -26,12 +27,27 @@ class Scratch {
   std::vector<std::uint64_t>& memory() { return buffers_[used_]; }
   /// Metadata that this thread has seen, in buffers that are kept for it.
   wire::Known& known() { return *known_; }
-  /// After a job over `size` bytes.
-  void end_job(std::size_t size);
+  /// After a job over `size` bytes. Its buffer is used again at once, unless metadata in it are kept.
+  void end_job(std::size_t size) {
+    if (size > 2 * job_size) {
+      if (memory().size() > most_kept / sizeof(std::uint64_t)) memory() = {};
+      std::swap(memory(), buffers_.front());  // the one that may be large
+      forget();
+    } else if (known_->size() != known_count_) {
+      known_count_ = known_->size();
+      if (++used_ == buffers_.size()) forget();
+    }
+  }
   /// Makes all buffers free for other bytes.
-  void forget();
+  void forget() {
+    known_.emplace();
+    used_ = known_count_ = 0;
+  }
 
  private:
+  /// Memory that comes from the system a page at a time takes longer than reading: up to this size it is kept.
+  static constexpr std::size_t most_kept = std::size_t{1} << 24;
+
   std::array<std::vector<std::uint64_t>, 8> buffers_;
   std::optional<wire::Known> known_;
   std::size_t used_, known_count_;
@@ -42,8 +58,17 @@ class ScratchPool {
   /// What a job has while it runs.
   class Turn {
    public:
-    Turn(ScratchPool& pool, std::size_t size);
-    ~Turn();
+    Turn(ScratchPool& pool, std::size_t size) : pool_(pool), size_(size) {
+      if (size > large) large_ = std::unique_lock(pool.large_);
+      const std::lock_guard lock(pool.mutex_);
+      scratch_ = std::move(pool.idle_.back());
+      pool.idle_.pop_back();
+    }
+    ~Turn() {
+      scratch_->end_job(size_);
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.idle_.push_back(std::move(scratch_));  // there is room: it was taken from there
+    }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     Scratch* operator->() const { return scratch_.get(); }
@@ -56,9 +81,16 @@ class ScratchPool {
   };
 
   /// For so many jobs at the same time. What earlier ones have seen is forgotten.
-  void prepare(std::size_t threads);
+  void prepare(std::size_t threads) {
+    idle_.reserve(threads);
+    while (idle_.size() < threads) idle_.push_back(std::make_unique<Scratch>());
+    for (const auto& scratch : idle_) scratch->forget();
+  }
 
  private:
+  /// Larger ones are read one after the other, so that memory does not grow with the number of threads.
+  static constexpr std::size_t large = std::size_t{1} << 26;
+
   std::mutex mutex_, large_;
   std::vector<std::unique_ptr<Scratch>> idle_;
 };

@@ -1,27 +1,31 @@
 // Two passes in each step: over modules that are apart from members, and over members.
-#include "bindings/archive/verification.h"
-
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "bindings/archive/index_view.h"
+#include "bindings/archive/scratch.h"
+#include "bindings/base/buffer.h"
+#include "bindings/base/define.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/workers.h"
 #include "wire/archive/ranges.h"
+#include "wire/archive/verify_member.h"
 #include "wire/base/crew.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::bindings {
-
-using namespace nb::literals;
+namespace {
 
 /// A member as it is verified: from its header in the ZIP file on.
-struct Verification::Part {
+struct Part {
   std::uint32_t number;
   wire::Range range;
   std::span<const std::uint8_t> bytes = {};
@@ -29,14 +33,12 @@ struct Verification::Part {
   std::optional<wire::Error> error = {};
 };
 
-struct Verification::Module {
+struct Module {
   wire::ModuleDigests::key_type place;
   wire::Range range = {place.first, place.second};
   std::span<const std::uint8_t> bytes = {};
   wire::Digest digest = {};
 };
-
-namespace {
 
 /// What is read from a file between two signs of life.
 constexpr std::uint64_t step_size = std::uint64_t{1} << 25;
@@ -82,123 +84,133 @@ void for_all(const wire::FileBytes& file, std::vector<Item>& items, ScratchPool&
   });
 }
 
-/// For Python.
-template <class Part>
-nb::list damaged(const std::vector<Part>& parts) {
-  nb::list found = new_list();
+/// The number of a damaged member, and where, what was expected, and what was found.
+using Damage = std::tuple<std::uint32_t, std::string, std::string, std::string>;
+
+std::vector<Damage> damaged(const std::vector<Part>& parts) {
+  std::vector<Damage> found;
   for (const Part& part : parts)
-    if (const auto& error = part.error)
-      found.append(nb::make_tuple(part.number, error->path, error->expected, error->found));
+    if (const auto& error = part.error) found.emplace_back(part.number, error->path, error->expected, error->found);
   return found;
 }
+
+using Numbers = nb::typed<nb::list, int>;
+
+/// Each module is read once, in whatever step, and by however many members it is used.
+class Verification {
+ public:
+  explicit Verification(nb::object index)
+      : owner_(std::move(index)), index_(nb::cast<const IndexView&>(owner_).index()) {}
+
+  Extent extent(std::uint32_t number) const {
+    const auto& member = index_.member(number);
+    nb::list modules = new_list();
+    for (const Module& module : modules_of(member))
+      modules.append(nb::make_tuple(module.place.first, module.place.second));
+    const auto [position, size] = range_of(*member.place());
+    return nb::make_tuple(position, size, nb::tuple(modules));
+  }
+
+  std::vector<Damage> step(const std::vector<std::uint32_t>& numbers, const nb::list& parts, std::size_t workers) {
+    check_workers(workers);
+    std::vector<std::unique_ptr<const Buffer>> buffers;  // as long as they are read
+    const auto bytes_of = [&](nb::handle part) {
+      return buffers.emplace_back(std::make_unique<const Buffer>(part))->bytes();
+    };
+    std::vector<Part> members;
+    std::map<wire::ModuleDigests::key_type, Module> found;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      members.push_back({numbers[i], {}, bytes_of(parts[i][0])});
+      const nb::object given = parts[i][1];
+      std::size_t k = 0;
+      for (Module& module : modules_of(index_.member(numbers[i]))) {
+        module.bytes = bytes_of(given[k++]);
+        found.try_emplace(module.place, module);
+      }
+    }
+    std::vector<Module> modules;
+    for (const auto& [place, module] : found) modules.push_back(module);
+    {
+      nb::gil_scoped_release release;
+      wire::Crew::run(workers, modules.size(),
+                      [&](std::size_t i) { modules[i].digest = wire::digest(modules[i].bytes); });
+      remember(modules);
+      wire::Known known;
+      const std::size_t jobs = (members.size() + members_in_job - 1) / members_in_job;
+      wire::Crew::run(workers, jobs, [&](std::size_t job) {
+        const std::size_t begin = job * members_in_job, count = std::min(members_in_job, members.size() - begin);
+        for (Part& part : std::span(members).subspan(begin, count)) verify(part, known);
+      });
+    }
+    return damaged(members);
+  }
+
+  std::pair<std::size_t, std::vector<Damage>> step_of_file(const wire::FileBytes& file, const Numbers& numbers,
+                                                           std::size_t first, std::size_t workers) {
+    check_workers(workers);
+    std::vector<Module> modules;
+    std::vector<Part> members = parts_of(numbers, first, modules);
+    {
+      nb::gil_scoped_release release;
+      for_all(file, modules, scratch_, workers,
+              [](Module& module, wire::Known&) { module.digest = wire::digest(module.bytes); });
+      remember(modules);
+      for_all(file, members, scratch_, workers, [&](Part& part, wire::Known& known) { verify(part, known); });
+    }
+    return {first + members.size(), damaged(members)};
+  }
+
+ private:
+  /// Those that are apart from a member, and new.
+  std::vector<Module> modules_of(const wire::schema::Member& member) const {
+    std::vector<Module> found;
+    if (!member.place()->apart()) return found;
+    for (const auto* module : *member.modules())
+      if (const auto place = std::pair(module->position(), module->size()); !modules_.contains(place))
+        found.push_back({place});
+    return found;
+  }
+
+  /// The numbers of members from `numbers[first]` on, and their modules, in the order of their places.
+  std::vector<Part> parts_of(const Numbers& numbers, std::size_t first, std::vector<Module>& modules) const {
+    std::vector<Part> members;
+    std::map<wire::ModuleDigests::key_type, Module> found;
+    for (std::uint64_t size = 0; first < numbers.size() && size < step_size; ++first) {
+      const auto number = nb::cast<std::uint32_t>(numbers[first]);
+      const auto& member = index_.member(number);
+      members.push_back({number, range_of(*member.place())});
+      size += members.back().range.size;
+      for (const Module& module : modules_of(member))
+        if (found.try_emplace(module.place, module).second) size += module.range.size;
+    }
+    for (const auto& [place, module] : found) modules.push_back(module);
+    return members;
+  }
+
+  void remember(const std::vector<Module>& modules) {
+    for (const Module& module : modules) modules_.emplace(module.place, module.digest);
+  }
+
+  void verify(Part& part, wire::Known& known) const {
+    try {
+      wire::verify_member(index_, part.number, part.bytes, modules_, known, part.aligned);
+    } catch (wire::Error& error) {
+      part.error = std::move(error);
+    }
+  }
+
+  const nb::object owner_;
+  const wire::ArchiveIndex& index_;
+  wire::ModuleDigests modules_;
+  ScratchPool scratch_;
+};
 
 }  // namespace
 
-Verification::Verification(nb::object index)
-    : owner_(std::move(index)), index_(nb::cast<const IndexView&>(owner_).index()) {}
-
-/// Those that are apart from a member, and new.
-std::vector<Verification::Module> Verification::modules_of(const wire::schema::Member& member) const {
-  std::vector<Module> found;
-  if (!member.place()->apart()) return found;
-  for (const auto* module : *member.modules())
-    if (const auto place = std::pair(module->position(), module->size()); !modules_.contains(place))
-      found.push_back({place});
-  return found;
-}
-
-nb::tuple Verification::extent(std::uint32_t number) const {
-  const auto& member = index_.member(number);
-  nb::list modules = new_list();
-  for (const Module& module : modules_of(member))
-    modules.append(nb::make_tuple(module.place.first, module.place.second));
-  const auto [position, size] = range_of(*member.place());
-  return nb::make_tuple(position, size, nb::tuple(modules));
-}
-
-nb::list Verification::step(const nb::list& numbers, const nb::list& parts, std::size_t workers) {
-  check_workers(workers);
-  std::vector<std::unique_ptr<const Buffer>> buffers;  // as long as they are read
-  const auto bytes_of = [&](nb::handle part) {
-    return buffers.emplace_back(std::make_unique<const Buffer>(part))->bytes();
-  };
-  std::vector<Part> members;
-  std::map<wire::ModuleDigests::key_type, Module> found;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const auto number = nb::cast<std::uint32_t>(numbers[i]);
-    members.push_back({number, {}, bytes_of(parts[i][0])});
-    const nb::object given = parts[i][1];
-    std::size_t k = 0;
-    for (Module& module : modules_of(index_.member(number))) {
-      module.bytes = bytes_of(given[k++]);
-      found.try_emplace(module.place, module);
-    }
-  }
-  std::vector<Module> modules;
-  for (const auto& [place, module] : found) modules.push_back(module);
-  {
-    nb::gil_scoped_release release;
-    wire::Crew::run(workers, modules.size(),
-                    [&](std::size_t i) { modules[i].digest = wire::digest(modules[i].bytes); });
-    remember(modules);
-    wire::Known known;
-    const std::size_t jobs = (members.size() + members_in_job - 1) / members_in_job;
-    wire::Crew::run(workers, jobs, [&](std::size_t job) {
-      const std::size_t begin = job * members_in_job, count = std::min(members_in_job, members.size() - begin);
-      for (Part& part : std::span(members).subspan(begin, count)) verify(part, known);
-    });
-  }
-  return damaged(members);
-}
-
-nb::tuple Verification::step_of_file(const wire::FileBytes& file, const nb::list& numbers, std::size_t first,
-                                     std::size_t workers) {
-  check_workers(workers);
-  std::vector<Module> modules;
-  std::vector<Part> members = parts_of(numbers, first, modules);
-  {
-    nb::gil_scoped_release release;
-    for_all(file, modules, scratch_, workers,
-            [](Module& module, wire::Known&) { module.digest = wire::digest(module.bytes); });
-    remember(modules);
-    for_all(file, members, scratch_, workers, [&](Part& part, wire::Known& known) { verify(part, known); });
-  }
-  return nb::make_tuple(first + members.size(), damaged(members));
-}
-
-std::vector<Verification::Part> Verification::parts_of(const nb::list& numbers, std::size_t first,
-                                                       std::vector<Module>& modules) const {
-  std::vector<Part> members;
-  std::map<wire::ModuleDigests::key_type, Module> found;
-  for (std::uint64_t size = 0; first < numbers.size() && size < step_size; ++first) {
-    const auto number = nb::cast<std::uint32_t>(numbers[first]);
-    const auto& member = index_.member(number);
-    members.push_back({number, range_of(*member.place())});
-    size += members.back().range.size;
-    for (const Module& module : modules_of(member))
-      if (found.try_emplace(module.place, module).second) size += module.range.size;
-  }
-  for (const auto& [place, module] : found) modules.push_back(module);
-  return members;
-}
-
-void Verification::remember(const std::vector<Module>& modules) {
-  for (const Module& module : modules) modules_.emplace(module.place, module.digest);
-}
-
-void Verification::verify(Part& part, wire::Known& known) const {
-  try {
-    wire::verify_member(index_, part.number, part.bytes, modules_, known, part.aligned);
-  } catch (wire::Error& error) {
-    part.error = std::move(error);
-  }
-}
-
-void define_verification(nb::module_& m) {
+void define_archive_verification(nb::module_& m) {
   nb::class_<Verification>(m, "ArchiveVerification", "The verification of an archive's members, in steps.")
-      .def(nb::init<nb::object>(), "index"_a, nb::sig("def __init__(self, index: ArchiveIndex) -> None"))
+      .def(nb::init<nb::typed<nb::object, IndexView>>(), "index"_a)
       .def("extent", &Verification::extent, "number"_a,
-           nb::sig("def extent(self, number: int) -> tuple[int, int, tuple[tuple[int, int], ...]]"),
            "Where the bytes of a member are, from its header in the ZIP file on, and those of its modules that were in "
            "no step before.")
       .def("step", &Verification::step, "numbers"_a, "parts"_a, "workers"_a,
@@ -207,8 +219,6 @@ void define_verification(nb::module_& m) {
            "Compares members with what they have to be, in threads, given the bytes that `extent` named. Returns for "
            "each damaged one its number, and where, what was expected, and what was found.")
       .def("step_of_file", &Verification::step_of_file, "file"_a, "numbers"_a, "first"_a, "workers"_a,
-           nb::sig("def step_of_file(self, file: FileBytes, numbers: list[int], first: int, workers: int) "
-                   "-> tuple[int, list[tuple[int, str, str, str]]]"),
            "The same for members of a file, from the first on, as many as make a step. Returns the first of the next "
            "step, too.");
 }

@@ -1,25 +1,25 @@
-// From buffers of Python to cpp/wire/apart and back.
-#include "bindings/artifact/apart.h"
+// Modules apart from their artifact, and digests.
+#include "wire/artifact/apart.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "bindings/base/buffer.h"
-#include "bindings/base/digest.h"
+#include "bindings/base/define.h"
 #include "bindings/base/owned.h"
-#include "wire/artifact/apart.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
+namespace {
 
-nb::object cut(nb::handle artifact) {
+nb::bytes cut(HasBuffer artifact) {
   const auto buffer = stable(artifact, Buffer::alignment, /*in_parts=*/false, /*is_kept=*/true);
   const auto image = over(buffer->bytes().size(), [&] { return wire::cut(buffer->bytes()); });
   return nb::bytes(image.data(), image.size());
 }
 
-nb::object join(nb::handle image, nb::handle modules) {
+/// The bytearray is allocated once.
+nb::bytearray join(HasBuffer image, const nb::typed<nb::sequence, HasBuffer>& modules) {
   std::vector<std::shared_ptr<const Buffer>> buffers{stable(image)};
   std::vector<wire::Opened::Bytes> spans;
   for (nb::handle module : modules) {
@@ -27,28 +27,44 @@ nb::object join(nb::handle image, nb::handle modules) {
     spans.push_back(buffers.back()->bytes());
   }
   const wire::Joined joined(buffers.front()->bytes(), spans);
-  const nb::object result = owned(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
+  auto result = owned<nb::bytearray>(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
   auto* const target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
   over(joined.size(), [&] { joined.write(target); });
   return result;
 }
 
-nb::object digest(nb::handle buffer) {
-  const Buffer held(buffer);
-  return to_bytes(over(held.bytes().size(), [&] { return wire::digest(held.bytes()); }));
-}
-
-bool equal_bytes(nb::handle one, nb::handle other) {
+bool equal_bytes(HasBuffer one, HasBuffer other) {
   const Buffer first(one), second(other);
   if (first.bytes().size() != second.bytes().size()) return false;
   return over(first.bytes().size(), [&] { return std::ranges::equal(first.bytes(), second.bytes()); });
 }
 
-void update(wire::Digester& digester, nb::handle part) {
-  const Buffer held(part);
-  over(held.bytes().size(), [&] { digester.update(held.bytes()); });
-}
+}  // namespace
 
-nb::object digest_of_parts(const wire::Digester& digester) { return to_bytes(digester.digest()); }
+void define_apart(nb::module_& m) {
+  m.def("cut", &cut, "artifact"_a,
+        "An artifact without its modules' bytes, for who keeps those elsewhere; it has to have a trailer.");
+  m.def("join", &join, "image"_a, "modules"_a,
+        "The artifact that `cut` made the image from, byte for byte; its modules are compared with their digests.");
+  m.def(
+      "digest",
+      [](HasBuffer buffer) {
+        const Buffer held(buffer);
+        return over(held.bytes().size(), [&] { return wire::digest(held.bytes()); });
+      },
+      "buffer"_a, "XXH3 of 128 bits, in its canonical byte order, as trailers have it.");
+  m.def("equal_bytes", &equal_bytes, "one"_a, "other"_a,
+        "Whether two buffers have the same bytes. Python's memoryviews compare one byte after the other.");
+  nb::class_<wire::Digester>(m, "Digester", "The same digest, of bytes that come in parts, from one thread.")
+      .def(nb::init<>())
+      .def(
+          "update",
+          [](wire::Digester& digester, HasBuffer part) {
+            const Buffer held(part);
+            over(held.bytes().size(), [&] { digester.update(held.bytes()); });
+          },
+          "part"_a)
+      .def("digest", &wire::Digester::digest, "Of all parts so far.");
+}
 
 }  // namespace jaxexp::bindings

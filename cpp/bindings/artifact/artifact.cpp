@@ -2,8 +2,6 @@
 #include "bindings/artifact/artifact.h"
 
 #include "bindings/artifact/library_nodes.h"
-#include "bindings/artifact/weights.h"
-#include "bindings/base/digest.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/room.h"
 #include "bindings/base/text.h"
@@ -57,13 +55,13 @@ Artifact::Artifact(std::shared_ptr<const Source> source)
 Artifact::Artifact(nb::handle buffer, nb::handle modules, bool in_place)
     : Artifact(std::make_shared<const Source>(buffer, modules, in_place)) {}
 
-nb::dict Artifact::decode() const {
-  nb::dict fields = new_dict();
+Facts Artifact::decode() const {
+  Facts fields = new_dict();
   complete(fields);
   return fields;
 }
 
-void Artifact::complete(const nb::dict& attributes) const {
+void Artifact::complete(const nb::typed<nb::dict, nb::str, nb::any>& attributes) const {
   const Decoded& decoded = decode_once();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(decoded.names.ptr()); ++i) {
     PyObject *const name = PyTuple_GET_ITEM(decoded.names.ptr(), i), *const value =
@@ -82,9 +80,7 @@ const Artifact::Decoded& Artifact::decode_once() const {
   Decoder decoder(*refs, *exported_, source_->bytes, path, trailer, order_);
   JaxRefs::NamedValues fields = decoder.exported();
   const nb::object names = refs->names_of(fields);
-  const nb::object values = owned(PyTuple_New(static_cast<Py_ssize_t>(fields.size())));
-  for (std::size_t i = 0; i < fields.size(); ++i)
-    PyTuple_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), fields[i].second.release().ptr());
+  const nb::object values = new_tuple(fields.size(), [&](std::size_t i) { return std::move(fields[i].second); });
   // Decoding calls Python, so another thread may have been faster. All see what the first one made.
   if (!decoded.values.is_valid()) decoded = {names, values, decoder.said(), decoder.is_shareable()};
   return decoded;
@@ -110,12 +106,14 @@ Later Artifact::later() const {
   return bindings::later(*exported_, trailer ? &*trailer : nullptr, source_->bytes.size());
 }
 
-nb::object Artifact::module() const {
+nb::memoryview Artifact::module() const {
   const auto bytes = module_bytes();
   return source_->module_buffer(order_).part(bytes);
 }
 
-nb::object Artifact::unchecked_module() const { return source_->module_buffer(order_).part(unchecked_module_bytes()); }
+nb::memoryview Artifact::unchecked_module() const {
+  return source_->module_buffer(order_).part(unchecked_module_bytes());
+}
 
 std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto bytes = unchecked_module_bytes();
@@ -147,26 +145,25 @@ std::optional<Artifact> Artifact::vjp() const {
   return Artifact(source_, *vjp, order_ + 1);
 }
 
-nb::object Artifact::jax_version() const {
+std::optional<nb::str> Artifact::jax_version() const {
   const auto* version = exported_->jax_version();
-  return version ? nb::object(text(*version)) : nb::none();
+  return version ? std::optional(text(*version)) : std::nullopt;
 }
 
 std::string_view Artifact::writer() const { return wire::writer(*exported_); }
 
-nb::object Artifact::origin() const {
-  if (order_ == 0) return nb::none();
-  return nb::make_tuple(text(*source_->opened->root().function_name()), order_);
+std::optional<std::pair<nb::str, std::size_t>> Artifact::origin() const {
+  if (order_ == 0) return std::nullopt;
+  return std::pair(text(*source_->opened->root().function_name()), order_);
 }
 
 nb::str Artifact::fun_name() const { return text(*exported_->function_name()); }
 
 std::uint32_t Artifact::nr_devices() const { return wire::device_count(*exported_); }
 
-nb::tuple Artifact::platforms() const {
-  nb::list names = new_list();
-  for (const auto* name : *exported_->platforms()) names.append(text(*name));
-  return nb::tuple(names);
+nb::typed<nb::tuple, nb::str, nb::ellipsis> Artifact::platforms() const {
+  const auto& names = *exported_->platforms();
+  return new_tuple(names.size(), [&](std::size_t i) { return text(*names[static_cast<std::uint32_t>(i)]); });
 }
 
 std::pair<std::uint32_t, std::uint32_t> Artifact::counts() const {
@@ -185,7 +182,7 @@ std::pair<std::uintptr_t, std::size_t> Artifact::module_place() const {
   return {reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
 }
 
-nb::dict Artifact::facts(const nb::object& library_node) const {
+Facts Artifact::facts(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
   nb::set dtypes, memory_spaces, custom_nodes;
   bool hlo_alone = false, named = false, listed = true, indexed = false;
@@ -218,55 +215,53 @@ nb::dict Artifact::facts(const nb::object& library_node) const {
   return facts;
 }
 
-nb::bytes Artifact::digest() const {
+wire::Digest Artifact::digest() const {
   const auto bytes = source_->bytes;
-  return to_bytes(over(bytes.size(), [&] { return wire::digest(bytes); }));
+  return over(bytes.size(), [&] { return wire::digest(bytes); });
 }
 
-nb::list Artifact::modules() const {
-  nb::list modules = new_list();
+std::vector<std::tuple<std::ptrdiff_t, std::size_t, wire::Digest>> Artifact::modules() const {
+  std::vector<std::tuple<std::ptrdiff_t, std::size_t, wire::Digest>> modules;
   const std::uint8_t* const start = source_->bytes.data();
   for (std::optional<Artifact> link = *this; link; link = link->vjp()) {
     const auto bytes = link->unchecked_module_bytes();
     const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });
     link->check_module(digest);
-    modules.append(nb::make_tuple(bytes.data() - start, bytes.size(), to_bytes(digest)));
+    modules.emplace_back(bytes.data() - start, bytes.size(), digest);
   }
   return modules;
 }
 
-nb::object Artifact::metadata() const {
+std::optional<nb::typed<nb::dict, nb::str, nb::str>> Artifact::metadata() const {
   if (order_ != 0 || !source_->opened->trailer() || !source_->opened->trailer()->content().metadata())
-    return nb::none();
+    return std::nullopt;
   nb::dict texts = new_dict();
   for (const schema::Entry* entry : *source_->opened->trailer()->content().metadata())
     texts[text(*entry->key())] = text(*entry->value());
   return texts;
 }
 
-nb::object Artifact::weights() const {
+std::optional<wire::Weights> Artifact::weights() const {
   const auto& trailer = source_->opened->trailer();
-  if (!trailer || !trailer->content().weights()) return nb::none();
-  return from_weights(*trailer->content().weights());
+  if (!trailer || !trailer->content().weights()) return std::nullopt;
+  return wire::read_weights(*trailer->content().weights());
 }
 
-nb::object Artifact::trailer() const {
-  if (!source_->opened->trailer()) return nb::none();
+std::optional<Facts> Artifact::trailer() const {
+  if (!source_->opened->trailer()) return std::nullopt;
   const schema::Trailer& content = source_->opened->trailer()->content();
   const auto indices = [](const flatbuffers::Vector<std::uint32_t>* indices) {
-    nb::list numbers = new_list();
-    for (std::uint32_t i = 0; i < wire::Values::length(indices); ++i) numbers.append(indices->Get(i));
-    return nb::tuple(numbers);
+    const std::size_t size = wire::Values::length(indices);
+    return new_tuple(size, [&](std::size_t i) { return nb::int_(indices->Get(static_cast<std::uint32_t>(i))); });
   };
   nb::list constraints, functions;
   for (std::uint32_t i = 0; i < wire::Values::length(content.constraints()); ++i)
     constraints.append(text(*content.constraints()->Get(i)));
   for (std::size_t order = 0; order < content.functions()->size(); ++order) {
     const schema::FunctionNotes& notes = source_->opened->trailer()->notes(order);
-    const wire::Digest digest = source_->opened->trailer()->module_digest(order);
     nb::dict function = new_dict();
     function["module_size"] = notes.module_size();
-    function["module_digest"] = to_bytes(digest);
+    function["module_digest"] = source_->opened->trailer()->module_digest(order);
     function["weak_arguments"] = indices(notes.weak_arguments());
     function["weak_results"] = indices(notes.weak_results());
     functions.append(function);

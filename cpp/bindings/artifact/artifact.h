@@ -1,8 +1,6 @@
 // A serialized Exported in a caller's buffers: verified, described, decoded on demand.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -20,64 +18,57 @@
 
 namespace jaxexp::bindings {
 
+using Facts = nb::typed<nb::dict, nb::str, nb::object>;
+
+/// What define.cpp says of a method to Python is not said here again.
 class Artifact {
  public:
   /// Verifies all of it, VJPs included. Where there are modules (buffers), the buffer is an image without them. Buffers
   /// that somebody may change are copied, unless `in_place` says that the caller sees to it that nobody does.
   explicit Artifact(nb::handle buffer, nb::handle modules = nb::handle(), bool in_place = false);
 
-  /// The fields of the Exported, the same objects each time: those that the first call makes.
-  nb::dict decode() const;
-  /// Adds the fields that are not there to an Exported's attributes.
-  void complete(const nb::dict& attributes) const;
-  /// What it says of the signature beside the fields. Decodes them.
+  Facts decode() const;
+  void complete(const nb::typed<nb::dict, nb::str, nb::any>& attributes) const;
+  /// Decodes the fields.
   const Said& said() const { return decode_once().said; }
   bool is_decoded() const { return decoded_ && decoded_->values.is_valid(); }
   /// Decodes now what might be refused, or changed, later on. `asked` is what `later` says where that is known already.
   void prepare(const std::optional<Later>& asked = std::nullopt) const;
-  nb::object module() const;
+  nb::memoryview module() const;
   /// The first call compares them with the trailer's digest.
   std::span<const std::uint8_t> module_bytes() const;
-  nb::object unchecked_module() const;
+  nb::memoryview unchecked_module() const;
   /// The same, unchecked, and the check by itself, for a caller that computes the digest anyway.
   std::span<const std::uint8_t> unchecked_module_bytes() const;
   std::size_t module_size() const;
   void check_module(const wire::Digest& found) const;
   std::optional<Artifact> vjp() const;
   bool has_vjp() const { return exported_->vjp() != nullptr; }
-  /// How many bytes the artifact has, with its modules; those of the buffer where no trailer says where it ends.
   std::size_t size() const;
 
   int serialization_version() const { return exported_->serialization_version(); }
-  nb::object jax_version() const;
+  std::optional<nb::str> jax_version() const;
   std::string_view writer() const;
   nb::str fun_name() const;
-  /// Of a VJP, the name of the function at the head of the chain, and its order; None of that function.
-  nb::object origin() const;
+  std::optional<std::pair<nb::str, std::size_t>> origin() const;
   std::uint32_t nr_devices() const;
-  nb::tuple platforms() const;
-  /// How many arguments and results the function has.
+  nb::typed<nb::tuple, nb::str, nb::ellipsis> platforms() const;
   std::pair<std::uint32_t, std::uint32_t> counts() const;
-  /// Whether it was exported without the check of its platform.
   bool runs_anywhere() const;
-  /// Where its module is, to tell whether two functions share one.
   std::pair<std::uintptr_t, std::size_t> module_place() const;
-  /// What decides who can read it. `library_node` takes the auxiliary data of a node of a library, and returns its
+  /// `library_node` takes the auxiliary data of a node of a library, and returns its
   /// class and the keys of its children, or None; or it is None.
-  nb::dict facts(const nb::object& library_node) const;
-  /// What it says, for people (describe.cpp).
-  nb::dict describe(const nb::object& library_node) const;
-  nb::object trailer() const;
-  /// Of all its bytes, as they were read. Needs an artifact without a trailer: of another one, parts may not be read.
-  nb::bytes digest() const;
-  /// Offset, size and digest of its module and those of its VJPs; those with a digest in the trailer are checked.
-  nb::list modules() const;
-  /// The user's metadata as JSON texts, or None.
-  nb::object metadata() const;
-  /// The same as values, which whoever makes a function of the artifact sets, or None.
+  Facts facts(const nb::object& library_node) const;
+  Facts describe(const nb::object& library_node) const;
+  std::optional<Facts> trailer() const;
+  /// Needs an artifact without a trailer: of another one, parts may not be read.
+  wire::Digest digest() const;
+  /// Those with a digest in the trailer are checked.
+  std::vector<std::tuple<std::ptrdiff_t, std::size_t, wire::Digest>> modules() const;
+  std::optional<nb::typed<nb::dict, nb::str, nb::str>> metadata() const;
   const nb::object& noted() const { return noted_; }
   void note(nb::object values) { noted_ = std::move(values); }
-  nb::object weights() const;
+  std::optional<wire::Weights> weights() const;
 
   /// What a function shares with its VJPs.
   struct Source {

@@ -23,9 +23,8 @@ constexpr std::size_t longest_tree = 1 << 16;
 
 template <class Vector, class Describe>
 nb::tuple each(const Vector* vector, const Describe& describe) {
-  nb::list described = new_list();
-  for (std::uint32_t i = 0; i < wire::Values::length(vector); ++i) described.append(describe(*vector->Get(i)));
-  return nb::tuple(described);
+  return new_tuple(wire::Values::length(vector),
+                   [&](std::size_t i) { return describe(*vector->Get(static_cast<std::uint32_t>(i))); });
 }
 
 nb::tuple texts(const Texts* vector) {
@@ -98,9 +97,7 @@ class ValueDescriber {
 
   /// For each value its dtype's name, dimensions as texts, its memory space's number, and its sharding.
   nb::tuple all(const wire::Values& values) {
-    nb::list described = new_list();
-    for (std::uint32_t i = 0; i < values.size(); ++i) described.append(value(values, i));
-    return nb::tuple(described);
+    return new_tuple(values.size(), [&](std::size_t i) { return value(values, static_cast<std::uint32_t>(i)); });
   }
 
  private:
@@ -167,7 +164,7 @@ class ValueDescriber {
 
 }  // namespace
 
-nb::dict Artifact::describe(const nb::object& library_node) const {
+Facts Artifact::describe(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
   LibraryNodes library_nodes(library_node);
   const auto effect = [](const schema::Effect& effect) { return text(effect.type_name()->string_view()); };

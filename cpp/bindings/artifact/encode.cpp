@@ -1,21 +1,27 @@
-// Runs the encoder over a chain and lays metadata and modules out behind each other.
-#include "bindings/artifact/encode.h"
-
+// From a chain of Exported (a function, its VJP, the VJP's VJP, ...) to the bytes of an artifact: runs the encoder over
+// it, and lays metadata and modules out behind each other.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "bindings/artifact/artifact.h"
+#include "bindings/artifact/weights.h"
 #include "bindings/base/buffer.h"
+#include "bindings/base/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/codec/form.h"
+#include "wire/artifact/trailer.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/check.h"
 #include "wire/exported/limits.h"
@@ -156,11 +162,12 @@ class Encoded {
   std::optional<wire::TrailerWriter> trailer_;
 };
 
-}  // namespace
+using Chain = nb::typed<nb::sequence, nb::object>;
 
-nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& form, const wire::Notes* notes) {
+/// The bytearray is allocated once, and every module is copied into it once.
+nb::bytearray encode(const Chain& chain, std::string_view jax_version, const Form& form, const wire::Notes* notes) {
   Encoded encoded(chain, jax_version, form, notes);
-  const nb::object result = owned(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.size())));
+  auto result = owned<nb::bytearray>(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.size())));
   auto* target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
   target = std::ranges::copy(encoded.metadata(), target).out;
   for (std::size_t order = 0; order < encoded.functions(); ++order) {
@@ -174,9 +181,11 @@ nb::object encode(nb::sequence chain, std::string_view jax_version, const Form& 
   return result;
 }
 
-class EncodedParts::Impl {
+/// The same bytes in pieces, in which the modules are views of what the chain holds. Large modules are digested in a
+/// thread while the caller writes them, so damage in a loaded one is an error of the last piece.
+class EncodedParts {
  public:
-  Impl(const nb::sequence& chain, std::string_view jax_version, const Form& form, const wire::Notes* notes)
+  EncodedParts(const Chain& chain, std::string_view jax_version, const Form& form, const wire::Notes* notes)
       : encoded_(chain, jax_version, form, notes) {
     // What stands between two modules: the padding of the one, the length of the next.
     const auto add = [&](std::span<const std::uint8_t> bytes) { between_.append(bytes.begin(), bytes.end()); };
@@ -196,19 +205,20 @@ class EncodedParts::Impl {
     if (encoded_.has_trailer()) begin_digests(bytes_of_modules);
   }
 
-  ~Impl() { is_in_vain_ = true; }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+  ~EncodedParts() { is_in_vain_ = true; }
+  EncodedParts(const EncodedParts&) = delete;
+  EncodedParts& operator=(const EncodedParts&) = delete;
 
-  /// Not valid at the end.
+  /// Bytes or a memoryview. Throws nb::stop_iteration at the end.
   nb::object next() {
     if (next_ < parts_.size()) return std::move(parts_[next_++]);
-    if (next_++ > parts_.size()) return {};
+    if (next_++ > parts_.size()) throw nb::stop_iteration();
     end_digests();
     const std::size_t end = between_.size();
     between_.resize(end + encoded_.trailer_size());
     encoded_.copy_trailer(reinterpret_cast<std::uint8_t*>(between_.data()) + end);
-    return between_.empty() ? nb::object() : nb::bytes(between_.data(), between_.size());
+    if (between_.empty()) throw nb::stop_iteration();
+    return nb::bytes(between_.data(), between_.size());
   }
 
  private:
@@ -249,16 +259,31 @@ class EncodedParts::Impl {
   std::future<void> made_;                // ends before what it reads and writes
 };
 
-EncodedParts::EncodedParts(const nb::sequence& chain, std::string_view jax_version, const Form& form,
-                           const wire::Notes* notes)
-    : impl_(std::make_unique<Impl>(chain, jax_version, form, notes)) {}
+}  // namespace
 
-EncodedParts::~EncodedParts() = default;
-
-nb::object EncodedParts::next() {
-  nb::object part = impl_->next();
-  if (!part.is_valid()) throw nb::stop_iteration();
-  return part;
+void define_encoding(nb::module_& m) {
+  nb::class_<Form>(m, "Form", "Which slots an artifact fills; by default, those that today's readers know.")
+      .def(nb::init<>())
+      .def(nb::init<std::uint16_t, bool, bool>(), "serialization_version"_a, "short_device_count"_a, "hlo_shardings"_a);
+  nb::class_<wire::Notes>(m, "Notes", "What a trailer says that is not told from the functions.")
+      .def(
+          "__init__",
+          [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata,
+             std::optional<wire::Weights> weights) {
+            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(weights)};
+          },
+          "writer"_a, "metadata"_a, "weights"_a = nb::none(),
+          "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "
+          "tensors (name, index of the tensor).");
+  m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
+        "The bytes of a function and its VJPs, in this order; with a trailer where there are notes.");
+  nb::class_<EncodedParts>(m, "EncodedParts",
+                           "What `encode` returns, in pieces; those of the modules are views, not copies.")
+      .def(nb::init<const Chain&, std::string_view, const Form&, const wire::Notes*>(), "chain"_a, "jax_version"_a,
+           "form"_a, "notes"_a.none())
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> EncodedParts"))
+      .def("__next__", &EncodedParts::next, nb::sig("def __next__(self) -> bytes | memoryview"));
 }
 
 }  // namespace jaxexp::bindings

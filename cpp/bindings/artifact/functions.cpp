@@ -27,7 +27,7 @@ Functions::Functions(nb::handle makes)
 
 nb::object Functions::function(Artifact artifact) const {
   const bool has_vjp = artifact.has_vjp();
-  if (const nb::object texts = artifact.metadata(); !texts.is_none()) artifact.note(metadata_from_json_(texts));
+  if (const auto texts = artifact.metadata()) artifact.note(metadata_from_json_(*texts));
   const nb::object held = nb::cast(std::move(artifact));
   auto* const type = reinterpret_cast<PyTypeObject*>(exported_.ptr());
   const nb::object made = owned(PyBaseObject_Type.tp_new(type, nothing_.ptr(), nullptr));

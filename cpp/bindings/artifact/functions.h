@@ -1,8 +1,6 @@
 // From artifacts to the functions of Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include "bindings/artifact/artifact.h"
 
 namespace jaxexp::bindings {

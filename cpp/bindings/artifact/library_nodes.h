@@ -1,18 +1,15 @@
 // What pytree nodes of classes that nobody registered say of themselves, read once for each description.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstdint>
 #include <utility>
 
+#include "bindings/base/nanobind.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/library_node.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// What nodes of libraries say of their classes.
 class LibraryNodes {

@@ -1,19 +1,23 @@
-// The weights of a trailer, for Python.
+// The weights of a trailer, which are tuples in Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
+#include "bindings/base/nanobind.h"
 #include "wire/artifact/weights.h"
 
 namespace jaxexp::bindings {
 
-namespace nb = nanobind;
-
-/// From three lists: (name, size, content) of each file; (name, index of the file, size, digest) of each tensor; (name,
-/// index of the tensor) of each further name.
-wire::Weights to_weights(nb::handle lists);
-
-/// The same lists.
-nb::tuple from_weights(const wire::schema::Weights& weights);
+template <>
+inline constexpr auto fields<wire::Weights::File> =
+    std::tuple(&wire::Weights::File::name, &wire::Weights::File::size, &wire::Weights::File::content);
+template <>
+inline constexpr auto fields<wire::Weights::Tensor> =
+    std::tuple(&wire::Weights::Tensor::name, &wire::Weights::Tensor::file, &wire::Weights::Tensor::size,
+               &wire::Weights::Tensor::digest);
+template <>
+inline constexpr auto fields<wire::Weights::OtherName> =
+    std::tuple(&wire::Weights::OtherName::name, &wire::Weights::OtherName::tensor);
+template <>
+inline constexpr auto fields<wire::Weights> =
+    std::tuple(&wire::Weights::files, &wire::Weights::tensors, &wire::Weights::other_names);
 
 }  // namespace jaxexp::bindings

@@ -1,11 +1,9 @@
 // The attributes of a function that Python made.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Straight from the instance's dictionary if an attribute is there. An Exported looks up absent ones by a method in
 /// Python, and its `__dict__` decodes all fields.

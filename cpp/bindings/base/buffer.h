@@ -1,19 +1,24 @@
 // A contiguous buffer of any Python object, held while it is in use.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "bindings/base/file.h"
+#include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
 
-namespace nb = nanobind;
+/// An argument that has a buffer. Whoever takes the buffer says what is wrong with one that has none.
+struct HasBuffer : nb::handle {
+  static constexpr auto Name = nb::detail::const_name("typing_extensions.Buffer");
+  using nb::handle::handle;
+  HasBuffer(nb::handle object) : nb::handle(object) {}
+  static bool check_(nb::handle) { return true; }
+};
 
 /// Below this many bytes, letting other threads run costs more than it gives them.
 inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
@@ -56,10 +61,11 @@ class Buffer {
   }
 
   /// A read-only memoryview of a part of bytes(), without a copy.
-  nb::object part(std::span<const std::uint8_t> bytes) const {
+  nb::memoryview part(std::span<const std::uint8_t> bytes) const {
     const InParts scope(in_parts_);
     const std::ptrdiff_t start = bytes.data() - this->bytes().data();
-    return view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))].attr("toreadonly")();
+    const nb::object part = view(info_.obj)[nb::slice(start, start + static_cast<std::ptrdiff_t>(bytes.size()))];
+    return nb::borrow<nb::memoryview>(part.attr("toreadonly")());
   }
 
   /// As an artifact's FlatBuffers are written.

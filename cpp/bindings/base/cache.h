@@ -1,17 +1,14 @@
 // What artifacts have in common: objects that were made before, found again by the bytes that describe them.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "bindings/base/nanobind.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// A bounded map from bytes to immutable Python objects. It starts over when it is full: a process that reads so many
 /// different things gains nothing from keeping some of them.
@@ -42,11 +39,7 @@ class Cache {
  private:
   static constexpr std::size_t overhead = 128;  // the place in the map, roughly
 
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view key) const { return wire::seeded_hash(key); }
-  };
-  using Objects = std::unordered_map<std::string, nb::object, Hash, std::equal_to<>>;
+  using Objects = std::unordered_map<std::string, nb::object, wire::SeededHash, std::equal_to<>>;
 
   nb::ft_mutex mutex_;
   const std::size_t max_bytes_;

@@ -1,8 +1,6 @@
 // jaxexp._errors is imported where an exception is raised: it loads no JAX, and importing _native needs no package.
 #include "bindings/base/errors.h"
 
-#include <nanobind/stl/string_view.h>
-
 #include <new>
 #include <system_error>
 
@@ -20,14 +18,9 @@ nb::object make_error(const char* name, const Text&... arguments) {
 
 void set_error(const nb::object& error) { PyErr_SetObject(error.type().ptr(), error.ptr()); }
 
-const char* class_of(Also also) {
-  switch (also) {
-    case Also::type_error: return "SerializationTypeError";
-    case Also::key_error: return "SerializationKeyError";
-    case Also::nothing: break;
-  }
-  return "SerializationError";
-}
+/// By `Also`.
+constexpr const char* serialization_errors[] = {"SerializationError", "SerializationTypeError",
+                                                "SerializationKeyError"};
 
 /// nanobind calls this for every C++ exception that reaches Python; those of others have to pass through.
 void translate(const std::exception_ptr& exception, void*) {
@@ -40,7 +33,7 @@ void translate(const std::exception_ptr& exception, void*) {
       const char* const name = e.path.ends_with("mlir_module_serialized") ? "ModuleError" : "DeserializationError";
       set_error(make_error(name, text(e.path), text(e.expected), text(e.found)));
     } catch (const NotSerializable& e) {
-      set_error(make_error(class_of(e.also), text(e.message)));
+      set_error(make_error(serialization_errors[static_cast<int>(e.also)], text(e.message)));
     } catch (const wire::TooLarge& e) {
       set_error(make_error("SerializationError", text(e.what())));
     } catch (const std::system_error& e) {

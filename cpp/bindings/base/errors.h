@@ -1,17 +1,14 @@
 // Errors of the codec as Python exceptions.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <exception>
 #include <string>
 #include <utility>
 
+#include "bindings/base/nanobind.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// What a SerializationError is besides, as in jax.export.
 enum class Also { nothing, type_error, key_error };

@@ -12,8 +12,6 @@
 
 namespace jaxexp::bindings {
 
-using namespace nb::literals;
-
 thread_local bool InParts::wanted_ = false;
 
 namespace {
@@ -84,11 +82,8 @@ void define_file(nb::module_& m) {
           },
           "path"_a, "in_parts"_a = false,
           nb::sig("def __init__(self, path: str | bytes | os.PathLike[str], in_parts: bool = False) -> None"))
-      .def(
-          "__len__", [](const wire::FileBytes& file) { return file.bytes().size(); },
-          nb::sig("def __len__(self) -> int"))
-      .def("read", &read, "position"_a, "size"_a, nb::sig("def read(self, position: int, size: int) -> bytes"),
-           "A range of it, of which nothing is kept.")
+      .def("__len__", [](const wire::FileBytes& file) { return file.bytes().size(); })
+      .def("read", &read, "position"_a, "size"_a, "A range of it, of which nothing is kept.")
       .def("is_changed", &wire::FileBytes::is_changed, "Whether somebody wrote to the file since it was opened.");
 }
 

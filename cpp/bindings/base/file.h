@@ -1,15 +1,12 @@
 // Files that C++ reads for Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <filesystem>
 
+#include "bindings/base/nanobind.h"
 #include "wire/base/file_bytes.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// While one lives, this thread takes the buffer of a file that is read in parts without fetching all of it.
 class InParts {

@@ -48,10 +48,8 @@ nb::object JaxRefs::names_of(const NamedValues& fields) const {
   };
   for (const nb::object& known : field_names_)
     if (are_of(known)) return known;
-  const nb::object names = owned(PyTuple_New(static_cast<Py_ssize_t>(fields.size())));
-  for (std::size_t i = 0; i < fields.size(); ++i)
-    PyTuple_SET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i), nb::borrow(fields[i].first).release().ptr());
-  return field_names_.emplace_back(names);
+  return field_names_.emplace_back(
+      new_tuple(fields.size(), [&](std::size_t i) { return nb::borrow(fields[i].first); }));
 }
 
 std::shared_ptr<const JaxRefs> jax_refs() {

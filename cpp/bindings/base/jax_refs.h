@@ -1,20 +1,17 @@
 // JAX's types, enum members and functions as Python handed them over, and the names that the codec looks up often.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <array>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "bindings/base/cache.h"
+#include "bindings/base/nanobind.h"
 #include "bindings/base/object_cache.h"
 #include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 class EncodedTree;
 class Symbolic;

@@ -1,8 +1,6 @@
 // What was made of Python objects before, found again by identity, then by hash and equality.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -11,9 +9,9 @@
 #include <unordered_map>
 #include <utility>
 
-namespace jaxexp::bindings {
+#include "bindings/base/nanobind.h"
 
-namespace nb = nanobind;
+namespace jaxexp::bindings {
 
 /// A bounded map from immutable Python objects to values. It keeps the objects alive, so that no other object gets the
 /// address of one of them, and starts over when it is full.

@@ -1,11 +1,11 @@
 // New references of Python's C functions.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include <cstddef>
+
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Takes over a new reference. Where there is none, as when memory runs out, throws the exception that Python has set.
 template <class Object = nb::object>
@@ -17,5 +17,14 @@ Object owned(PyObject* reference) {
 /// Not nanobind's own constructors, which make an object of nothing when memory runs out.
 inline nb::dict new_dict() { return owned<nb::dict>(PyDict_New()); }
 inline nb::list new_list() { return owned<nb::list>(PyList_New(0)); }
+
+/// A tuple of what `make` makes of each number below `size`.
+template <class Make>
+nb::tuple new_tuple(std::size_t size, const Make& make) {
+  auto tuple = owned<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(size)));
+  for (std::size_t i = 0; i < size; ++i)
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), make(i).release().ptr());
+  return tuple;
+}
 
 }  // namespace jaxexp::bindings

@@ -1,13 +1,11 @@
 // Room for objects in nanobind's table of them.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstddef>
 
-namespace jaxexp::bindings {
+#include "bindings/base/nanobind.h"
 
-namespace nb = nanobind;
+namespace jaxexp::bindings {
 
 /// nanobind ends the process if its table of C++ objects cannot grow. So there is always room in it for some objects
 /// that are still to come, beside those that are `alive`. Throws std::bad_alloc or python_error where that is

@@ -1,9 +1,9 @@
 // How many threads Python asks for.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstddef>
+
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
 

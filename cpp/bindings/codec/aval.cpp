@@ -1,6 +1,4 @@
 // AbstractValue <-> jax.core.ShapedArray: shape, dtype and memory space. Shardings are kept beside the avals.
-#include <nanobind/stl/string_view.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -78,7 +76,7 @@ void Encoder::note_constraints(nb::handle dimension) {
   for (nb::handle constraint : tuple_of(jax_.constraints_of(dimension))) {
     const std::string_view text = utf8(constraint, "a constraint");
     try {
-      wire::check_constraints(std::span(&text, 1), {});
+      wire::parse_constraint(text, {});
     } catch (const wire::Error& error) {
       refuse("the trailer holds " + error.expected + ", found " + error.found +
              "; serialize(trailer=False) leaves it out");

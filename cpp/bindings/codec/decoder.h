@@ -1,8 +1,6 @@
 // The state of one deserialization, and what it can read: one method for each type, defined in the file of that type.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -181,11 +179,8 @@ class Decoder {
   bool library_nodes_ = false;  // whether the tree that is read has such nodes
   nb::object described_;        // that tree as the artifact describes it, where it has
   nb::object scope_;            // of symbolic dimensions; made for the first of them
-  struct Hash {
-    std::size_t operator()(std::string_view text) const { return wire::seeded_hash(text); }
-  };
-  std::unordered_map<std::string_view, nb::object, Hash> symbolic_dimensions_;  // by their text, in the artifact
-  std::unordered_map<std::string, nb::object, Hash> symbolic_avals_;            // by aval_key
+  std::unordered_map<std::string_view, nb::object, wire::SeededHash> symbolic_dimensions_;  // by text in the artifact
+  std::unordered_map<std::string, nb::object, wire::SeededHash> symbolic_avals_;            // by aval_key
   Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
 };
 

@@ -1,8 +1,6 @@
 // The state of one serialization, and what it can write: one method for each type, defined in the file of that type.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <optional>
 #include <span>
 #include <string_view>

@@ -93,10 +93,7 @@ class Look {
   const bool has_constraints_;
   wire::Growth growth_;
   wire::FlatMap<bool> seen_;
-  struct Hash {
-    std::size_t operator()(std::string_view text) const { return wire::seeded_hash(text); }
-  };
-  std::unordered_set<std::string_view, Hash> dimensions_;
+  std::unordered_set<std::string_view, wire::SeededHash> dimensions_;
   bool is_symbolic_ = false;
 };
 

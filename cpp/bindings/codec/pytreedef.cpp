@@ -2,6 +2,9 @@
 //
 // Whole trees cross as the node list that pickling a treedef uses, which is several times faster than walking its
 // children or flattening a pytree. Nodes come in post-order, as (kind, arity, node data, custom type, leaves, nodes).
+#include <algorithm>
+#include <iterator>
+
 #include "bindings/base/errors.h"
 #include "bindings/base/no_collections.h"
 #include "bindings/base/owned.h"
@@ -15,20 +18,14 @@ namespace {
 
 using Kind = schema::PyTreeDefKind;
 
-/// The kinds of nodes in jaxlib's node list.
-enum State { leaf, none, tuple, named_tuple, list, dict, custom, dataclass };
+/// The kinds of nodes in jaxlib's node list: leaf, None, tuple, namedtuple, list, dict, and all others.
+constexpr Kind kinds[] = {Kind::leaf, Kind::none, Kind::tuple, Kind::custom, Kind::list, Kind::dict, Kind::custom};
+constexpr int named_tuple = 3;
 
-State state_of(Kind kind) {
-  switch (kind) {
-    case Kind::leaf: return leaf;
-    case Kind::none: return none;
-    case Kind::tuple: return tuple;
-    case Kind::list: return list;
-    case Kind::dict: return dict;
-    case Kind::custom: return custom;
-  }
-  return custom;
-}
+Kind kind_of(int state) { return kinds[std::min(static_cast<std::size_t>(state), std::size(kinds) - 1)]; }
+
+/// Of trees without custom nodes.
+int state_of(Kind kind) { return static_cast<int>(std::ranges::find(kinds, kind) - std::begin(kinds)); }
 
 }  // namespace
 
@@ -64,12 +61,7 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
   const auto leaves = nb::cast<std::uint64_t>(fields_of(nodes[size - 1])(4));  // the root comes last
   const auto weight = [&] {
     std::uint64_t sum = 0;
-    for (nb::handle node : nodes) {
-      const auto state = nb::cast<int>(fields_of(node)(0));
-      sum += wire::weight_of(state == dict                          ? Kind::dict
-                             : state == named_tuple || state > dict ? Kind::custom
-                                                                    : Kind::leaf);
-    }
+    for (nb::handle node : nodes) sum += wire::weight_of(kind_of(nb::cast<int>(fields_of(node)(0))));
     return sum;
   };
   const std::uint64_t most = wire::shared_tree_nodes(leaves);
@@ -81,7 +73,8 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
   for (nb::handle node : nodes) {
     const auto field = fields_of(node);
     const auto state = nb::cast<int>(field(0));
-    if (state == leaf && !leaf_.IsNull()) {
+    const Kind kind = kind_of(state);
+    if (kind == Kind::leaf && !leaf_.IsNull()) {
       if (encoded_tree_) encoded_tree_->add(Kind::leaf, leaf_, {}, {});
       pending.push_back({leaf_, 1});
       continue;
@@ -90,16 +83,9 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
     const nb::handle data = field(2), type = field(3);
     if (arity > pending.size()) refuse(changed);
     const std::span children(pending.data() + (pending.size() - arity), arity);
-    TreeNode parent;
-    switch (state) {
-      case leaf: parent = tree_node(Kind::leaf, children, {}, {}, {}, share); break;
-      case none: parent = tree_node(Kind::none, children, {}, {}, {}, share); break;
-      case tuple: parent = tree_node(Kind::tuple, children, {}, {}, {}, share); break;
-      case list: parent = tree_node(Kind::list, children, {}, {}, {}, share); break;
-      case dict: parent = tree_node(Kind::dict, children, data, {}, {}, share); break;
-      case named_tuple: parent = tree_node(Kind::custom, children, {}, data, nb::none(), share); break;
-      default: parent = tree_node(Kind::custom, children, {}, type, data, share); break;
-    }
+    const TreeNode parent = state == named_tuple   ? tree_node(kind, children, {}, data, nb::none(), share)
+                            : kind == Kind::custom ? tree_node(kind, children, {}, type, data, share)
+                                                   : tree_node(kind, children, data, {}, {}, share);
     pending.resize(pending.size() - arity);
     pending.push_back(parent);
   }
@@ -272,7 +258,7 @@ void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
   }
   const std::size_t leaves = state.leaves - leaves_before,
                     nodes = static_cast<std::size_t>(nb::len(state.nodes)) - start + 1;
-  state.nodes.append(nb::make_tuple(static_cast<int>(state_of(node.kind())), arity, keys, nb::none(), leaves, nodes));
+  state.nodes.append(nb::make_tuple(state_of(node.kind()), arity, keys, nb::none(), leaves, nodes));
   state.runs.insert(position(node)).first = {start, nodes, leaves};
 }
 

@@ -1,11 +1,9 @@
 // What an artifact says of a function's signature beside the fields of an Exported.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include "bindings/base/nanobind.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// Objects are not valid if there is nothing to say.
 struct Said {

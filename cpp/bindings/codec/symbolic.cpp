@@ -60,16 +60,16 @@ struct Symbolic::FactorPlan {
 };
 
 struct Symbolic::TermPlan {
-  std::vector<std::pair<FactorPlan, std::int64_t>> factors;  // with their exponents
+  std::vector<std::pair<FactorPlan, std::int64_t>> parts;  // with their exponents
   std::int64_t size = 0;
 };
 
 /// Parts in JAX's order, with their sizes.
 struct Symbolic::Plan {
-  std::vector<std::pair<TermPlan, std::int64_t>> terms;  // with their coefficients
+  std::vector<std::pair<TermPlan, std::int64_t>> parts;  // with their coefficients
   std::int64_t size = 0;
 
-  bool is_constant() const { return terms.size() == 1 && terms.front().first.factors.empty(); }
+  bool is_constant() const { return parts.size() == 1 && parts.front().first.parts.empty(); }
 };
 
 Symbolic::Slot::Slot(nb::handle type, const char* name) : descriptor_(type.attr(name)) {}
@@ -110,28 +110,28 @@ bool Symbolic::can_make(const wire::Expression& expression) {
 nb::object Symbolic::make(const wire::Expression& expression, nb::handle scope) const {
   Plan planned;
   if (!is_known() || !plan(expression, planned) || !all_names(planned, is_identifier)) return {};
-  if (planned.is_constant()) return owned(PyLong_FromLongLong(planned.terms.front().second));
+  if (planned.is_constant()) return owned(PyLong_FromLongLong(planned.parts.front().second));
   return make(planned, scope);
 }
 
 bool Symbolic::plan(const wire::Expression& expression, Plan& planned) {
-  planned.terms.resize(expression.terms.size());
-  for (std::size_t i = 0; i < planned.terms.size(); ++i) {
-    auto& [term, coefficient] = planned.terms[i];
+  planned.parts.resize(expression.terms.size());
+  for (std::size_t i = 0; i < planned.parts.size(); ++i) {
+    auto& [term, coefficient] = planned.parts[i];
     coefficient = expression.terms[i].coefficient;
     if (!plan(expression.terms[i], term) || !add_sized(planned.size, coefficient, term.size)) return false;
   }
-  return sort(planned.terms);
+  return sort(planned.parts);
 }
 
 bool Symbolic::plan(const wire::Term& term, TermPlan& planned) {
-  planned.factors.resize(term.factors.size());
-  for (std::size_t i = 0; i < planned.factors.size(); ++i) {
-    auto& [factor, exponent] = planned.factors[i];
+  planned.parts.resize(term.factors.size());
+  for (std::size_t i = 0; i < planned.parts.size(); ++i) {
+    auto& [factor, exponent] = planned.parts[i];
     exponent = term.factors[i].exponent;
     if (!plan(term.factors[i], factor) || !add_sized(planned.size, exponent, factor.size)) return false;
   }
-  return sort(planned.factors);
+  return sort(planned.parts);
 }
 
 bool Symbolic::plan(const wire::Factor& factor, FactorPlan& planned) {
@@ -150,8 +150,8 @@ bool Symbolic::plan(const wire::Factor& factor, FactorPlan& planned) {
 
 template <class Test>
 bool Symbolic::all_names(const Plan& planned, const Test& test) {
-  return std::ranges::all_of(planned.terms, [&](const auto& term) {
-    return std::ranges::all_of(term.first.factors, [&](const auto& factor) {
+  return std::ranges::all_of(planned.parts, [&](const auto& term) {
+    return std::ranges::all_of(term.first.parts, [&](const auto& factor) {
       const auto of_operand = [&](const Plan& operand) { return all_names(operand, test); };
       return test(factor.first.name) && std::ranges::all_of(factor.first.operands, of_operand);
     });
@@ -160,7 +160,7 @@ bool Symbolic::all_names(const Plan& planned, const Test& test) {
 
 nb::object Symbolic::make(const Plan& planned, nb::handle scope) const {
   nb::object made = instance(dimension_);
-  sorted_terms_.set(made, pairs(planned.terms, scope));
+  sorted_terms_.set(made, pairs(planned.parts, scope));
   scope_.set(made, scope);
   dimension_hash_.set(made, nb::none());
   dimension_size_.set(made, owned(PyLong_FromLongLong(planned.size)));
@@ -168,18 +168,17 @@ nb::object Symbolic::make(const Plan& planned, nb::handle scope) const {
 }
 
 nb::object Symbolic::make(const TermPlan& planned, nb::handle scope) const {
-  if (planned.factors.empty()) return one_;
+  if (planned.parts.empty()) return one_;
   nb::object made = instance(term_);
-  factors_.set(made, pairs(planned.factors, scope));
+  factors_.set(made, pairs(planned.parts, scope));
   term_hash_.set(made, nb::none());
   term_size_.set(made, owned(PyLong_FromLongLong(planned.size)));
   return made;
 }
 
 nb::object Symbolic::make(const FactorPlan& planned, nb::handle scope) const {
-  nb::object operands = owned(PyTuple_New(static_cast<Py_ssize_t>(planned.operands.size())));
-  for (std::size_t i = 0; i < planned.operands.size(); ++i)
-    PyTuple_SET_ITEM(operands.ptr(), static_cast<Py_ssize_t>(i), make(planned.operands[i], scope).release().ptr());
+  const nb::object operands =
+      new_tuple(planned.operands.size(), [&](std::size_t i) { return make(planned.operands[i], scope); });
   PyObject* interned = text(planned.name).release().ptr();
   PyUnicode_InternInPlace(&interned);
   const nb::object name = nb::steal(interned);
@@ -194,13 +193,10 @@ nb::object Symbolic::make(const FactorPlan& planned, nb::handle scope) const {
 
 template <class Part>
 nb::object Symbolic::pairs(const std::vector<std::pair<Part, std::int64_t>>& parts, nb::handle scope) const {
-  nb::object tuple = owned(PyTuple_New(static_cast<Py_ssize_t>(parts.size())));
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  return new_tuple(parts.size(), [&](std::size_t i) {
     const nb::object part = make(parts[i].first, scope), number = owned(PyLong_FromLongLong(parts[i].second));
-    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
-                     owned(PyTuple_Pack(2, part.ptr(), number.ptr())).release().ptr());
-  }
-  return tuple;
+    return owned(PyTuple_Pack(2, part.ptr(), number.ptr()));
+  });
 }
 
 nb::object Symbolic::instance(nb::handle type) {
@@ -232,18 +228,11 @@ std::strong_ordering Symbolic::compare(const FactorPlan& a, const FactorPlan& b)
                                                 [](const Plan& x, const Plan& y) { return compare(x, y); });
 }
 
-std::strong_ordering Symbolic::compare(const TermPlan& a, const TermPlan& b) {
+/// Of terms, or of dimensions.
+template <class Whole>
+std::strong_ordering Symbolic::compare(const Whole& a, const Whole& b) {
   if (const auto order = a.size <=> b.size; order != 0) return order;
-  return std::lexicographical_compare_three_way(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
-                                                [](const auto& x, const auto& y) {
-                                                  const auto order = compare(x.first, y.first);
-                                                  return order != 0 ? order : x.second <=> y.second;
-                                                });
-}
-
-std::strong_ordering Symbolic::compare(const Plan& a, const Plan& b) {
-  if (const auto order = a.size <=> b.size; order != 0) return order;
-  return std::lexicographical_compare_three_way(a.terms.begin(), a.terms.end(), b.terms.begin(), b.terms.end(),
+  return std::lexicographical_compare_three_way(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(),
                                                 [](const auto& x, const auto& y) {
                                                   const auto order = compare(x.first, y.first);
                                                   return order != 0 ? order : x.second <=> y.second;

@@ -1,8 +1,6 @@
 // JAX's symbolic dimensions by their slots: made of parsed expressions, and printed, without JAX's arithmetic.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -12,11 +10,10 @@
 #include <vector>
 
 #include "bindings/base/jax_refs.h"
+#include "bindings/base/nanobind.h"
 #include "wire/exported/dimension.h"
 
 namespace jaxexp::bindings {
-
-namespace nb = nanobind;
 
 /// How JAX lays out a dimension: a sum of (term, coefficient), where a term is a product of (factor, exponent), and a
 /// factor is a variable, or an operation on dimensions. Both are sorted, the largest first. `size` says how large.
@@ -60,8 +57,8 @@ class Symbolic {
   };
 
   static std::strong_ordering compare(const FactorPlan& a, const FactorPlan& b);
-  static std::strong_ordering compare(const TermPlan& a, const TermPlan& b);
-  static std::strong_ordering compare(const Plan& a, const Plan& b);
+  template <class Whole>
+  static std::strong_ordering compare(const Whole& a, const Whole& b);
   template <class Part>
   static bool sort(std::vector<std::pair<Part, std::int64_t>>& parts);
   static bool plan(const wire::Expression& expression, Plan& planned);

@@ -4,18 +4,15 @@
 #include <string_view>
 
 #include "bindings/base/buffer.h"
-#include "bindings/base/digest.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/text.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/compiled/cpu.h"
 #include "wire/compiled/records.h"
 
 namespace jaxexp::bindings {
-
-using namespace nb::literals;
-
 namespace {
 
 nb::str to_text(std::string_view text) {
@@ -39,17 +36,18 @@ nb::tuple read(const wire::FileBytes& file, std::uint64_t position) {
   const wire::ExecutableRecords found = wire::read_executables(file, position);
   nb::list records = new_list();
   for (const wire::ExecutableRecord& record : found.records)
-    records.append(nb::make_tuple(to_dict(record.conditions), to_dict(record.call), record.position, record.size,
-                                  to_bytes(record.digest)));
+    records.append(
+        nb::make_tuple(to_dict(record.conditions), to_dict(record.call), record.position, record.size, record.digest));
   return nb::make_tuple(records, found.end);
 }
 
-nb::bytes head(const nb::dict& conditions, const nb::dict& call, nb::handle code) {
+using Texts = nb::typed<nb::dict, nb::str, nb::str>;
+
+nb::bytes head(const Texts& conditions, const Texts& call, HasBuffer code) {
   const Buffer buffer(code);
   const auto bytes = buffer.bytes();
   const wire::Digest digest = over(bytes.size(), [&] { return wire::digest(bytes); });
-  const std::string made = wire::executable_head(to_entries(conditions), to_entries(call), bytes.size(), digest);
-  return nb::bytes(made.data(), made.size());
+  return to_bytes(wire::executable_head(to_entries(conditions), to_entries(call), bytes.size(), digest));
 }
 
 }  // namespace
@@ -62,20 +60,12 @@ void define_compiled(nb::module_& m) {
       "The complete records of a file of executables, from the start or from where others end: conditions, what a call "
       "needs, position, size and digest of the code. Then where the last one ends.");
   m.def(
-      "executables_head",
-      [] {
-        const std::string made = wire::executables_head();
-        return nb::bytes(made.data(), made.size());
-      },
-      nb::sig("def executables_head() -> bytes"), "The start of a new file of executables.");
+      "executables_head", [] { return to_bytes(wire::executables_head()); }, "The start of a new file of executables.");
   m.def("executable_head", &head, "conditions"_a, "call"_a, "code"_a,
-        nb::sig("def executable_head(conditions: dict[str, str], call: dict[str, str], "
-                "code: typing_extensions.Buffer) -> bytes"),
         "A record of a file of executables, up to its code.");
-  m.def("executable_padding", &wire::executable_padding, "size"_a, nb::sig("def executable_padding(size: int) -> int"),
-        "How many zeros come behind code of this size.");
+  m.def("executable_padding", &wire::executable_padding, "size"_a, "How many zeros come behind code of this size.");
   m.def(
-      "cpu_features", [] { return to_text(wire::cpu_features()); }, nb::sig("def cpu_features() -> str"),
+      "cpu_features", [] { return to_text(wire::cpu_features()); },
       "What the processor offers to this process. Equal texts mean equal instruction sets.");
 }
 

@@ -1,6 +1,4 @@
 // Threads verify; the caller's thread makes objects, in order, as soon as the next artifact is verified.
-#include "bindings/many/read_many.h"
-
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -13,10 +11,13 @@
 #include <vector>
 
 #include "bindings/artifact/artifact.h"
+#include "bindings/artifact/functions.h"
+#include "bindings/base/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/no_collections.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/workers.h"
 #include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
 #include "wire/artifact/layout.h"
@@ -28,6 +29,20 @@ namespace jaxexp::bindings {
 namespace {
 
 using Bytes = std::span<const std::uint8_t>;
+
+/// The objects in order, and the ascending indices of those that are exceptions. Where a read stops at the first
+/// exception, that one comes last.
+using Read = std::pair<nb::typed<nb::list, nb::any>, std::vector<std::size_t>>;
+
+/// `workers` threads, the caller's included, read files and verify everything; the others do not hold the GIL. `admit`
+/// is None, or is called with each artifact before anything is made of it; what it raises takes the place of the
+/// object.
+struct ReadMany {
+  Functions functions;
+  std::size_t workers;
+  bool stop;
+  nb::object admit;
+};
 
 /// Why a thread made nothing of an item. Not the exception itself: when memory runs out, C++ has room for a few, and
 /// there may be one for every item.
@@ -102,10 +117,11 @@ class Reading {
           std::uint64_t most_file_bytes)
       : how_(how), how_read_(how_read), most_file_bytes_(most_file_bytes), items_(std::move(items)) {}
 
-  nb::tuple run() {
+  Read run() {
     const NoCollections pause;
     Maker maker(how_.functions, how_.admit, items_.size());
-    nb::list results, failed;
+    nb::list results = new_list();
+    std::vector<std::size_t> failed;
     const std::size_t step = std::clamp<std::size_t>(items_.size() / (8 * how_.workers), 1, 16);
     const std::size_t steps = (items_.size() + step - 1) / step;
     const auto end_of = [&](std::size_t number) { return std::min(items_.size(), (number + 1) * step); };
@@ -118,11 +134,11 @@ class Reading {
         bool is_made = true;
         results.append(result(items_[i], maker, is_made));
         if (is_made) continue;
-        failed.append(i);
-        if (how_.stop) return nb::make_tuple(results, failed);
+        failed.push_back(i);
+        if (how_.stop) return {results, failed};
       }
     }
-    return nb::make_tuple(results, failed);
+    return {results, failed};
   }
 
  private:
@@ -288,10 +304,9 @@ void align(Item& item) {
 
 bool is_same_place(Bytes left, Bytes right) { return left.data() == right.data() && left.size() == right.size(); }
 
-}  // namespace
-
-nb::tuple ReadMany::items(const nb::list& given, bool in_parts, std::optional<std::uint64_t> most_file_bytes) const {
-  std::vector<Item> items(nb::len(given));
+Read read_items(const ReadMany& how, const nb::typed<nb::list, nb::object>& given, bool in_parts,
+                std::optional<std::uint64_t> most_file_bytes) {
+  std::vector<Item> items(given.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     const nb::object one = nb::borrow(given[i]);
     try {
@@ -307,15 +322,18 @@ nb::tuple ReadMany::items(const nb::list& given, bool in_parts, std::optional<st
         items[i].error = nb::borrow(error.value());
     }
   }
-  const auto how = in_parts ? wire::FileBytes::Reading::large_in_parts : wire::FileBytes::Reading::at_once;
-  return Reading(*this, std::move(items), how, most_file_bytes.value_or(UINT64_MAX)).run();
+  const auto how_read = in_parts ? wire::FileBytes::Reading::large_in_parts : wire::FileBytes::Reading::at_once;
+  return Reading(how, std::move(items), how_read, most_file_bytes.value_or(UINT64_MAX)).run();
 }
 
-nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
+/// Every extent is a tuple of an offset into one buffer, a size, and the (offset, size) of modules where that part is
+/// an image.
+Read read_slices(const ReadMany& how, HasBuffer owner,
+                 const nb::typed<nb::list, nb::typed<nb::tuple, int, int, nb::object>>& extents) {
   const wire::FileBytes* const file = file_of(owner);
   const std::shared_ptr<const Buffer> buffer = stable(owner, Buffer::alignment, /*in_parts=*/true);
   const Bytes bytes = buffer->bytes();
-  std::vector<Item> items(nb::len(extents));
+  std::vector<Item> items(extents.size());
   std::map<std::pair<const std::uint8_t*, std::size_t>, const Item*> first;  // with these bytes
   std::vector<Item*> small;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -335,7 +353,28 @@ nb::tuple ReadMany::slices(nb::handle owner, const nb::list& extents) const {
   }
   if (!small.empty() && !put_together(small, *file))
     for (Item* item : small) align(*item);
-  return Reading(*this, std::move(items), wire::FileBytes::Reading::at_once, UINT64_MAX).run();
+  return Reading(how, std::move(items), wire::FileBytes::Reading::at_once, UINT64_MAX).run();
+}
+
+}  // namespace
+
+void define_read_many(nb::module_& m) {
+  nb::class_<ReadMany>(m, "ReadMany", "How many artifacts are read at once, and what is made of them.")
+      .def(
+          "__init__",
+          [](ReadMany* made, const Functions& functions, std::size_t workers, bool stop, nb::object admit) {
+            check_workers(workers);
+            new (made) ReadMany{functions, workers, stop, std::move(admit)};
+          },
+          "functions"_a, "workers"_a, "stop"_a, "admit"_a.none(),
+          nb::sig("def __init__(self, functions: Functions, workers: int, stop: bool, "
+                  "admit: collections.abc.Callable[[Artifact], None] | None) -> None"))
+      .def(
+          "items", &read_items, "items"_a, "in_parts"_a, "most_file_bytes"_a.none(),
+          "The functions in files and buffers, and the indices of the exceptions among them. Large files are read in "
+          "parts if that is allowed. For a file of more than `most_file_bytes`, its size is returned, and counts as an "
+          "exception.")
+      .def("slices", &read_slices, "owner"_a, "extents"_a, "The same for parts of one buffer.");
 }
 
 }  // namespace jaxexp::bindings

@@ -1,8 +1,4 @@
 // Reads and verifies files in threads; Python hears of it when all are done.
-#include "bindings/many/verify_files.h"
-
-#include <nanobind/stl/string.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -13,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/base/define.h"
 #include "bindings/base/file.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/workers.h"
@@ -68,8 +65,6 @@ nb::object wrong(const Verdict& verdict) {
   return nb::make_tuple(verdict.error->path, verdict.error->expected, verdict.error->found);
 }
 
-}  // namespace
-
 nb::list verify_files(const nb::list& given, std::size_t workers) {
   check_workers(workers);
   std::vector<std::filesystem::path> paths;
@@ -83,6 +78,18 @@ nb::list verify_files(const nb::list& given, std::size_t workers) {
   for (const Verdict& verdict : verdicts)
     said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_weights, wrong(verdict)));
   return said;
+}
+
+}  // namespace
+
+void define_verify_files(nb::module_& m) {
+  m.def(
+      "verify_files", &verify_files, "paths"_a, "workers"_a,
+      nb::sig("def verify_files(paths: list[str], workers: int) -> "
+              "list[tuple[int, bool, bool, None | int | tuple[str, str, str]]]"),
+      "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
+      "digests, whether weights are beside it, and what is wrong, if anything: an errno, or where, what was expected, "
+      "and what was found.");
 }
 
 }  // namespace jaxexp::bindings

@@ -11,19 +11,9 @@
 #include "wire/tensors/header.h"
 
 namespace jaxexp::bindings {
-
-using namespace nb::literals;
-
 namespace {
 
-nb::tuple to_tuple(const std::vector<std::int64_t>& shape) {
-  auto tuple = owned<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), owned(PyLong_FromLongLong(shape[i])).release().ptr());
-  return tuple;
-}
-
-nb::dict to_dict(const std::vector<std::pair<std::string, std::string>>& entries) {
+nb::typed<nb::dict, nb::str, nb::str> to_dict(const std::vector<std::pair<std::string, std::string>>& entries) {
   nb::dict dict = new_dict();
   for (const auto& [name, value] : entries) dict[text(name)] = text(value);
   return dict;
@@ -34,8 +24,8 @@ nb::tuple read(nb::handle head, std::uint64_t file_size) {
   const wire::Header header = over(buffer.bytes().size(), [&] { return wire::read_header(buffer.bytes(), file_size); });
   nb::list tensors = new_list();
   for (const wire::Tensor& tensor : header.tensors)
-    tensors.append(
-        nb::make_tuple(text(tensor.name), text(tensor.dtype), to_tuple(tensor.shape), tensor.start, tensor.end));
+    tensors.append(nb::make_tuple(text(tensor.name), text(tensor.dtype), nb::tuple(nb::cast(tensor.shape)),
+                                  tensor.start, tensor.end));
   return nb::make_tuple(tensors, to_dict(header.metadata), header.size);
 }
 
@@ -47,19 +37,17 @@ void define_tensors(nb::module_& m) {
   m.def(
       "tensor_dtypes",
       [] {
-        nb::dict bits = new_dict();
+        nb::typed<nb::dict, nb::str, int> bits = new_dict();
         for (const wire::TensorDtype& dtype : wire::tensor_dtypes()) bits[text(dtype.name)] = dtype.bits;
         return bits;
       },
-      nb::sig("def tensor_dtypes() -> dict[str, int]"),
       "The dtypes of safetensors files, and how many bits an element of each takes.");
   m.def(
       "size_of_tensors_header",
-      [](nb::handle first_bytes, std::uint64_t file_size) {
+      [](HasBuffer first_bytes, std::uint64_t file_size) {
         return wire::size_of_header(Buffer(first_bytes).bytes(), file_size);
       },
       "first_bytes"_a, "file_size"_a,
-      nb::sig("def size_of_tensors_header(first_bytes: typing_extensions.Buffer, file_size: int) -> int"),
       "How many bytes the header of a safetensors file takes with its length, which is in the first eight bytes.");
   m.def(
       "read_tensors_header", &read, "head"_a, "file_size"_a,
@@ -69,12 +57,11 @@ void define_tensors(nb::module_& m) {
       "and the size of its header with the length.");
   m.def(
       "read_weight_map",
-      [](nb::handle index) {
+      [](HasBuffer index) {
         const Buffer buffer(index);
         return to_dict(over(buffer.bytes().size(), [&] { return wire::read_weight_map(buffer.bytes()); }));
       },
-      "index"_a, nb::sig("def read_weight_map(index: typing_extensions.Buffer) -> dict[str, str]"),
-      "Which file each tensor is in, as the index of several safetensors files says.");
+      "index"_a, "Which file each tensor is in, as the index of several safetensors files says.");
 }
 
 }  // namespace jaxexp::bindings

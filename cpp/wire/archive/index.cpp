@@ -2,6 +2,7 @@
 #include "wire/archive/index.h"
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -85,26 +86,16 @@ ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const 
 
 std::optional<std::uint32_t> ArchiveIndex::find(std::string_view name) const {
   // The last block whose first name is not behind the one that is looked for.
-  std::uint32_t low = 0, high = root_->blocks()->size();
-  while (low < high) {
-    const std::uint32_t middle = low + (high - low) / 2;
-    if (first_name(middle) <= name)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  if (low == 0) return std::nullopt;
-  const auto& members = *block(low - 1).members();
-  std::uint32_t first = 0, last = members.size();
-  while (first < last) {
-    const std::uint32_t middle = first + (last - first) / 2;
-    if (members.Get(middle)->name()->string_view() < name)
-      first = middle + 1;
-    else
-      last = middle;
-  }
-  if (first == members.size() || members.Get(first)->name()->string_view() != name) return std::nullopt;
-  return first_member(low - 1) + first;
+  const auto blocks = std::views::iota(std::uint32_t{0}, root_->blocks()->size());
+  const auto behind = std::ranges::partition_point(blocks, [&](std::uint32_t i) { return first_name(i) <= name; });
+  if (behind == blocks.begin()) return std::nullopt;
+  const std::uint32_t found = *(behind - 1);
+  const auto& members = *block(found).members();
+  const auto member = std::partition_point(members.begin(), members.end(), [&](const schema::Member* member) {
+    return member->name()->string_view() < name;
+  });
+  if (member == members.end() || member->name()->string_view() != name) return std::nullopt;
+  return first_member(found) + static_cast<std::uint32_t>(member - members.begin());
 }
 
 const schema::Member& ArchiveIndex::member(std::uint32_t number) const {
@@ -311,18 +302,15 @@ void ArchiveIndex::check_places() const {
 std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
   if (member >= size())
     refuse({&index_path, "members", member}, "a number below " + std::to_string(size()), std::to_string(member));
-  std::uint32_t low = 0, high = root_->blocks()->size();
-  while (high - low > 1) {
-    const std::uint32_t middle = low + (high - low) / 2;
-    if (root_->blocks()->Get(middle)->first_member() <= member)
-      low = middle;
-    else
-      high = middle;
-  }
+  const auto& blocks = *root_->blocks();
+  const auto behind = std::partition_point(blocks.begin() + 1, blocks.end(), [&](const schema::BlockPlace* block) {
+    return block->first_member() <= member;
+  });
+  const auto found = static_cast<std::uint32_t>(behind - blocks.begin()) - 1;
   // The search finds the right block if all are in order. A block's own check compares it with its neighbours.
-  if (first_member(low) > member || first_member(low + 1) <= member)
-    refuse({&index_path, "blocks", low}, "numbers of members in ascending order", "others");
-  return low;
+  if (first_member(found) > member || first_member(found + 1) <= member)
+    refuse({&index_path, "blocks", found}, "numbers of members in ascending order", "others");
+  return found;
 }
 
 std::uint32_t ArchiveIndex::first_member(std::uint32_t block) const {

@@ -13,10 +13,6 @@
 namespace jaxexp::wire {
 namespace {
 
-schema::Digest to_struct(const Digest& digest) {
-  return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest));
-}
-
 void check_text(const Text& text, const char* what, std::size_t most = max_index_text_size) {
   if (text.size() > most)
     throw std::invalid_argument(std::string(what) + " of an archive's member has to be at most " +
@@ -166,7 +162,7 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
       const Member& m = member->second;
       std::vector<schema::Module> modules;
       for (const Member::Module& module : m.modules)
-        modules.emplace_back(module.position, module.size, to_struct(module.digest));
+        modules.emplace_back(module.position, module.size, to_schema(module.digest));
       // Members that follow each other have much in common.
       const auto shared = [&](const std::string& text) { return fbb.CreateSharedString(text); };
       const auto optional = [&](const std::optional<Text>& text) {
@@ -181,7 +177,7 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
       const auto metadata = optional(m.metadata);
       const auto& [position, size, crc32, header, is_shared, is_apart] = m.place;
       const schema::Place place(position, size, crc32, header, is_shared, is_apart);
-      const schema::Digest digest = to_struct(m.digest);
+      const schema::Digest digest = to_schema(m.digest);
       tables.push_back(schema::CreateMember(fbb, name, &place, &digest, m.size, module_vector, fun_name, jax_version,
                                             wrote, platforms, said.nr_devices, arguments, said.argument_count, results,
                                             said.result_count, metadata, m.own_metadata));
@@ -190,7 +186,7 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
     align();
     const auto block = add({fbb.GetBufferPointer(), fbb.GetSize()});
     const auto [position, size] = part_place(block);
-    places.emplace_back(to_struct(digest(block)), position, size, first, static_cast<std::uint32_t>(names.size()),
+    places.emplace_back(to_schema(digest(block)), position, size, first, static_cast<std::uint32_t>(names.size()),
                         static_cast<std::uint32_t>(first_name.size()));
     names += first_name;
   }
@@ -201,7 +197,7 @@ IndexBytes ArchiveRecords::write(std::string_view writer, std::uint64_t end) con
     align();
     const auto part = add({written.data(), written.size()});
     const auto [position, size] = part_place(part);
-    weights = schema::PartPlace(to_struct(digest(part)), position, size);
+    weights = schema::PartPlace(to_schema(digest(part)), position, size);
   }
 
   flatbuffers::FlatBufferBuilder fbb(1 << 12);

@@ -91,18 +91,10 @@ void append_zip_members(std::vector<ZipMember>& members, std::span<const schema:
 }
 
 const schema::WeightsTensor* find_tensor(const schema::ArchiveWeights& weights, const Digest& digest) {
-  std::uint32_t first = 0, last = weights.tensors()->size();
-  while (first < last) {
-    const std::uint32_t middle = first + (last - first) / 2;
-    const schema::WeightsTensor* const tensor = weights.tensors()->Get(middle);
-    const Digest found = stored(tensor->digest());
-    if (found == digest) return tensor;
-    if (found < digest)
-      first = middle + 1;
-    else
-      last = middle;
-  }
-  return nullptr;
+  const auto& all = *weights.tensors();
+  const auto found = std::partition_point(
+      all.begin(), all.end(), [&](const schema::WeightsTensor* tensor) { return stored(tensor->digest()) < digest; });
+  return found != all.end() && stored((*found)->digest()) == digest ? *found : nullptr;
 }
 
 void ArchiveWeights::take(const schema::ArchiveWeights& weights) {
@@ -130,9 +122,7 @@ std::optional<ArchiveWeights::Tensor> ArchiveWeights::find(const Digest& digest)
 flatbuffers::DetachedBuffer ArchiveWeights::write() const {
   flatbuffers::FlatBufferBuilder fbb(1 << 12);
   std::vector<schema::WeightsTensor> tensors;
-  for (const auto& [digest, tensor] : tensors_)
-    tensors.emplace_back(schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest)), tensor.position,
-                         tensor.size);
+  for (const auto& [digest, tensor] : tensors_) tensors.emplace_back(to_schema(digest), tensor.position, tensor.size);
   const auto file_vector = fbb.CreateVectorOfStructs(files_);
   const auto tensor_vector = fbb.CreateVectorOfStructs(tensors);
   fbb.Finish(schema::CreateArchiveWeights(fbb, file_vector, tensor_vector));

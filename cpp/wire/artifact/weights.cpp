@@ -8,13 +8,6 @@
 #include "wire/base/utf8.h"
 
 namespace jaxexp::wire {
-namespace {
-
-schema::Digest to_schema(const Digest& digest) {
-  return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest));
-}
-
-}  // namespace
 
 std::size_t Weights::size() const {
   std::size_t size = 64;

@@ -1,4 +1,4 @@
-// The parts of Writer that are no templates.
+// The parts of Writer that are no templates, and the head of an artifact.
 #include "wire/artifact/writer.h"
 
 #include <algorithm>
@@ -31,6 +31,12 @@ Layout Writer::finish(Offset<schema::Exported> root, bool trailed) {
     layout.size = end + padding(end);
   }
   return layout;
+}
+
+void write_head(std::uint8_t* artifact, std::size_t end, bool image) {
+  std::uint8_t* const head = artifact + sizeof(flatbuffers::uoffset_t);
+  std::ranges::copy(image ? image_mark : mark, head);
+  flatbuffers::WriteScalar(head + mark.size(), static_cast<std::uint32_t>(end));
 }
 
 void Writer::set_end(std::size_t end) {

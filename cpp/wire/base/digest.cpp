@@ -22,7 +22,7 @@ Digest canonical(const XXH128_hash_t& hash) {
 
 Digest digest(std::span<const std::uint8_t> bytes) { return canonical(XXH3_128bits(bytes.data(), bytes.size())); }
 
-std::uint64_t seeded_hash(std::string_view text) {
+std::size_t SeededHash::operator()(std::string_view text) const {
   return XXH3_64bits_withSeed(text.data(), text.size(), process_seed());
 }
 
@@ -32,17 +32,15 @@ Digest copy_and_digest(std::uint8_t* target, std::span<const std::uint8_t> bytes
     if (!bytes.empty()) std::memcpy(target, bytes.data(), bytes.size());
     return digest(bytes);
   }
-  XXH3_state_t state;
-  XXH3_INITSTATE(&state);
-  XXH3_128bits_reset(&state);
+  Digester digester;
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min(step, bytes.size()));
     std::memcpy(target, part.data(), part.size());
-    XXH3_128bits_update(&state, part.data(), part.size());
+    digester.update(part);
     target += part.size();
     bytes = bytes.subspan(part.size());
   }
-  return canonical(XXH3_128bits_digest(&state));
+  return digester.digest();
 }
 
 struct Digester::State {

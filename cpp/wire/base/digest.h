@@ -16,7 +16,10 @@ using Digest = std::array<std::uint8_t, 16>;
 Digest digest(std::span<const std::uint8_t> bytes);
 
 /// For hash tables: different in each process, so that nobody can choose texts that collide.
-std::uint64_t seeded_hash(std::string_view text);
+struct SeededHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const;
+};
 
 /// Copies bytes and returns their digest, in one pass through memory.
 Digest copy_and_digest(std::uint8_t* target, std::span<const std::uint8_t> bytes);

@@ -100,29 +100,17 @@ class Turn {
   bool mine_ = true;
 };
 
-/// How many bytes were read: fewer where the file ends.
-std::size_t read_at(int descriptor, std::uint64_t position, std::span<std::uint8_t> target) {
+/// How many bytes were read: fewer where the file ends. A file that is no regular one may have no positions: without
+/// one, all of it is read.
+std::size_t read_at(int descriptor, std::optional<std::uint64_t> position, std::span<std::uint8_t> target) {
   std::size_t done = 0;
   while (done < target.size()) {
     constexpr std::size_t largest = std::size_t{1} << 30;  // some systems take no more at once
-    const ssize_t count = pread(descriptor, target.data() + done, std::min(target.size() - done, largest),
-                                static_cast<off_t>(position + done));
+    std::uint8_t* const rest = target.data() + done;
+    const std::size_t most = std::min(target.size() - done, largest);
+    const ssize_t count =
+        position ? pread(descriptor, rest, most, static_cast<off_t>(*position + done)) : ::read(descriptor, rest, most);
     if (count == 0) break;
-    if (count > 0)
-      done += static_cast<std::size_t>(count);
-    else if (errno != EINTR)
-      fail();
-  }
-  return done;
-}
-
-/// A file that is no regular one may have no positions.
-std::size_t read_all(int descriptor, std::span<std::uint8_t> target) {
-  std::size_t done = 0;
-  while (done < target.size()) {
-    constexpr std::size_t largest = std::size_t{1} << 30;
-    const ssize_t count = ::read(descriptor, target.data() + done, std::min(target.size() - done, largest));
-    if (count == 0) break;  // it has become shorter
     if (count > 0)
       done += static_cast<std::size_t>(count);
     else if (errno != EINTR)
@@ -227,7 +215,7 @@ FileBytes::FileBytes(const std::filesystem::path& path, Reading how, std::uint64
     }
   }
   memory_ = {new std::uint8_t[size], Release()};
-  bytes_ = {memory_.get(), read_all(file, {memory_.get(), size})};
+  bytes_ = {memory_.get(), read_at(file, std::nullopt, {memory_.get(), size})};
 }
 
 void FileBytes::fetch(Bytes part, bool is_digested) const {

@@ -10,6 +10,9 @@
 
 namespace jaxexp::wire {
 
+/// The value of what is only remembered.
+struct Nothing {};
+
 /// Open addressing in one array: these maps live for one pass and have one look-up for each table or object.
 template <class Value>
 class FlatMap {

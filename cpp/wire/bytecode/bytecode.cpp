@@ -114,8 +114,6 @@ class AttributeCheck {
     if (!fits) at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
   }
 
-  struct Nothing {};
-
   const Names& names_;
   const AttributesAndTypes& tables_;
   FlatMap<Nothing> dictionaries_;   // those that were checked, with the operations that they belong to

@@ -93,7 +93,7 @@ void ShardingCheck::sharding(const schema::Sharding& sharding, const schema::Exp
   if (const auto* proto = sharding.hlo_sharding_proto(); proto && !sharding.named_sharding()) {
     const Path inner{&path, "hlo_sharding_proto"};
     comparison_.spend(proto->size(), inner);
-    check_op_sharding({reinterpret_cast<const std::uint8_t*>(proto->data()), proto->size()}, device_count(e), inner);
+    read_op_sharding({reinterpret_cast<const std::uint8_t*>(proto->data()), proto->size()}, device_count(e), inner);
   }
 }
 

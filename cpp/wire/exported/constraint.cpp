@@ -179,9 +179,4 @@ Constraint parse_constraint(std::string_view text, const Path& path) {
   throw Error(path, "a constraint with ==, >= or <=", "'" + shortened(text) + "'");
 }
 
-void check_constraints(std::span<const std::string_view> constraints, const Path& path) {
-  for (std::size_t i = 0; i < constraints.size(); ++i)
-    static_cast<void>(parse_constraint(constraints[i], {path.parent, path.name, static_cast<std::int64_t>(i)}));
-}
-
 }  // namespace jaxexp::wire

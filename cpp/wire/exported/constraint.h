@@ -1,8 +1,6 @@
 // Constraints on dimension variables, such as "mod(b, 8) == 0", as a user wrote them.
 #pragma once
 
-#include <cstddef>
-#include <span>
 #include <string_view>
 
 #include "wire/base/error.h"
@@ -19,8 +17,5 @@ struct Constraint {
 /// Reads what the parser of JAX's SymbolicScope reads, within the limits of limits.h. The result refers to the text.
 /// Throws Error.
 Constraint parse_constraint(std::string_view text, const Path& path);
-
-/// Throws Error where one of these is no constraint.
-void check_constraints(std::span<const std::string_view> constraints, const Path& path);
 
 }  // namespace jaxexp::wire

@@ -137,8 +137,4 @@ OpSharding read_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t d
   return s;
 }
 
-void check_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device_count, const Path& path) {
-  static_cast<void>(read_op_sharding(proto, device_count, path));
-}
-
 }  // namespace jaxexp::wire

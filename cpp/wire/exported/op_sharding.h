@@ -27,7 +27,4 @@ struct OpSharding {
 /// XLA ends the process for some that are none of these.
 OpSharding read_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device_count, const Path& path);
 
-/// Throws Error where `read_op_sharding` does.
-void check_op_sharding(std::span<const std::uint8_t> proto, std::uint32_t device_count, const Path& path);
-
 }  // namespace jaxexp::wire

@@ -23,8 +23,6 @@ class Seen {
   bool empty() const { return places_.empty(); }
 
  private:
-  struct Nothing {};
-
   template <class T>
   static std::uint64_t place(const T& table) {
     return reinterpret_cast<std::uintptr_t>(&table);
@@ -46,8 +44,6 @@ class SeenPairs {
   }
 
  private:
-  struct Nothing {};
-
   /// A different one for each table: the lower half of its distance.
   std::uint64_t place(const void* table) const {
     return static_cast<std::uint32_t>(static_cast<const char*>(table) - root_);

@@ -48,7 +48,6 @@ class Visits {
 
  private:
   static constexpr std::size_t word = 4, chunk_size = std::size_t{1} << 12;
-  struct Nothing {};
   std::vector<std::unique_ptr<std::uint8_t[]>> chunks_;  // absent where nothing was visited, as in a large module
   FlatMap<Nothing> others_;
 };

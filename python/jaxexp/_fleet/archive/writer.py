@@ -312,7 +312,7 @@ class ArchiveWriter:
         place = self._write(heir, self._output.read(old.position, old.size), apart=old.apart)
         if not old.apart:
             moved = place.position - old.position
-            modules = tuple((position + moved, size, digest) for position, size, digest in modules)
+            modules = [(position + moved, size, digest) for position, size, digest in modules]
         for name in [heir, *others]:
             self._put(name, self._member(name).at(place if name == heir else place.as_shared(), modules))
         if not old.apart:
