@@ -45,13 +45,8 @@ class Client {
  private:
   Device describe(PJRT_Device* device) const;
 
-  struct Destroy {
-    void operator()(PJRT_Client* client) const noexcept;
-    const Api* api;
-  };
-
   const Api api_;
-  std::unique_ptr<PJRT_Client, Destroy> client_;
+  Owned<PJRT_Client> client_;
   std::string platform_, platform_version_, options_;
   std::vector<Device> devices_;
 };

@@ -58,12 +58,11 @@ std::string topology(const Client& client) {
   if (!api.has(&PJRT_Api::PJRT_Client_TopologyDescription) || !api.has(&PJRT_Api::PJRT_TopologyDescription_Serialize))
     return "not said";
   try {
-    JAXEXP_PJRT_ARGUMENTS(PJRT_Client_TopologyDescription_Args, description);
-    description.client = client.get();
-    api.call(&PJRT_Api::PJRT_Client_TopologyDescription, description, "describe its topology");
-    JAXEXP_PJRT_ARGUMENTS(PJRT_TopologyDescription_Serialize_Args, bytes);
-    bytes.topology = description.topology;
-    api.call(&PJRT_Api::PJRT_TopologyDescription_Serialize, bytes, "serialize its topology");
+    auto* const topology =
+        JAXEXP_PJRT_CALL(api, PJRT_Client_TopologyDescription, "describe its topology", .client = client.get())
+            .topology;
+    const auto bytes =
+        JAXEXP_PJRT_CALL(api, PJRT_TopologyDescription_Serialize, "serialize its topology", .topology = topology);
     const std::string digest = digest_of({bytes.serialized_bytes, bytes.serialized_bytes_size});
     bytes.serialized_topology_deleter(bytes.serialized_topology);
     return digest;
