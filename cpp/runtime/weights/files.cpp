@@ -2,7 +2,6 @@
 #include "runtime/weights/files.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -169,7 +168,9 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights) {
     if (stored.in_archive.data() == nullptr)
       throw WeightsError("the archive", wire::escaped(wire::shortened(stored.name)),
                          "a tensor with the digest " + hexadecimal(stored.digest), "none");
-    tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, stored.in_archive, nullptr});
+    // The caller keeps the archive.
+    const std::shared_ptr<const void> owner(std::shared_ptr<const void>(), stored.in_archive.data());
+    tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, stored.in_archive, owner});
   }
   return tensors;
 }
