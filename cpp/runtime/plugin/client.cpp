@@ -60,7 +60,7 @@ Client::Client(Api api, const Options& options)
 }
 
 Device Client::describe(PJRT_Device* device) const {
-  const auto* const description =
+  auto* const description =
       JAXEXP_PJRT_CALL(api_, PJRT_Device_GetDescription, "describe a device", .device = device).device_description;
   const auto number =
       JAXEXP_PJRT_CALL(api_, PJRT_DeviceDescription_Id, "number its devices", .device_description = description);

@@ -2,12 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -41,6 +38,10 @@ class Client {
   const std::string& options() const { return options_; }
   /// Those of this process.
   const std::vector<Device>& devices() const { return devices_; }
+
+  /// Which plugin this is, on which machine: what code that was compiled earlier depends on. Names and values, in the
+  /// order in which a difference is worth telling. Throws RunError where it cannot be found out.
+  std::vector<std::pair<std::string, std::string>> identity(const Device& device) const;
 
  private:
   Device describe(PJRT_Device* device) const;

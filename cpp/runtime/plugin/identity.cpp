@@ -1,13 +1,11 @@
 // A plugin's own version says little: builds of a day share it, and plugins for the CPU say "cpu".
-#include "runtime/plugin/identity.h"
-
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
+#include "runtime/plugin/client.h"
 #include "wire/base/digest.h"
 #include "wire/base/hexadecimal.h"
 #include "wire/compiled/cpu.h"
@@ -84,18 +82,18 @@ std::string flags(const char* variable) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> identity(const Client& client, const Device& device) {
+std::vector<std::pair<std::string, std::string>> Client::identity(const Device& device) const {
   return {
-      {"plugin", build_of(library_of(client.api().table()))},
-      {"version of the PJRT C API", client.api().version()},
-      {"platform", client.platform()},
-      {"platform version", client.platform_version()},
+      {"plugin", build_of(library_of(api().table()))},
+      {"version of the PJRT C API", api().version()},
+      {"platform", platform()},
+      {"platform version", platform_version()},
       {"device", device.kind},
       {"processor", wire::cpu_features()},
       {"XLA_FLAGS", flags("XLA_FLAGS")},
       {"LIBTPU_INIT_ARGS", flags("LIBTPU_INIT_ARGS")},
-      {"plugin options", client.options()},
-      {"target", topology(client)},
+      {"plugin options", options()},
+      {"target", topology(*this)},
   };
 }
 
