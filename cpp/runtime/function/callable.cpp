@@ -8,6 +8,7 @@
 
 #include "runtime/function/kept_code.h"
 #include "wire/base/error.h"
+#include "wire/base/hexadecimal.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -78,8 +79,7 @@ const Callable::Compiled& Callable::compiled() const {
 Callable::Compiled Callable::make_compiled() const {
   std::string why_not;
   if (executables_) {
-    const wire::Entries here = conditions(*client_, device(0), artifact_.function_name(), program_.module, options());
-    KeptCode found = find_code(client_, *executables_, here);
+    KeptCode found = find_code(client_, *executables_, conditions());
     if (found.executable)
       return {std::move(*found.executable), {}, {}, make_platform_index(), std::move(found.shardings), {}};
     why_not = std::move(found.why_not);
@@ -88,7 +88,7 @@ Callable::Compiled Callable::make_compiled() const {
 }
 
 void Callable::keep_code(const std::filesystem::path& path) const {
-  const wire::Entries here = conditions(*client_, device(0), artifact_.function_name(), program_.module, options());
+  const wire::Entries here = conditions();
   if (has_code(path, here)) return;
   const bool has_shardings = devices_.size() > 1;
   const Compiled& known = compiled();
@@ -110,6 +110,16 @@ std::string Callable::options() const {
   return program_.compile_options(ids);
 }
 
+/// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
+/// and the plugin.
+wire::Entries Callable::conditions() const {
+  wire::Entries entries{{"function", std::string(artifact_.function_name())},
+                        {"module", wire::hexadecimal(wire::digest(program_.module))}};
+  for (auto& entry : client_->identity(device(0))) entries.push_back(std::move(entry));
+  entries.emplace_back("compile options", wire::hexadecimal(options()));  // the devices are among them
+  return entries;
+}
+
 Executable Callable::make_executable() const {
   try {
     return Executable(client_, program_.module, options());
@@ -121,26 +131,23 @@ Executable Callable::make_executable() const {
 
 /// Throws what is known about why the plugin does not compile the module, which it says in `error`.
 void Callable::explain(std::string_view error) const {
-  const std::string name(artifact_.function_name());
   const std::string words = " (" + wire::shortened(error.substr(0, error.find('\n')), 300) + ")";
+  const auto refuse = [&](const std::string& reason, const std::string& advice = {}) {
+    throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + reason + words + advice);
+  };
   if (const std::string calls = program_.refused_custom_calls(error); !calls.empty())
-    throw RunError(Reason::unsupported,
-                   name + " has custom calls that the plugin does not compile: " + calls + words +
-                       (program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
-                                                      client_->platform() + " only, if these are for others"
-                                                : ""));
+    refuse(" has custom calls that the plugin does not compile: " + calls,
+           program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
+                                         client_->platform() + " only, if these are for others"
+                                   : "");
   if (!artifact_.has_dynamic_shapes()) return;
   if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
-    throw RunError(Reason::unsupported,
-                   name +
-                       " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
-                       "jaxexp.load(...).specialize(...).save(...), and run that file" +
-                       words);
-  throw RunError(Reason::unsupported,
-                 name +
-                     " calls a function with symbolic dimensions, which the plugin does not compile: specialize "
-                     "that one before this one is exported" +
-                     words);
+    refuse(
+        " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
+        "jaxexp.load(...).specialize(...).save(...), and run that file");
+  refuse(
+      " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before this "
+      "one is exported");
 }
 
 Callable::Buffers Callable::make_platform_index() const {

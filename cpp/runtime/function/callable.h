@@ -17,6 +17,7 @@
 #include "runtime/program/program.h"
 #include "runtime/signature/parameter.h"
 #include "wire/base/file_bytes.h"
+#include "wire/compiled/records.h"
 
 namespace jaxexp::runtime {
 
@@ -36,18 +37,10 @@ class Callable {
   const std::vector<Parameter>& arguments() const { return arguments_; }
   const File& executables() const { return executables_; }
 
-  /// Compiles a function without symbolic dimensions. Throws RunError.
+  /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
   void compile() const;
-
-  /// Adds the code to a file of executables. Compiles first where that is still to be done. Throws RunError,
-  /// DeserializationError and std::system_error.
-  void keep_code(const std::filesystem::path& path) const;
-
-  /// Why the function was compiled and not taken from the file of executables; empty where it was taken from there, or
-  /// is still to be compiled, or there is no file.
+  void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
-
-  /// Begins to compute. Compiles first where that is still to be done. Throws RunError.
   Arrays call(const Arrays& arguments) const;
 
   /// Whether the module takes an argument.
@@ -74,6 +67,7 @@ class Callable {
   Compiled make_compiled() const;
   Executable make_executable() const;
   std::string options() const;
+  wire::Entries conditions() const;
   void explain(std::string_view error) const;
   Buffers make_platform_index() const;
   void ask_for_shardings(Compiled& compiled) const;
