@@ -2,7 +2,6 @@
 #include "runtime/function/kept_code.h"
 
 #include <system_error>
-#include <utility>
 
 #include "jaxexp/deserialization_error.h"
 #include "runtime/function/kept_record.h"
