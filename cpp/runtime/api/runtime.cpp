@@ -8,22 +8,40 @@
 #include <system_error>
 #include <utility>
 
-#include "runtime/api/option.h"
+#include "runtime/api/given.h"
 #include "runtime/function/bound.h"
-#include "wire/base/file_bytes.h"
 
 namespace jaxexp {
 namespace {
 
 using Reason = RunError::Reason;
 
-std::vector<std::shared_ptr<const runtime::Numbers>> none(std::size_t size) {
-  std::vector<std::shared_ptr<const runtime::Numbers>> numbers;
-  numbers.reserve(size);
-  return numbers;
+/// A function with the weights that the options name, or else those that the artifact in `file` names. `owner` keeps
+/// the artifact's memory.
+std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime::Client>& client, Artifact artifact,
+                                            std::shared_ptr<const void> owner, const LoadOptions& options,
+                                            const std::filesystem::path& file) {
+  const auto executables =
+      options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
+  auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), std::move(owner),
+                                                            options.devices, executables);
+  auto weights = options.weights.empty()
+                     ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), file)
+                     : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights);
+  auto placed = weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
+  return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed));
 }
 
 }  // namespace
+
+std::shared_ptr<const wire::FileBytes> runtime::opened(const std::filesystem::path& file,
+                                                       wire::FileBytes::Reading how) {
+  try {
+    return std::make_shared<const wire::FileBytes>(file, how, std::numeric_limits<std::uint64_t>::max());
+  } catch (const std::system_error& error) {
+    throw std::system_error(error.code(), file.string());
+  }
+}
 
 Runtime::Options::mapped_type runtime::option_value(std::string_view text) {
   if (text == "true" || text == "false") return text == "true";
@@ -45,55 +63,14 @@ std::string_view Runtime::platform_version() const { return client_->platform_ve
 std::string Runtime::api_version() const { return client_->api().version(); }
 std::size_t Runtime::nr_devices() const { return client_->devices().size(); }
 
-namespace {
-
-std::shared_ptr<const wire::FileBytes> opened(const std::filesystem::path& file, wire::FileBytes::Reading how) {
-  try {
-    return std::make_shared<const wire::FileBytes>(file, how, std::numeric_limits<std::uint64_t>::max());
-  } catch (const std::system_error& error) {
-    throw std::system_error(error.code(), file.string());
-  }
-}
-
-/// The file of executables, or null where none was named.
-std::shared_ptr<const wire::FileBytes> executables(const LoadOptions& options) {
-  return options.executables.empty() ? nullptr : opened(options.executables, wire::FileBytes::Reading::in_parts);
-}
-
-}  // namespace
-
-namespace {
-
-/// Where weights are named, they are those; otherwise those that the artifact in `file` names.
-std::shared_ptr<const runtime::PlacedWeights> weights_of(const runtime::Callable& callable, const LoadOptions& options,
-                                                         const std::filesystem::path& file) {
-  const Artifact& artifact = callable.artifact();
-  auto weights = options.weights.empty() ? runtime::HostWeights::of(artifact, callable.arguments(), file)
-                                         : runtime::HostWeights::named(artifact, callable.arguments(), options.weights);
-  return weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
-}
-
-/// Keeps something as long as a callable.
-template <class Kept>
-std::shared_ptr<const runtime::Callable> with(Kept kept, std::unique_ptr<const runtime::Callable> callable) {
-  auto both =
-      std::make_shared<std::pair<Kept, std::unique_ptr<const runtime::Callable>>>(std::move(kept), std::move(callable));
-  const runtime::Callable* const inner = both->second.get();
-  return {std::move(both), inner};
-}
-
-}  // namespace
-
 Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
   return load(file, LoadOptions{std::move(devices), {}, {}});
 }
 
 Function Runtime::load(const std::filesystem::path& file, const LoadOptions& options) const {
-  const auto bytes = opened(file, wire::FileBytes::Reading::at_once);
-  auto callable =
-      std::make_unique<runtime::Callable>(client_, Artifact(bytes->bytes()), options.devices, executables(options));
-  auto weights = weights_of(*callable, options, file);
-  return Function(std::make_shared<const runtime::Bound>(with(bytes, std::move(callable)), std::move(weights)));
+  auto bytes = runtime::opened(file);
+  const Artifact artifact(bytes->bytes());
+  return Function(bound(client_, artifact, std::move(bytes), options, file));
 }
 
 Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) const {
@@ -101,26 +78,15 @@ Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) cons
 }
 
 Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
-  auto callable =
-      std::make_shared<const runtime::Callable>(client_, std::move(artifact), options.devices, executables(options));
-  auto weights = weights_of(*callable, options, {});
-  return Function(std::make_shared<const runtime::Bound>(std::move(callable), std::move(weights)));
+  return Function(bound(client_, std::move(artifact), nullptr, options, {}));
 }
 
 Array Runtime::put(const Array& array, std::size_t device) const {
   if (device >= nr_devices())
     throw RunError(Reason::argument,
                    "there is no device " + std::to_string(device) + ": the plugin has " + std::to_string(nr_devices()));
-  const runtime::Numbers& numbers = *array.numbers_;
-  std::shared_ptr<const void> data = numbers.owner;
-  const void* from = numbers.data;
-  if (!numbers.parts.empty()) {
-    auto bytes = std::shared_ptr<std::byte[]>(new std::byte[array.size_bytes()]);
-    array.copy_to(bytes.get());
-    from = bytes.get();
-    data = std::move(bytes);
-  }
-  const runtime::Buffer::Source source{numbers.type, numbers.shape, from, {}, data};
+  const runtime::Numbers numbers = array.is_on_device() ? runtime::on_host(*array.numbers_) : *array.numbers_;
+  const runtime::Buffer::Source source{numbers.type, numbers.shape, numbers.data, {}, numbers.owner};
   auto buffer = runtime::Buffer::from_host(client_, source, client_->devices()[device], nullptr);
   runtime::Numbers result{numbers.type, numbers.shape, nullptr, nullptr, {}};
   result.parts.push_back({runtime::Shape(numbers.shape.size(), 0), numbers.shape, std::move(buffer)});
@@ -141,20 +107,20 @@ void Function::save_executable(const std::filesystem::path& file) const { bound_
 
 std::string Function::why_compiled() const { return bound_->callable()->why_compiled(); }
 
-std::vector<Array> Function::called(std::vector<std::shared_ptr<const runtime::Numbers>> numbers) const {
+std::vector<Array> Function::called(runtime::Arrays numbers) const {
   std::vector<Array> results;
   for (auto& result : bound_->call(std::move(numbers))) results.push_back(Array(std::move(result)));
   return results;
 }
 
 std::vector<Array> Function::call(std::span<const Array> arguments) const {
-  auto numbers = none(arguments.size());
+  runtime::Arrays numbers;
   for (const Array& argument : arguments) numbers.push_back(argument.numbers_);
   return called(std::move(numbers));
 }
 
 std::vector<Array> Function::call(const std::map<std::string, Array>& arguments) const {
-  auto numbers = none(arguments.size());
+  runtime::Arrays numbers;
   std::set<std::string_view> unused;
   for (const auto& [path, array] : arguments) unused.insert(path);
   for (const runtime::Parameter& parameter : std::span(bound_->callable()->arguments()).subspan(bound_->nr_weights())) {
@@ -176,10 +142,9 @@ std::optional<Function> Function::vjp() const {
   const auto& callable = bound_->callable();
   auto artifact = callable->artifact().vjp();
   if (!artifact) return std::nullopt;
-  auto vjp = std::make_unique<const runtime::Callable>(callable->client(), std::move(*artifact), callable->devices(),
-                                                       callable->executables());
-  // The memory of the artifact goes after both.
-  return Function(std::make_shared<const runtime::Bound>(with(callable, std::move(vjp)), bound_->weights()));
+  auto vjp = std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable,
+                                                       callable->devices(), callable->executables());
+  return Function(std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights()));
 }
 
 std::map<std::string, Array> Function::weights() const {

@@ -79,4 +79,10 @@ void copy_to_host(const Numbers& numbers, void* target) {
   }
 }
 
+Numbers on_host(const Numbers& numbers) {
+  const auto bytes = std::shared_ptr<std::byte[]>(new std::byte[size_bytes(numbers)]);
+  copy_to_host(numbers, bytes.get());
+  return {numbers.type, numbers.shape, bytes.get(), bytes, {}};
+}
+
 }  // namespace jaxexp::runtime

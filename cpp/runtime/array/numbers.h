@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +30,9 @@ struct Numbers {
   bool is_weight = false;
 };
 
+/// Arguments, results or weights.
+using Arrays = std::vector<std::shared_ptr<const Numbers>>;
+
 /// How many numbers there are; throws RunError where that, times `bytes`, is more than memory can be.
 std::size_t count(const Shape& shape, std::size_t bytes = 1);
 
@@ -46,5 +48,7 @@ std::string description(const Shape& shape);
 
 /// Writes all numbers to host memory of `size_bytes`. Waits for them. Throws RunError.
 void copy_to_host(const Numbers& numbers, void* target);
+/// A copy in host memory.
+Numbers on_host(const Numbers& numbers);
 
 }  // namespace jaxexp::runtime

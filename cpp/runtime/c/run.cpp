@@ -8,18 +8,15 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "jaxexp/runtime.h"
-#include "runtime/api/option.h"
+#include "runtime/api/given.h"
 
 struct jaxexp_runtime {
   jaxexp::Runtime value;
-  std::string platform;
 };
 
 struct jaxexp_function {
@@ -32,7 +29,6 @@ struct jaxexp_function {
 
 struct jaxexp_array {
   jaxexp::Array value;
-  std::string dtype;
 };
 
 struct jaxexp_error {
@@ -64,9 +60,9 @@ jaxexp_reason reason_of(RunError::Reason reason) {
   return JAXEXP_PLUGIN;
 }
 
-/// What a function returns, or `failed` and an error.
-template <class Result, class Function>
-Result guarded(jaxexp_error** error, Result failed, const Function& function) noexcept {
+/// The pointer that a function returns, or NULL and an error.
+template <class Function>
+auto guarded(jaxexp_error** error, const Function& function) noexcept -> decltype(function()) {
   try {
     return function();
   } catch (const RunError& e) {
@@ -76,7 +72,13 @@ Result guarded(jaxexp_error** error, Result failed, const Function& function) no
   } catch (const std::exception& e) {
     set(error, JAXEXP_SYSTEM, e.what());
   }
-  return failed;
+  return nullptr;
+}
+
+/// 0, or 1 and an error.
+template <class Function>
+int status(jaxexp_error** error, const Function& function) noexcept {
+  return guarded(error, [&] { return function(), &function; }) ? 0 : 1;
 }
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
@@ -100,10 +102,7 @@ jaxexp_function* handle(jaxexp::Function function) {
   return new jaxexp_function{std::move(function), std::move(name), std::move(arguments), std::move(results)};
 }
 
-jaxexp_array* handle(jaxexp::Array array) {
-  std::string dtype(array.dtype());
-  return new jaxexp_array{std::move(array), std::move(dtype)};
-}
+jaxexp_array* handle(jaxexp::Array array) { return new jaxexp_array{std::move(array)}; }
 
 std::vector<std::int64_t> sizes(const std::int64_t* shape, std::size_t rank) {
   if (rank > 0 && !shape) refuse("the shape is NULL");
@@ -120,32 +119,28 @@ void jaxexp_error_free(jaxexp_error* error) { delete error; }
 
 jaxexp_runtime* jaxexp_runtime_new(const char* plugin, const jaxexp_option* options, size_t option_count,
                                    jaxexp_error** error) {
-  return guarded<jaxexp_runtime*>(error, nullptr, [&] {
+  return guarded(error, [&] {
     jaxexp::Runtime::Options given_options;
     for (std::size_t i = 0; i < option_count; ++i)
       given_options[&given(options[i].name, "the name of an option")] =
           jaxexp::runtime::option_value(&given(options[i].value, "the value of an option"));
-    jaxexp::Runtime runtime(std::filesystem::path(&given(plugin, "the plugin")), given_options);
-    std::string platform(runtime.platform());
-    return new jaxexp_runtime{std::move(runtime), std::move(platform)};
+    return new jaxexp_runtime{jaxexp::Runtime(std::filesystem::path(&given(plugin, "the plugin")), given_options)};
   });
 }
 void jaxexp_runtime_free(jaxexp_runtime* runtime) { delete runtime; }
-const char* jaxexp_runtime_platform(const jaxexp_runtime* runtime) { return runtime->platform.c_str(); }
+// This and the dtype are views of whole strings, which end with a zero.
+const char* jaxexp_runtime_platform(const jaxexp_runtime* runtime) { return runtime->value.platform().data(); }
 size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime) { return runtime->value.nr_devices(); }
 
 jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, const size_t* devices,
                              size_t device_count, jaxexp_error** error) {
-  return guarded<jaxexp_function*>(error, nullptr, [&] {
-    if (device_count > 0 && !devices) refuse("the devices are NULL");
-    return handle(given(runtime, "the runtime")
-                      .value.load(std::filesystem::path(&given(file, "the file")), {devices, devices + device_count}));
-  });
+  const jaxexp_load_options options{sizeof options, devices, device_count, nullptr, nullptr};
+  return jaxexp_load_with(runtime, file, &options, error);
 }
 
 jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file, const jaxexp_load_options* options,
                                   jaxexp_error** error) {
-  return guarded<jaxexp_function*>(error, nullptr, [&] {
+  return guarded(error, [&] {
     const std::size_t size = given(options, "the options").size;
     if (size < offsetof(jaxexp_load_options, weights)) refuse("the size of the options is not set");
     jaxexp_load_options found{};  // fields that the caller's header did not have are not set
@@ -159,10 +154,7 @@ jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* fil
 }
 
 int jaxexp_save_executable(const jaxexp_function* function, const char* file, jaxexp_error** error) {
-  return guarded(error, 1, [&] {
-    given(function, "the function").value.save_executable(&given(file, "the file"));
-    return 0;
-  });
+  return status(error, [&] { given(function, "the function").value.save_executable(&given(file, "the file")); });
 }
 
 const char* jaxexp_why_compiled(const jaxexp_function* function) {
@@ -183,30 +175,28 @@ const char* jaxexp_result(const jaxexp_function* function, size_t index) {
 }
 
 int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error) {
-  return guarded(error, 1, [&] { return given(function, "the function").value.compile(), 0; });
+  return status(error, [&] { given(function, "the function").value.compile(); });
 }
 
 jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** error) {
-  return guarded<jaxexp_function*>(error, nullptr, [&]() -> jaxexp_function* {
+  return guarded(error, [&]() -> jaxexp_function* {
     auto vjp = given(function, "the function").value.vjp();
     return vjp ? handle(std::move(*vjp)) : nullptr;
   });
 }
 
 jaxexp_function* jaxexp_with_weights(const jaxexp_function* function, const char* file, jaxexp_error** error) {
-  return guarded<jaxexp_function*>(error, nullptr, [&] {
-    return handle(given(function, "the function").value.with_weights(&given(file, "the file")));
-  });
+  return guarded(error,
+                 [&] { return handle(given(function, "the function").value.with_weights(&given(file, "the file"))); });
 }
 
 jaxexp_function* jaxexp_unbound(const jaxexp_function* function, jaxexp_error** error) {
-  return guarded<jaxexp_function*>(error, nullptr,
-                                   [&] { return handle(given(function, "the function").value.unbound()); });
+  return guarded(error, [&] { return handle(given(function, "the function").value.unbound()); });
 }
 
 int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* arguments, size_t argument_count,
                 jaxexp_array** results, jaxexp_error** error) {
-  return guarded(error, 1, [&] {
+  return status(error, [&] {
     if (argument_count > 0 && !arguments) refuse("the arguments are NULL");
     std::vector<jaxexp::Array> values;
     values.reserve(argument_count);
@@ -216,19 +206,17 @@ int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* argu
     std::vector<std::unique_ptr<jaxexp_array>> handles;
     for (jaxexp::Array& array : found) handles.emplace_back(handle(std::move(array)));
     for (std::size_t i = 0; i < handles.size(); ++i) results[i] = handles[i].release();
-    return 0;
   });
 }
 
 jaxexp_array* jaxexp_array_view(const char* dtype, const int64_t* shape, size_t rank, const void* data,
                                 jaxexp_error** error) {
-  return guarded<jaxexp_array*>(
-      error, nullptr, [&] { return handle(jaxexp::Array(&given(dtype, "the dtype"), sizes(shape, rank), data)); });
+  return guarded(error, [&] { return handle(jaxexp::Array(&given(dtype, "the dtype"), sizes(shape, rank), data)); });
 }
 
 jaxexp_array* jaxexp_array_copy(const char* dtype, const int64_t* shape, size_t rank, const void* data,
                                 jaxexp_error** error) {
-  return guarded<jaxexp_array*>(error, nullptr, [&] {
+  return guarded(error, [&] {
     const jaxexp::Array view(&given(dtype, "the dtype"), sizes(shape, rank), data);
     auto bytes = std::shared_ptr<std::byte[]>(new std::byte[view.size_bytes()]);
     view.copy_to(bytes.get());
@@ -238,27 +226,25 @@ jaxexp_array* jaxexp_array_copy(const char* dtype, const int64_t* shape, size_t 
 
 jaxexp_array* jaxexp_put(const jaxexp_runtime* runtime, const jaxexp_array* array, size_t device,
                          jaxexp_error** error) {
-  return guarded<jaxexp_array*>(error, nullptr, [&] {
-    return handle(given(runtime, "the runtime").value.put(given(array, "the array").value, device));
-  });
+  return guarded(
+      error, [&] { return handle(given(runtime, "the runtime").value.put(given(array, "the array").value, device)); });
 }
 void jaxexp_array_free(jaxexp_array* array) { delete array; }
-const char* jaxexp_array_dtype(const jaxexp_array* array) { return array->dtype.c_str(); }
+const char* jaxexp_array_dtype(const jaxexp_array* array) { return array->value.dtype().data(); }
 size_t jaxexp_array_rank(const jaxexp_array* array) { return array->value.shape().size(); }
 const int64_t* jaxexp_array_shape(const jaxexp_array* array) { return array->value.shape().data(); }
 size_t jaxexp_array_size_bytes(const jaxexp_array* array) { return array->value.size_bytes(); }
 
 int jaxexp_array_wait(const jaxexp_array* array, jaxexp_error** error) {
-  return guarded(error, 1, [&] { return given(array, "the array").value.wait(), 0; });
+  return status(error, [&] { given(array, "the array").value.wait(); });
 }
 
 int jaxexp_array_read(const jaxexp_array* array, void* target, size_t size, jaxexp_error** error) {
-  return guarded(error, 1, [&] {
+  return status(error, [&] {
     const jaxexp::Array& value = given(array, "the array").value;
     if (size != value.size_bytes())
       refuse(value.str() + " takes " + std::to_string(value.size_bytes()) + " bytes, and not " + std::to_string(size));
     if (size > 0 && !target) refuse("the target is NULL");
     value.copy_to(target);
-    return 0;
   });
 }

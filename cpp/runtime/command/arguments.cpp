@@ -7,23 +7,22 @@
 #include <map>
 #include <string_view>
 
-#include "runtime/api/option.h"
+#include "runtime/api/given.h"
 
 namespace jaxexp::command {
 namespace {
 
-template <class Number>
-Number parsed(const std::string& option, std::string_view text) {
-  Number number{};
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || rest != text.data() + text.size())
-    throw UsageError(option + " takes a number, and not '" + std::string(text) + "'");
+std::size_t parsed(const std::string& option, const std::string& text) {
+  std::size_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || rest != end) throw UsageError(option + " takes a number, and not '" + text + "'");
   return number;
 }
 
-std::pair<std::string, std::string> split(const std::string& option, const std::string& text) {
-  const std::size_t at = text.find('=');
-  if (at == text.npos || at == 0) throw UsageError(option + " takes NAME=VALUE, and not '" + text + "'");
+/// What is in front of a '=', and what is behind it.
+std::pair<std::string, std::string> split(const std::string& text, std::size_t at, const std::string& expected) {
+  if (at == text.npos || at == 0) throw UsageError(expected + ", and not '" + text + "'");
   return {text.substr(0, at), text.substr(at + 1)};
 }
 
@@ -56,21 +55,42 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
 )";
 
 Arguments::Arguments(int count, char** texts) {
-  std::vector<std::string> files;
+  using Text = const std::string&;
+  const auto text = [](std::string& field) { return [&field](Text value) { field = value; }; };
+  const std::map<std::string_view, std::function<void(Text)>> setters = {
+      {"--plugin", text(plugin)},
+      {"--out", text(out)},
+      {"--member", text(member)},
+      {"--executables", text(executables)},
+      {"--save-executable", text(save_executable)},
+      {"--weights", text(weights)},
+      {"--repeat", [this](Text value) { repeat = parsed("--repeat", value); }},
+      {"--vjp", [this](Text value) { vjp_order = parsed("--vjp", value); }},
+      {"--device", [this](Text value) { devices.push_back(parsed("--device", value)); }},
+      {"--option",
+       [this](Text value) {
+         const auto [name, given] = split(value, value.find('='), "--option takes NAME=VALUE");
+         options[name] = runtime::option_value(given);
+       }},
+      // The path may have a '=' in a key; the file's name has none.
+      {"--argument",
+       [this](Text value) { named_inputs.push_back(split(value, value.rfind('='), "--argument takes PATH=FILE")); }},
+  };
   const std::map<std::string_view, bool*> flags = {
       {"--help", &help}, {"-h", &help}, {"--inspect", &inspect}, {"--version", &version}};
+  std::vector<std::string> files;
   for (int i = 1; i < count; ++i) {
     const std::string option = texts[i];
     if (const auto flag = flags.find(option); flag != flags.end())
       *flag->second = true;
     else if (!option.starts_with("--"))
       files.push_back(option);
-    else if (!takes_value(option))
+    else if (const auto setter = setters.find(option); setter == setters.end())
       throw UsageError("there is no option " + option);
-    else if (i + 1 == count)
+    else if (++i == count)
       throw UsageError(option + " takes a value");
     else
-      set(option, texts[++i]);
+      setter->second(texts[i]);
   }
   if (help || version) return;
   if (files.empty()) throw UsageError("an artifact is missing");
@@ -84,45 +104,6 @@ Arguments::Arguments(int count, char** texts) {
 
 bool Arguments::calls() const {
   return save_executable.empty() || !inputs.empty() || !named_inputs.empty() || !out.empty() || repeat > 0;
-}
-
-bool Arguments::takes_value(std::string_view option) { return setters().contains(option); }
-
-void Arguments::set(const std::string& option, const std::string& value) { setters().at(option)(*this, option, value); }
-
-const Arguments::Setters& Arguments::setters() {
-  using Text = const std::string&;
-  const auto text = [](std::string Arguments::* field) {
-    return [field](Arguments& all, Text, Text value) { all.*field = value; };
-  };
-  const auto number = [](std::size_t Arguments::* field) {
-    return [field](Arguments& all, Text option, Text value) { all.*field = parsed<std::size_t>(option, value); };
-  };
-  static const Setters setters = {
-      {"--plugin", text(&Arguments::plugin)},
-      {"--out", text(&Arguments::out)},
-      {"--member", text(&Arguments::member)},
-      {"--executables", text(&Arguments::executables)},
-      {"--save-executable", text(&Arguments::save_executable)},
-      {"--weights", text(&Arguments::weights)},
-      {"--repeat", number(&Arguments::repeat)},
-      {"--vjp", number(&Arguments::vjp_order)},
-      {"--device",
-       [](Arguments& all, Text option, Text value) { all.devices.push_back(parsed<std::size_t>(option, value)); }},
-      {"--option",
-       [](Arguments& all, Text option, Text value) {
-         const auto [name, given] = split(option, value);
-         all.options[name] = runtime::option_value(given);
-       }},
-      {"--argument",
-       [](Arguments& all, Text, Text value) {
-         // The path may have a '=' in a key; the file's name has none.
-         const std::size_t at = value.rfind('=');
-         if (at == value.npos || at == 0) throw UsageError("--argument takes PATH=FILE, and not '" + value + "'");
-         all.named_inputs.emplace_back(value.substr(0, at), value.substr(at + 1));
-       }},
-  };
-  return setters;
 }
 
 void Arguments::split_member() {

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
-#include <map>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,11 +34,6 @@ struct Arguments {
   bool calls() const;
 
  private:
-  using Setters = std::map<std::string_view, std::function<void(Arguments&, const std::string&, const std::string&)>>;
-
-  static const Setters& setters();  // of the options that take a value
-  static bool takes_value(std::string_view option);
-  void set(const std::string& option, const std::string& value);
   /// Takes "fleet.zip::resnet/b8" apart.
   void split_member();
 };

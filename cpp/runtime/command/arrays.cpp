@@ -4,15 +4,14 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <system_error>
 
+#include "runtime/api/given.h"
 #include "runtime/npy/npy.h"
-#include "wire/base/file_bytes.h"
 
 namespace jaxexp::command {
 namespace {
@@ -20,12 +19,6 @@ namespace {
 using File = std::shared_ptr<const wire::FileBytes>;
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
-
-/// What was found for an argument.
-struct Input {
-  File file;
-  npy::Item item;
-};
 
 /// Runs a reader of a file, whose errors get the file's name.
 template <class Read>
@@ -37,18 +30,16 @@ auto reading(const std::string& name, const Read& read) {
   }
 }
 
-Array array(const Input& input, const Value& value) {
-  std::string dtype = input.item.dtype;
-  if (dtype.empty()) dtype = value.dtype;  // NumPy does not say which; as many bytes have to fit
-  std::shared_ptr<const void> data(input.file, input.item.data.data());
-  if (input.item.is_fortran_order) {
-    auto numbers = std::make_shared<const std::vector<std::uint8_t>>(npy::row_major(input.item));
+Array array(const File& file, const npy::Item& item, const Value& value) {
+  const std::string& dtype = item.dtype.empty() ? value.dtype : item.dtype;  // as many bytes have to fit
+  std::shared_ptr<const void> data(file, item.data.data());
+  if (item.is_fortran_order) {
+    auto numbers = std::make_shared<const std::vector<std::uint8_t>>(npy::row_major(item));
     data = {numbers, numbers->data()};
   }
-  Array made(dtype, input.item.shape, std::move(data));
-  if (made.size_bytes() != input.item.data.size())
-    refuse(value.path + " is " + value.str() + ", and not of numbers of " + std::to_string(input.item.item_bytes) +
-           " bytes");
+  Array made(dtype, item.shape, std::move(data));
+  if (made.size_bytes() != item.data.size())
+    refuse(value.path + " is " + value.str() + ", and not of numbers of " + std::to_string(item.item_bytes) + " bytes");
   return made;
 }
 
@@ -58,9 +49,9 @@ class Inputs {
     for (std::size_t i = 0; i < values.size(); ++i) index_[values[i].path] = i;
   }
 
-  void add(std::size_t index, Input input, const std::string& where) {
+  void add(std::size_t index, const File& file, const npy::Item& item, const std::string& where) {
     if (found_[index]) refuse(where + " gives " + values_[index].path + " a second time");
-    found_[index] = std::move(input);
+    found_[index] = array(file, item, values_[index]);
   }
 
   std::size_t index(const std::string& path, const std::string& where) const {
@@ -88,25 +79,25 @@ class Inputs {
   }
 
   void add_npz(const std::string& name) {
-    const auto file = std::make_shared<const wire::FileBytes>(open(name));
+    const File file = runtime::opened(name);
     const auto items = reading(name, [&] { return npy::read_npz(file->bytes()); });
     for (const auto& [member, item] : items) {
       const std::string where = name + ", '" + member.substr(0, 80) + "'";
       const bool is_positional = member.starts_with(prefix) && !index_.contains(member);
-      add(is_positional ? at_position(position(member, where), where) : index(member, where), {file, item}, where);
+      add(is_positional ? at_position(position(member, where), where) : index(member, where), file, item, where);
     }
   }
 
   void add_npy(std::size_t index, const std::string& name) {
-    const auto file = std::make_shared<const wire::FileBytes>(open(name));
-    add(index, {file, reading(name, [&] { return npy::read_npy(file->bytes()); })}, name);
+    const File file = runtime::opened(name);
+    add(index, file, reading(name, [&] { return npy::read_npy(file->bytes()); }), name);
   }
 
   std::vector<Array> arrays() const {
     std::vector<Array> arrays;
     for (std::size_t i = 0; i < found_.size(); ++i) {
       if (!found_[i]) refuse("no file gives " + values_[i].path + ", " + values_[i].str());
-      arrays.push_back(array(*found_[i], values_[i]));
+      arrays.push_back(*found_[i]);
     }
     return arrays;
   }
@@ -124,7 +115,7 @@ class Inputs {
 
   const std::vector<Value>& values_;
   std::map<std::string, std::size_t> index_;
-  std::vector<std::optional<Input>> found_;
+  std::vector<std::optional<Array>> found_;
   bool is_vjp_;
   std::vector<std::size_t> positions_;  // the arguments that inputs without a path are
 };
@@ -139,14 +130,6 @@ std::string npy_file(const Array& array) {
 }
 
 }  // namespace
-
-wire::FileBytes open(const std::string& name) {
-  try {
-    return {name, wire::FileBytes::Reading::at_once, std::numeric_limits<std::uint64_t>::max()};
-  } catch (const std::system_error& error) {
-    throw std::system_error(error.code(), name);
-  }
-}
 
 std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values) {
   Inputs inputs(values, arguments.vjp_order > 0);
@@ -173,7 +156,7 @@ void write_results(const std::string& file, const std::vector<Array>& results, c
     const auto values = function.results();
     std::vector<std::pair<std::string, std::string>> files;
     for (std::size_t i = 0; i < results.size(); ++i) files.emplace_back(values[i].path, npy_file(results[i]));
-    bytes = reading(file, [&] { return npy::npz(files); });
+    bytes = npy::npz(files);
   }
   errno = 0;
   std::ofstream stream(file, std::ios::binary);

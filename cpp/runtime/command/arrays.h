@@ -6,12 +6,8 @@
 
 #include "jaxexp/runtime.h"
 #include "runtime/command/arguments.h"
-#include "wire/base/file_bytes.h"
 
 namespace jaxexp::command {
-
-/// The bytes of a file. Throws std::system_error, with the name of the file.
-wire::FileBytes open(const std::string& name);
 
 /// The arguments that a function takes. Throws RunError or std::system_error, with the name of the file.
 std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values);

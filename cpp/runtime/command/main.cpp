@@ -11,16 +11,16 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "jaxexp/archive.h"
 #include "jaxexp/runtime.h"
+#include "runtime/api/given.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
-#include "runtime/command/beside_weights.h"
-#include "wire/base/error.h"
-#include "wire/base/file_bytes.h"
+#include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/tensors/mapped_file.h"
 
@@ -29,8 +29,27 @@ namespace {
 using jaxexp::Array;
 using jaxexp::Artifact;
 using jaxexp::RunError;
+using jaxexp::Value;
+using jaxexp::command::Arguments;
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
+
+/// The path at the beginning of a text as Python counts where a function gets its weights by itself: these are the
+/// first argument of the module, and no argument of the call. "args[0]['w']" becomes "weights['w']", and "args[1]"
+/// "args[0]".
+std::string beside_weights(const std::string& text) {
+  std::size_t number = 0;
+  int end = 0;
+  if (std::sscanf(text.c_str(), "args[%9zu]%n", &number, &end) != 1 || end == 0) return text;
+  const std::string rest = text.substr(static_cast<std::size_t>(end));
+  return (number == 0 ? "weights" : "args[" + std::to_string(number - 1) + ']') + rest;
+}
+
+/// The same for the paths of arguments.
+std::vector<Value> beside_weights(std::vector<Value> arguments) {
+  for (Value& argument : arguments) argument.path = beside_weights(argument.path);
+  return arguments;
+}
 
 /// The VJP of this order of a function, or of an artifact.
 template <class Function>
@@ -43,7 +62,7 @@ Function vjp_of(Function function, std::size_t order) {
   return function;
 }
 
-Artifact member_of(std::span<const std::uint8_t> bytes, const jaxexp::command::Arguments& arguments) {
+Artifact member_of(std::span<const std::uint8_t> bytes, const Arguments& arguments) {
   const jaxexp::Archive archive(bytes);
   if (!archive.contains(arguments.member))
     refuse("there is no member '" + arguments.member + "' in the archive " + arguments.artifact);
@@ -59,7 +78,7 @@ bool is_zip(const std::string& file) {
 
 /// Reads the artifact by this function. Errors say which file it is, and whether it is an archive.
 template <class Read>
-auto reading(const jaxexp::command::Arguments& arguments, const Read& read) {
+auto reading(const Arguments& arguments, const Read& read) {
   try {
     return read();
   } catch (const jaxexp::WeightsError&) {  // which names a file of its own
@@ -73,7 +92,7 @@ auto reading(const jaxexp::command::Arguments& arguments, const Read& read) {
 }
 
 /// What arguments or results are, line by line. A line ends with what `meaning` says of the value, by its number.
-void print(const char* title, const std::vector<jaxexp::Value>& values,
+void print(const char* title, const std::vector<Value>& values,
            const std::function<std::string(std::size_t)>& meaning) {
   std::cout << title << ":\n";
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -85,15 +104,11 @@ void print(const char* title, const std::vector<jaxexp::Value>& values,
 
 void print_custom_calls(const Artifact& artifact) {
   const jaxexp::wire::Path where{nullptr, "mlir_module_serialized"};
-  try {
-    const auto contents = jaxexp::wire::read_contents(artifact.module(), where);
-    if (!contents || !contents->custom_calls || contents->custom_calls->empty()) return;
-    std::cout << "custom calls:";
-    for (const auto& [target, count] : *contents->custom_calls) std::cout << ' ' << jaxexp::wire::escaped(target);
-    std::cout << '\n';
-  } catch (const jaxexp::wire::Error& error) {
-    throw jaxexp::DeserializationError(error.path, error.expected, error.found);
-  }
+  const auto contents = jaxexp::translating([&] { return jaxexp::wire::read_contents(artifact.module(), where); });
+  if (!contents || !contents->custom_calls || contents->custom_calls->empty()) return;
+  std::cout << "custom calls:";
+  for (const auto& [target, count] : *contents->custom_calls) std::cout << ' ' << jaxexp::wire::escaped(target);
+  std::cout << '\n';
 }
 
 void print_weights(const Artifact& artifact) {
@@ -110,16 +125,15 @@ void print_weights(const Artifact& artifact) {
 }
 
 /// What a value of a VJP is to the function that it belongs to.
-std::string meaning_in_vjp(const Artifact& function, const std::vector<jaxexp::Value>& arguments,
-                           std::size_t argument) {
+std::string meaning_in_vjp(const Artifact& function, const std::vector<Value>& arguments, std::size_t argument) {
   if (argument < arguments.size()) return ", " + arguments[argument].path + " of the function";
   return ", the cotangent of " + function.results().at(argument - arguments.size()).path;
 }
 
 /// The arguments of a function, whose VJP has numbers for paths. Weights are counted as in Python, too.
-std::vector<jaxexp::Value> arguments_of(const Artifact& artifact, bool is_vjp) {
+std::vector<Value> arguments_of(const Artifact& artifact, bool is_vjp) {
   auto arguments = artifact.arguments();
-  return !is_vjp && artifact.weights() ? jaxexp::command::beside_weights(std::move(arguments)) : arguments;
+  return !is_vjp && artifact.weights() ? beside_weights(std::move(arguments)) : arguments;
 }
 
 /// `primal` is what the artifact is the VJP of; it may be a VJP itself.
@@ -127,7 +141,7 @@ void inspect(const Artifact& artifact, const std::optional<Artifact>& primal, bo
   std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\nplatforms:";
   for (const std::string_view platform : artifact.platforms()) std::cout << ' ' << platform;
   std::cout << '\n';
-  const auto taken = primal ? arguments_of(*primal, primal_is_vjp) : std::vector<jaxexp::Value>();
+  const auto taken = primal ? arguments_of(*primal, primal_is_vjp) : std::vector<Value>();
   print("arguments", arguments_of(artifact, primal.has_value()),
         [&](std::size_t i) { return primal ? meaning_in_vjp(*primal, taken, i) : ""; });
   print("results", artifact.results(),
@@ -145,25 +159,25 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-std::vector<Array> timed_call(const jaxexp::Function& function, const std::vector<Array>& arguments, double& took) {
+/// The results, when they are there, and how many milliseconds that took.
+std::pair<std::vector<Array>, double> timed_call(const jaxexp::Function& function, const std::vector<Array>& inputs) {
   const auto start = Clock::now();
-  auto results = function.call(arguments);
+  auto results = function.call(inputs);
   for (const Array& result : results) result.wait();
-  took = milliseconds_since(start);
-  return results;
+  return {std::move(results), milliseconds_since(start)};
 }
 
-void repeat(const jaxexp::Function& function, const std::vector<Array>& arguments, std::size_t times) {
+void repeat(const jaxexp::Function& function, const std::vector<Array>& inputs, std::size_t times) {
   std::vector<double> took(times);
-  for (double& one : took) static_cast<void>(timed_call(function, arguments, one));
+  for (double& one : took) one = timed_call(function, inputs).second;
   std::ranges::sort(took);
   std::printf("%zu calls: median %.3f ms, fastest %.3f ms\n", times, took[times / 2], took.front());
 }
 
-void inspect_file(const jaxexp::command::Arguments& arguments) {
-  const jaxexp::wire::FileBytes file = jaxexp::command::open(arguments.artifact);
+void inspect_file(const Arguments& arguments) {
+  const auto file = jaxexp::runtime::opened(arguments.artifact);
   reading(arguments, [&] {
-    const Artifact artifact = arguments.member.empty() ? Artifact(file.bytes()) : member_of(file.bytes(), arguments);
+    const Artifact artifact = arguments.member.empty() ? Artifact(file->bytes()) : member_of(file->bytes(), arguments);
     const std::size_t order = arguments.vjp_order;
     if (order == 0)
       inspect(artifact, std::nullopt, false);
@@ -173,15 +187,15 @@ void inspect_file(const jaxexp::command::Arguments& arguments) {
 }
 
 /// Whether a function gets its weights by itself. Then Python counts only the other arguments, and so does the program.
-bool has_weights(const jaxexp::Function& function, const jaxexp::command::Arguments& arguments) {
+bool has_weights(const jaxexp::Function& function, const Arguments& arguments) {
   const Artifact& artifact = function.artifact();
   return arguments.vjp_order == 0 && artifact.weights() && function.arguments().size() < artifact.arguments().size();
 }
 
-void call(const jaxexp::Function& function, const jaxexp::command::Arguments& arguments) {
+void call(const jaxexp::Function& function, const Arguments& arguments) {
   const bool is_beside_weights = has_weights(function, arguments);
   auto values = function.arguments();
-  if (is_beside_weights) values = jaxexp::command::beside_weights(std::move(values));
+  if (is_beside_weights) values = beside_weights(std::move(values));
   const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, values);
   if (arguments.repeat > 0) {
     const auto start = Clock::now();
@@ -195,10 +209,10 @@ void call(const jaxexp::Function& function, const jaxexp::command::Arguments& ar
   double first = 0;
   std::vector<Array> results;
   try {
-    results = timed_call(function, inputs, first);
+    std::tie(results, first) = timed_call(function, inputs);
   } catch (const RunError& error) {
     if (!is_beside_weights || error.reason() != RunError::Reason::argument) throw;
-    refuse(jaxexp::command::beside_weights(std::string(error.what())));  // which begins with the path of the argument
+    refuse(beside_weights(std::string(error.what())));  // which begins with the path of the argument
   }
   if (const std::string why = function.why_compiled(); !why.empty())
     std::cerr << "jaxexp-run: compiled, because the code in " << arguments.executables << " is not used: " << why
@@ -215,7 +229,7 @@ void call(const jaxexp::Function& function, const jaxexp::command::Arguments& ar
   }
 }
 
-void run(const jaxexp::command::Arguments& arguments) {
+void run(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
   const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights};
   std::optional<jaxexp::wire::MappedFile> archive;  // may have more weights than memory has room for
@@ -234,7 +248,7 @@ void run(const jaxexp::command::Arguments& arguments) {
 int main(int count, char** texts) {
   constexpr int failed = 1, misused = 2;
   try {
-    const jaxexp::command::Arguments arguments(count, texts);
+    const Arguments arguments(count, texts);
     if (arguments.help)
       std::cout << jaxexp::command::usage;
     else if (arguments.version)

@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "jaxexp/run_error.h"
 
 namespace jaxexp::runtime {
 
-std::vector<std::shared_ptr<const Numbers>> PlacedWeights::arguments_of(const Callable& callable) const {
+Arrays PlacedWeights::arguments_of(const Callable& callable) const {
   const std::vector<Numbers>& numbers = host_->numbers();
-  std::vector<std::shared_ptr<const Numbers>> arguments;
+  Arrays arguments;
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (!callable.uses(i)) {
@@ -26,13 +25,13 @@ std::vector<std::shared_ptr<const Numbers>> PlacedWeights::arguments_of(const Ca
   return arguments;
 }
 
-const std::vector<std::shared_ptr<const Numbers>>& Bound::placed() const {
+const Arrays& Bound::placed() const {
   const std::lock_guard lock(mutex_);
   if (weights_ && placed_.empty()) placed_ = weights_->arguments_of(*callable_);
   return placed_;
 }
 
-std::vector<std::shared_ptr<const Numbers>> Bound::call(std::vector<std::shared_ptr<const Numbers>> arguments) const {
+Arrays Bound::call(Arrays arguments) const {
   const std::size_t expected = callable_->arguments().size() - nr_weights();
   if (arguments.size() != expected)
     throw RunError(RunError::Reason::argument,

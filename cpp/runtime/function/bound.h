@@ -19,12 +19,12 @@ class PlacedWeights {
 
   /// The first arguments of a function, those that its module uses where it needs them. Throws what
   /// `HostWeights::numbers` does.
-  std::vector<std::shared_ptr<const Numbers>> arguments_of(const Callable& callable) const;
+  Arrays arguments_of(const Callable& callable) const;
 
  private:
   std::shared_ptr<const HostWeights> host_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::vector<std::shared_ptr<const Numbers>>> placed_;
+  mutable std::vector<Arrays> placed_;
 };
 
 /// May be called by several threads at once.
@@ -39,15 +39,15 @@ class Bound {
   std::size_t nr_weights() const { return weights_ ? weights_->host().size() : 0; }
 
   /// The weights on devices; none where there are none. Throws what `HostWeights::numbers` does.
-  const std::vector<std::shared_ptr<const Numbers>>& placed() const;
+  const Arrays& placed() const;
 
-  std::vector<std::shared_ptr<const Numbers>> call(std::vector<std::shared_ptr<const Numbers>> arguments) const;
+  Arrays call(Arrays arguments) const;
 
  private:
   std::shared_ptr<const Callable> callable_;
   std::shared_ptr<const PlacedWeights> weights_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::shared_ptr<const Numbers>> placed_;
+  mutable Arrays placed_;
 };
 
 }  // namespace jaxexp::runtime

@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "runtime/function/kept_code.h"
-#include "runtime/program/compile_options.h"
-#include "runtime/program/custom_calls.h"
 #include "wire/base/error.h"
+#include "wire/base/hexadecimal.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -52,9 +51,10 @@ PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
 
 }  // namespace
 
-Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::vector<std::size_t> devices,
-                   File executables)
-    : client_(std::move(client)),
+Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
+                   std::vector<std::size_t> devices, File executables)
+    : owner_(std::move(owner)),
+      client_(std::move(client)),
       artifact_(std::move(artifact)),
       devices_(chosen(*client_, artifact_, std::move(devices))),
       arguments_(parameters(artifact_.arguments(), artifact_.nr_devices())),
@@ -79,8 +79,7 @@ const Callable::Compiled& Callable::compiled() const {
 Callable::Compiled Callable::make_compiled() const {
   std::string why_not;
   if (executables_) {
-    const wire::Entries here = conditions(*client_, device(0), artifact_.function_name(), program_.module, options());
-    KeptCode found = find_code(client_, *executables_, here);
+    KeptCode found = find_code(client_, *executables_, conditions());
     if (found.executable)
       return {std::move(*found.executable), {}, {}, make_platform_index(), std::move(found.shardings), {}};
     why_not = std::move(found.why_not);
@@ -89,7 +88,7 @@ Callable::Compiled Callable::make_compiled() const {
 }
 
 void Callable::keep_code(const std::filesystem::path& path) const {
-  const wire::Entries here = conditions(*client_, device(0), artifact_.function_name(), program_.module, options());
+  const wire::Entries here = conditions();
   if (has_code(path, here)) return;
   const bool has_shardings = devices_.size() > 1;
   const Compiled& known = compiled();
@@ -108,7 +107,17 @@ std::string Callable::why_compiled() const {
 std::string Callable::options() const {
   std::vector<int> ids;
   for (std::size_t d = 0; d < devices_.size(); ++d) ids.push_back(device(d).id);
-  return compile_options(ids, program_.uses_shardy);
+  return program_.compile_options(ids);
+}
+
+/// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
+/// and the plugin.
+wire::Entries Callable::conditions() const {
+  wire::Entries entries{{"function", std::string(artifact_.function_name())},
+                        {"module", wire::hexadecimal(wire::digest(program_.module))}};
+  for (auto& entry : client_->identity(device(0))) entries.push_back(std::move(entry));
+  entries.emplace_back("compile options", wire::hexadecimal(options()));  // the devices are among them
+  return entries;
 }
 
 Executable Callable::make_executable() const {
@@ -122,26 +131,23 @@ Executable Callable::make_executable() const {
 
 /// Throws what is known about why the plugin does not compile the module, which it says in `error`.
 void Callable::explain(std::string_view error) const {
-  const std::string name(artifact_.function_name());
   const std::string words = " (" + wire::shortened(error.substr(0, error.find('\n')), 300) + ")";
-  if (const std::string calls = refused_custom_calls(program_.custom_calls, error); !calls.empty())
-    throw RunError(Reason::unsupported,
-                   name + " has custom calls that the plugin does not compile: " + calls + words +
-                       (program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
-                                                      client_->platform() + " only, if these are for others"
-                                                : ""));
+  const auto refuse = [&](const std::string& reason, const std::string& advice = {}) {
+    throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + reason + words + advice);
+  };
+  if (const std::string calls = program_.refused_custom_calls(error); !calls.empty())
+    refuse(" has custom calls that the plugin does not compile: " + calls,
+           program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
+                                         client_->platform() + " only, if these are for others"
+                                   : "");
   if (!artifact_.has_dynamic_shapes()) return;
   if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
-    throw RunError(Reason::unsupported,
-                   name +
-                       " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
-                       "jaxexp.load(...).specialize(...).save(...), and run that file" +
-                       words);
-  throw RunError(Reason::unsupported,
-                 name +
-                     " calls a function with symbolic dimensions, which the plugin does not compile: specialize "
-                     "that one before this one is exported" +
-                     words);
+    refuse(
+        " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
+        "jaxexp.load(...).specialize(...).save(...), and run that file");
+  refuse(
+      " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before this "
+      "one is exported");
 }
 
 Callable::Buffers Callable::make_platform_index() const {
@@ -170,24 +176,21 @@ void Callable::ask_for_shardings(Compiled& compiled) const {
   for (std::size_t i = 0; i < results_.size(); ++i) fill(compiled.results[i], found.results, i, results_[i].path);
 }
 
-Variables Callable::check(const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
-  if (arguments.size() != arguments_.size())
-    throw RunError(Reason::argument, std::string(artifact_.function_name()) + " takes " +
-                                         std::to_string(arguments_.size()) + " arguments, and not " +
-                                         std::to_string(arguments.size()));
+Variables Callable::check(const Arrays& arguments) const {
   std::vector<Equation> equations;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const Parameter& expected = arguments_[i];
     const Numbers& found = *arguments[i];
-    if (found.type != expected.type || found.shape.size() != expected.dimensions.size())
-      throw RunError(Reason::argument, expected.path + " is " + expected.str() + ", and not " + description(found));
-    for (std::size_t d = 0; d < found.shape.size(); ++d) {
+    bool fits = found.type == expected.type && found.shape.size() == expected.dimensions.size();
+    for (std::size_t d = 0; fits && d < found.shape.size(); ++d) {
       const Dimension& dimension = expected.dimensions[d];
-      if (!dimension.is_constant())
+      if (dimension.is_constant())
+        fits = dimension.constant() == found.shape[d];
+      else
         equations.push_back({&dimension, found.shape[d], expected.path + ".shape[" + std::to_string(d) + "]"});
-      else if (dimension.constant() != found.shape[d])
-        throw RunError(Reason::argument, expected.path + " is " + expected.str() + ", and not " + description(found));
     }
+    if (!fits)
+      throw RunError(Reason::argument, expected.path + " is " + expected.str() + ", and not " + description(found));
   }
   return solve(equations);
 }
@@ -232,10 +235,7 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
       }
       return buffers;
     }
-    // Elsewhere, or divided in another way: by way of the host.
-    const auto bytes = std::shared_ptr<std::byte[]>(new std::byte[size_bytes(numbers)]);
-    copy_to_host(numbers, bytes.get());
-    return place({numbers.type, numbers.shape, bytes.get(), bytes, {}}, parameter, tiling);
+    return place(on_host(numbers), parameter, tiling);  // elsewhere, or divided in another way
   }
   const Shape strides = row_major_strides(numbers.shape, numbers.type->bytes);
   for (std::size_t d = 0; d < devices_.size(); ++d) {
@@ -250,32 +250,24 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
   return buffers;
 }
 
-/// Where the module takes weights: those of this function, and arrays that callers got of any function's weights.
-std::vector<std::int64_t> Callable::not_donated(const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
-  std::vector<std::int64_t> operands;
-  std::int64_t operand = program_.platform_index ? 1 : 0;
-  for (const std::uint32_t i : kept_) {
-    if (arguments[i]->is_weight) operands.push_back(operand);
-    ++operand;
-  }
-  return operands;
-}
-
-std::vector<std::shared_ptr<const Numbers>> Callable::call(
-    const std::vector<std::shared_ptr<const Numbers>>& arguments) const {
+Arrays Callable::call(const Arrays& arguments) const {
   const Variables variables = check(arguments);
   const Compiled& compiled = this->compiled();
   Executable::Inputs inputs(devices_.size());
   std::vector<Buffers> placed;  // until the plugin has them
   if (program_.platform_index) placed.push_back(compiled.platform_index);
-  for (const std::uint32_t i : kept_) placed.push_back(place(*arguments[i], arguments_[i], compiled.arguments[i]));
+  std::vector<std::int64_t> not_donated;  // weights of any function
+  for (const std::uint32_t i : kept_) {
+    if (arguments[i]->is_weight) not_donated.push_back(static_cast<std::int64_t>(placed.size()));
+    placed.push_back(place(*arguments[i], arguments_[i], compiled.arguments[i]));
+  }
   for (const Buffers& buffers : placed)
     for (std::size_t d = 0; d < devices_.size(); ++d) inputs[d].push_back(buffers[d]->get());
-  const Executable::Outputs outputs = compiled.executable.run(inputs, not_donated(arguments));
+  const Executable::Outputs outputs = compiled.executable.run(inputs, not_donated);
   if (outputs.front().size() != results_.size())
     throw RunError(Reason::plugin, "the plugin computed " + std::to_string(outputs.front().size()) +
                                        " results, where the artifact has " + std::to_string(results_.size()));
-  std::vector<std::shared_ptr<const Numbers>> results;
+  Arrays results;
   for (std::size_t i = 0; i < results_.size(); ++i)
     results.push_back(result(outputs, i, compiled.results[i], variables));
   return results;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "runtime/program/program.h"
 #include "runtime/signature/parameter.h"
 #include "wire/base/file_bytes.h"
+#include "wire/compiled/records.h"
 
 namespace jaxexp::runtime {
 
@@ -26,31 +26,22 @@ class Callable {
  public:
   using File = std::shared_ptr<const wire::FileBytes>;
 
-  /// `devices` are indices of the client's devices; none: the first ones. `executables` is a file of code that was
-  /// compiled earlier, or null. Throws RunError.
-  Callable(std::shared_ptr<const Client> client, Artifact artifact, std::vector<std::size_t> devices,
-           File executables = nullptr);
+  /// `owner` keeps the artifact's memory; null where the caller does. `devices` are indices of the client's devices;
+  /// none: the first ones. `executables` is a file of code that was compiled earlier, or null. Throws RunError.
+  Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
+           std::vector<std::size_t> devices, File executables);
 
   const Artifact& artifact() const { return artifact_; }
   const std::shared_ptr<const Client>& client() const { return client_; }
   const std::vector<std::size_t>& devices() const { return devices_; }
   const std::vector<Parameter>& arguments() const { return arguments_; }
-  const std::vector<Parameter>& results() const { return results_; }
   const File& executables() const { return executables_; }
 
-  /// Compiles a function without symbolic dimensions. Throws RunError.
+  /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
   void compile() const;
-
-  /// Adds the code to a file of executables. Compiles first where that is still to be done. Throws RunError,
-  /// DeserializationError and std::system_error.
-  void keep_code(const std::filesystem::path& path) const;
-
-  /// Why the function was compiled and not taken from the file of executables; empty where it was taken from there, or
-  /// is still to be compiled, or there is no file.
+  void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
-
-  /// Begins to compute. Compiles first where that is still to be done. Throws RunError.
-  std::vector<std::shared_ptr<const Numbers>> call(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
+  Arrays call(const Arrays& arguments) const;
 
   /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
@@ -71,21 +62,22 @@ class Callable {
     std::string why_compiled;
   };
 
-  Variables check(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
+  Variables check(const Arrays& arguments) const;
   const Compiled& compiled() const;
   Compiled make_compiled() const;
   Executable make_executable() const;
   std::string options() const;
+  wire::Entries conditions() const;
   void explain(std::string_view error) const;
   Buffers make_platform_index() const;
   void ask_for_shardings(Compiled& compiled) const;
   bool is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
   Buffers place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
-  std::vector<std::int64_t> not_donated(const std::vector<std::shared_ptr<const Numbers>>& arguments) const;
   std::shared_ptr<const Numbers> result(const Executable::Outputs& outputs, std::size_t index, const Tiling& tiling,
                                         const Variables& variables) const;
   const Device& device(std::size_t index) const { return client_->devices()[devices_[index]]; }
 
+  std::shared_ptr<const void> owner_;
   std::shared_ptr<const Client> client_;
   Artifact artifact_;
   std::vector<std::size_t> devices_;

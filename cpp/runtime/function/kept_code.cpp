@@ -2,13 +2,10 @@
 #include "runtime/function/kept_code.h"
 
 #include <system_error>
-#include <utility>
 
 #include "jaxexp/deserialization_error.h"
 #include "runtime/function/kept_record.h"
-#include "runtime/plugin/identity.h"
 #include "wire/base/error.h"
-#include "wire/base/hexadecimal.h"
 #include "wire/compiled/append.h"
 
 namespace jaxexp::runtime {
@@ -28,14 +25,6 @@ std::optional<Executable> load(const std::shared_ptr<const Client>& client, cons
 }
 
 }  // namespace
-
-wire::Entries conditions(const Client& client, const Device& device, std::string_view name,
-                         std::span<const std::uint8_t> module, std::string_view options) {
-  wire::Entries entries{{"function", std::string(name)}, {"module", wire::hexadecimal(wire::digest(module))}};
-  for (auto& entry : identity(client, device)) entries.push_back(std::move(entry));
-  entries.emplace_back("compile options", wire::hexadecimal(options));  // the devices are among them
-  return entries;
-}
 
 KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& file, const wire::Entries& conditions) {
   KeptCode found{std::nullopt, {}, "it has no code of this function"};

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "runtime/plugin/executable.h"
@@ -19,12 +18,7 @@ struct KeptCode {
   std::string why_not;     // why there is no executable
 };
 
-/// Everything that has to be the same where code of a function is used: the module, how it is compiled (`options`),
-/// the machine and the plugin. Throws RunError.
-wire::Entries conditions(const Client& client, const Device& device, std::string_view name,
-                         std::span<const std::uint8_t> module, std::string_view options);
-
-/// The code in a file of executables that these conditions allow. Does not throw on what is in the file.
+/// The code in a file of executables for these conditions, the function first. Does not throw on what is in the file.
 KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& file, const wire::Entries& conditions);
 
 /// Whether a file has code for just these conditions, as it was written.

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <limits>
 
 namespace jaxexp::npy {
 namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
+constexpr const char* too_short = "it ends before its last number";
 
 struct Kind {
   std::string_view descr, dtype;
@@ -100,17 +100,13 @@ Item read_npy(std::span<const std::uint8_t> file) {
   const std::size_t start = 8 + length_bytes;
   if (file[6] < 1 || file[6] > 3 || length > file.size() - start) throw NpyError("its head is damaged, or newer");
   Item item = Head(text.substr(start, length)).item();
-  std::size_t size = item.item_bytes;
   const std::size_t left = file.size() - start - length;
-  const bool is_empty = std::ranges::count(item.shape, 0) > 0;
+  std::size_t size = std::ranges::count(item.shape, 0) > 0 ? 0 : item.item_bytes;
   for (const std::int64_t dimension : item.shape) {
-    if (is_empty) size = 0;
-    // More than the file has; whatever comes then does not matter.
-    if (size > left / static_cast<std::size_t>(std::max<std::int64_t>(dimension, 1)) && !is_empty)
-      throw NpyError("it ends before its last number");
+    if (size > 0 && size > left / static_cast<std::size_t>(dimension)) throw NpyError(too_short);
     size *= static_cast<std::size_t>(dimension);
   }
-  if (size > left) throw NpyError("it ends before its last number");
+  if (size > left) throw NpyError(too_short);
   item.data = file.subspan(start + length, size);
   return item;
 }

@@ -5,29 +5,19 @@
 namespace jaxexp::npy {
 namespace {
 
-constexpr std::uint32_t local_signature = 0x04034b50, central_signature = 0x02014b50, end_signature = 0x06054b50;
-constexpr std::size_t local_size = 30, central_size = 46, end_size = 22, longest_comment = 0xFFFF;
-constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;
-
-std::uint64_t number(std::span<const std::uint8_t> bytes, std::size_t at, std::size_t size) {
-  if (size > bytes.size() || at > bytes.size() - size) throw NpyError("it is no .npz file, or a damaged one");
-  std::uint64_t value = 0;
-  for (std::size_t i = size; i-- > 0;) value = value << 8 | bytes[at + i];
-  return value;
-}
+constexpr std::uint32_t local_signature = 0x04034b50, central_signature = 0x02014b50, in_zip64 = 0xFFFFFFFF;
+constexpr std::size_t local_size = 30, central_size = 46;
 
 std::span<const std::uint8_t> part(std::span<const std::uint8_t> bytes, std::uint64_t at, std::uint64_t size) {
   if (at > bytes.size() || size > bytes.size() - at) throw NpyError("it is a damaged .npz file");
   return bytes.subspan(at, size);
 }
 
-/// Where the record at the end of the file is.
-std::size_t find_end(std::span<const std::uint8_t> file) {
-  for (std::size_t comment = 0; comment <= longest_comment && file.size() >= end_size + comment; ++comment) {
-    const std::size_t at = file.size() - end_size - comment;
-    if (number(file, at, 4) == end_signature && number(file, at + 20, 2) == comment) return at;
-  }
-  throw NpyError("it is no .npz file, or a damaged one");
+std::uint64_t number(std::span<const std::uint8_t> bytes, std::uint64_t at, std::size_t size) {
+  const auto digits = part(bytes, at, size);
+  std::uint64_t value = 0;
+  for (std::size_t i = size; i-- > 0;) value = value << 8 | digits[i];
+  return value;
 }
 
 /// A member's record in the directory.
@@ -36,29 +26,21 @@ struct Member {
     if (number(file, at, 4) != central_signature) throw NpyError("it is a damaged .npz file");
     method = number(file, at + 10, 2);
     size = number(file, at + 20, 4);
-    const std::uint64_t full_size = number(file, at + 24, 4), name_size = number(file, at + 28, 2);
-    const std::uint64_t extra_size = number(file, at + 30, 2), comment_size = number(file, at + 32, 2);
+    std::uint64_t full_size = number(file, at + 24, 4);
+    const std::uint64_t name_size = number(file, at + 28, 2), extra_size = number(file, at + 30, 2),
+                        comment_size = number(file, at + 32, 2);
     position = number(file, at + 42, 4);
     const auto name_bytes = part(file, at + central_size, name_size);
     name.assign(name_bytes.begin(), name_bytes.end());
     const auto extra = part(file, at + central_size + name_size, extra_size);
     next = at + central_size + name_size + extra_size + comment_size;
-    if (size == in_zip64 || full_size == in_zip64 || position == in_zip64) read_zip64(extra, full_size == in_zip64);
-  }
-
-  /// The field of 64-bit numbers that has those for which 32 bits are too few, in this order.
-  void read_zip64(std::span<const std::uint8_t> extra, bool has_full_size) {
-    for (std::size_t at = 0; at < extra.size();) {
-      const auto field = part(extra, at + 4, number(extra, at + 2, 2));
-      if (number(extra, at, 2) == 1) {
-        std::size_t inside = has_full_size ? 8 : 0;
-        if (size == in_zip64) size = number(field, inside, 8), inside += 8;
-        if (position == in_zip64) position = number(field, inside, 8);
-        return;
-      }
-      at += 4 + field.size();
+    std::size_t field = 0, inside = 4;  // of 64-bit numbers: those for which 32 bits are too few, in this order
+    for (std::uint64_t* value : {&full_size, &size, &position}) {
+      if (*value != in_zip64) continue;
+      while (number(extra, field, 2) != 1) field += 4 + number(extra, field + 2, 2);
+      *value = number(part(extra, field, 4 + number(extra, field + 2, 2)), inside, 8);
+      inside += 8;
     }
-    throw NpyError("it is a damaged .npz file");
   }
 
   std::string name;
@@ -69,7 +51,8 @@ struct Member {
 }  // namespace
 
 std::vector<std::pair<std::string, Item>> read_npz(std::span<const std::uint8_t> file) {
-  const std::size_t end = find_end(file);
+  const std::size_t end = std::string_view(reinterpret_cast<const char*>(file.data()), file.size()).rfind("PK\5\6");
+  if (end == std::string_view::npos) throw NpyError("it is no .npz file, or a damaged one");
   std::vector<std::pair<std::string, Item>> items;
   const std::uint64_t members = number(file, end + 10, 2);
   std::size_t at = number(file, end + 16, 4);

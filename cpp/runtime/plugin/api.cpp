@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <utility>
 
 #ifdef _WIN32
@@ -77,15 +78,13 @@ void Api::initialize() {
   static std::set<const PJRT_Api*> initialized;
   const std::lock_guard lock(mutex);
   if (initialized.contains(table_)) return;
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Plugin_Initialize_Args, arguments);
-  call(&PJRT_Api::PJRT_Plugin_Initialize, arguments, "initialize itself");
+  JAXEXP_PJRT_CALL(*this, PJRT_Plugin_Initialize, "initialize itself");
   initialized.insert(table_);
 }
 
 void Api::check(PJRT_Error* error, std::string_view task) const {
   if (!error) return;
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Error_Message_Args, message);
-  message.error = error;
+  auto message = JAXEXP_PJRT_STRUCT(PJRT_Error_Message_Args, .error = error);
   table_->PJRT_Error_Message(&message);
   const std::string text(message.message, message.message_size);
   destroy(error);
@@ -93,8 +92,7 @@ void Api::check(PJRT_Error* error, std::string_view task) const {
 }
 
 void Api::destroy(PJRT_Error* error) const noexcept {
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Error_Destroy_Args, arguments);
-  arguments.error = error;
+  auto arguments = JAXEXP_PJRT_STRUCT(PJRT_Error_Destroy_Args, .error = error);
   table_->PJRT_Error_Destroy(&arguments);
 }
 
@@ -104,42 +102,28 @@ void Api::refuse(std::string_view task) const {
                                                     " of the PJRT C API has no function for it; take a newer plugin");
 }
 
-Api::Event Api::owned(PJRT_Event* event) const { return Event(event, DestroyEvent{this}); }
-
-void Api::DestroyEvent::operator()(PJRT_Event* event) const noexcept {
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Event_Destroy_Args, arguments);
-  arguments.event = event;
-  api->call_silently(&PJRT_Api::PJRT_Event_Destroy, arguments);
-}
-
 void Api::wait(PJRT_Event* event, std::string_view task) const {
   if (!event) return;
-  const Event owner = owned(event);
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Event_Await_Args, arguments);
-  arguments.event = event;
-  call(&PJRT_Api::PJRT_Event_Await, arguments, task);
+  const Owned<PJRT_Event> owner(event, {*this});
+  JAXEXP_PJRT_CALL(*this, PJRT_Event_Await, task, .event = event);
 }
 
 void Api::when_ready(PJRT_Event* event, std::function<void()> done) const {
   if (!event) return done();
+  Owned<PJRT_Event> owner(event, {*this});
   struct Callback {
-    Api api;
     std::function<void()> done;
-    Event event{nullptr, {}};
+    Owned<PJRT_Event> event;
   };
-  Event owner = owned(event);
-  auto callback = std::make_unique<Callback>(Callback{*this, std::move(done)});
-  callback->event = Event(owner.release(), DestroyEvent{&callback->api});
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Event_OnReady_Args, arguments);
-  arguments.event = event;
-  arguments.user_arg = callback.get();
+  auto callback = std::make_unique<Callback>(Callback{std::move(done), std::move(owner)});
   // The event goes when it has come: nobody promises that a plugin calls back for an event that is gone.
-  arguments.callback = [](PJRT_Error* error, void* user) {
+  const PJRT_Event_OnReadyCallback call_back = [](PJRT_Error* error, void* user) {
     const std::unique_ptr<Callback> mine(static_cast<Callback*>(user));
-    if (error) mine->api.destroy(error);
+    if (error) mine->event.get_deleter().api.destroy(error);
     mine->done();
   };
-  call(&PJRT_Api::PJRT_Event_OnReady, arguments, "say when an event comes");
+  JAXEXP_PJRT_CALL(*this, PJRT_Event_OnReady, "say when an event comes", .event = event, .callback = call_back,
+                   .user_arg = callback.get());
   static_cast<void>(callback.release());  // the plugin has it, or has called and deleted it already
 }
 
@@ -150,10 +134,8 @@ std::string Api::version() const {
 
 std::vector<std::int64_t> Api::attribute(std::string_view name) const {
   if (!has(&PJRT_Api::PJRT_Plugin_Attributes)) return {};
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Plugin_Attributes_Args, arguments);
-  call(&PJRT_Api::PJRT_Plugin_Attributes, arguments, "describe itself");
-  for (std::size_t i = 0; i < arguments.num_attributes; ++i) {
-    const PJRT_NamedValue& value = arguments.attributes[i];
+  const auto described = JAXEXP_PJRT_CALL(*this, PJRT_Plugin_Attributes, "describe itself");
+  for (const PJRT_NamedValue& value : std::span(described.attributes, described.num_attributes)) {
     if (std::string_view(value.name, value.name_size) == name && value.type == PJRT_NamedValue_kInt64List)
       return {value.int64_array_value, value.int64_array_value + value.value_size};
   }

@@ -10,17 +10,19 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "jaxexp/run_error.h"
 
 namespace jaxexp::runtime {
 
-/// Arguments of a function of the C API, empty but for their size. Plugins that are older read less of them.
-#define JAXEXP_PJRT_ARGUMENTS(Type, name) \
-  Type name{};                            \
-  name.struct_size = Type##_STRUCT_SIZE
+/// A struct of the C API with these fields, zeros in the others, and its size: plugins that are older read less of it.
+#define JAXEXP_PJRT_STRUCT(Type, ...) \
+  Type { .struct_size = Type##_STRUCT_SIZE __VA_OPT__(, ) __VA_ARGS__ }
+
+/// Calls a function of an Api with these arguments, and returns them with those that the plugin set.
+#define JAXEXP_PJRT_CALL(api, Function, task, ...) \
+  (api).call(&PJRT_Api::Function, JAXEXP_PJRT_STRUCT(Function##_Args, __VA_ARGS__), task)
 
 /// A plugin. It is never unloaded: its threads, and destructors of its static objects, would run on without code.
 class Api {
@@ -33,19 +35,17 @@ class Api {
   /// Calls a function of the table. `task` is for messages, as in "compile". Throws RunError where the plugin fails, or
   /// is too old to have the function.
   template <class Function, class Arguments>
-  void call(Function* PJRT_Api::* function, Arguments& arguments, std::string_view task) const {
+  Arguments call(Function* PJRT_Api::* function, Arguments arguments, std::string_view task) const {
     if (!has(function)) refuse(task);
     check((table_->*function)(&arguments), task);
+    return arguments;
   }
 
-  /// The same where nothing can be done about a failure, as in destructors.
+  /// The same where nothing can be done about a failure: in destructors.
   template <class Function, class Arguments>
-  void call_silently(Function* PJRT_Api::* function, Arguments& arguments) const noexcept {
+  void call_silently(Function* PJRT_Api::* function, Arguments arguments) const noexcept {
     if (!has(function)) return;
-    if constexpr (std::is_void_v<decltype((table_->*function)(&arguments))>)
-      (table_->*function)(&arguments);
-    else if (PJRT_Error* const error = (table_->*function)(&arguments))
-      destroy(error);
+    if (PJRT_Error* const error = (table_->*function)(&arguments)) destroy(error);
   }
 
   /// Whether the plugin's table is long enough for this function, and has it.
@@ -73,13 +73,6 @@ class Api {
   std::vector<std::int64_t> attribute(std::string_view name) const;
 
  private:
-  struct DestroyEvent {
-    void operator()(PJRT_Event* event) const noexcept;
-    const Api* api = nullptr;
-  };
-  using Event = std::unique_ptr<PJRT_Event, DestroyEvent>;
-
-  Event owned(PJRT_Event* event) const;
   void initialize();
   void check(PJRT_Error* error, std::string_view task) const;
   void destroy(PJRT_Error* error) const noexcept;
@@ -87,5 +80,23 @@ class Api {
 
   const PJRT_Api* table_;
 };
+
+struct Destroy {
+#define JAXEXP_PJRT_DESTROY(Type, field)                                                                \
+  void operator()(Type* it) const noexcept {                                                            \
+    api.call_silently(&PJRT_Api::Type##_Destroy, JAXEXP_PJRT_STRUCT(Type##_Destroy_Args, .field = it)); \
+  }
+  JAXEXP_PJRT_DESTROY(PJRT_Buffer, buffer)
+  JAXEXP_PJRT_DESTROY(PJRT_Client, client)
+  JAXEXP_PJRT_DESTROY(PJRT_Event, event)
+  JAXEXP_PJRT_DESTROY(PJRT_Executable, executable)
+  JAXEXP_PJRT_DESTROY(PJRT_LoadedExecutable, executable)
+#undef JAXEXP_PJRT_DESTROY
+  Api api;
+};
+
+/// What a plugin made and the holder destroys.
+template <class Type>
+using Owned = std::unique_ptr<Type, Destroy>;
 
 }  // namespace jaxexp::runtime

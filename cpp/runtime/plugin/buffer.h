@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/plugin/client.h"
@@ -14,10 +15,8 @@ namespace jaxexp::runtime {
 class Buffer {
  public:
   /// Takes over a buffer.
-  Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* buffer);
-  ~Buffer();
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* buffer)
+      : client_(std::move(client)), buffer_(buffer, {client_->api()}) {}
 
   /// Where the numbers of a new buffer come from.
   struct Source {
@@ -31,7 +30,7 @@ class Buffer {
   static std::shared_ptr<const Buffer> from_host(const std::shared_ptr<const Client>& client, const Source& source,
                                                  const Device& device, PJRT_Memory* memory);
 
-  PJRT_Buffer* get() const { return buffer_; }
+  PJRT_Buffer* get() const { return buffer_.get(); }
   const std::shared_ptr<const Client>& client() const { return client_; }
 
   PJRT_Buffer_Type type() const;
@@ -45,8 +44,10 @@ class Buffer {
   void copy_to(void* target, std::size_t size) const;
 
  private:
-  std::shared_ptr<const Client> client_;
-  PJRT_Buffer* buffer_;
+  const Api& api() const { return client_->api(); }
+
+  std::shared_ptr<const Client> client_;  // has to outlive the buffer
+  Owned<PJRT_Buffer> buffer_;
 };
 
 }  // namespace jaxexp::runtime

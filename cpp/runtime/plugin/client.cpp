@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -12,10 +13,7 @@ namespace {
 std::vector<PJRT_NamedValue> named_values(const Client::Options& options) {
   std::vector<PJRT_NamedValue> values;
   for (const auto& [name, option] : options) {
-    JAXEXP_PJRT_ARGUMENTS(PJRT_NamedValue, value);
-    value.name = name.data();
-    value.name_size = name.size();
-    value.value_size = 1;
+    auto value = JAXEXP_PJRT_STRUCT(PJRT_NamedValue, .name = name.data(), .name_size = name.size(), .value_size = 1);
     if (const auto* text = std::get_if<std::string>(&option)) {
       value.type = PJRT_NamedValue_kString;
       value.string_value = text->data();
@@ -47,59 +45,36 @@ std::string shown(const Client::Options& options) {
 }  // namespace
 
 Client::Client(Api api, const Options& options)
-    : api_(std::move(api)), client_(nullptr, Destroy{&api_}), options_(shown(options)) {
+    : api_(std::move(api)), client_(nullptr, {api_}), options_(shown(options)) {
   const auto values = named_values(options);
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Client_Create_Args, creation);
-  creation.create_options = values.data();
-  creation.num_options = values.size();
-  api_.call(&PJRT_Api::PJRT_Client_Create, creation, "start");
-  client_.reset(creation.client);
-
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Client_PlatformName_Args, name);
-  name.client = get();
-  api_.call(&PJRT_Api::PJRT_Client_PlatformName, name, "say what it is for");
+  client_.reset(
+      JAXEXP_PJRT_CALL(api_, PJRT_Client_Create, "start", .create_options = values.data(), .num_options = values.size())
+          .client);
+  const auto name = JAXEXP_PJRT_CALL(api_, PJRT_Client_PlatformName, "say what it is for", .client = get());
   platform_.assign(name.platform_name, name.platform_name_size);
   std::ranges::transform(platform_, platform_.begin(), [](unsigned char c) { return std::tolower(c); });
-
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Client_PlatformVersion_Args, version);
-  version.client = get();
-  api_.call(&PJRT_Api::PJRT_Client_PlatformVersion, version, "say its version");
+  const auto version = JAXEXP_PJRT_CALL(api_, PJRT_Client_PlatformVersion, "say its version", .client = get());
   platform_version_.assign(version.platform_version, version.platform_version_size);
-
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Client_AddressableDevices_Args, devices);
-  devices.client = get();
-  api_.call(&PJRT_Api::PJRT_Client_AddressableDevices, devices, "list its devices");
-  for (std::size_t i = 0; i < devices.num_addressable_devices; ++i)
-    devices_.push_back(describe(devices.addressable_devices[i]));
-}
-
-void Client::Destroy::operator()(PJRT_Client* client) const noexcept {
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Client_Destroy_Args, arguments);
-  arguments.client = client;
-  api->call_silently(&PJRT_Api::PJRT_Client_Destroy, arguments);
+  const auto found = JAXEXP_PJRT_CALL(api_, PJRT_Client_AddressableDevices, "list its devices", .client = get());
+  for (PJRT_Device* device : std::span(found.addressable_devices, found.num_addressable_devices))
+    devices_.push_back(describe(device));
 }
 
 Device Client::describe(PJRT_Device* device) const {
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Device_GetDescription_Args, description);
-  description.device = device;
-  api_.call(&PJRT_Api::PJRT_Device_GetDescription, description, "describe a device");
-  JAXEXP_PJRT_ARGUMENTS(PJRT_DeviceDescription_Id_Args, id);
-  id.device_description = description.device_description;
-  api_.call(&PJRT_Api::PJRT_DeviceDescription_Id, id, "number its devices");
-  JAXEXP_PJRT_ARGUMENTS(PJRT_DeviceDescription_Kind_Args, kind);
-  kind.device_description = description.device_description;
-  api_.call(&PJRT_Api::PJRT_DeviceDescription_Kind, kind, "say what kind a device is");
-  Device found{device, id.id, std::string(kind.device_kind, kind.device_kind_size), {}};
+  auto* const description =
+      JAXEXP_PJRT_CALL(api_, PJRT_Device_GetDescription, "describe a device", .device = device).device_description;
+  const auto number =
+      JAXEXP_PJRT_CALL(api_, PJRT_DeviceDescription_Id, "number its devices", .device_description = description);
+  const auto kind = JAXEXP_PJRT_CALL(api_, PJRT_DeviceDescription_Kind, "say what kind a device is",
+                                     .device_description = description);
+  Device found{device, number.id, std::string(kind.device_kind, kind.device_kind_size), {}};
 
   if (!api_.has(&PJRT_Api::PJRT_Device_AddressableMemories) || !api_.has(&PJRT_Api::PJRT_Memory_Kind)) return found;
-  JAXEXP_PJRT_ARGUMENTS(PJRT_Device_AddressableMemories_Args, memories);
-  memories.device = device;
-  api_.call(&PJRT_Api::PJRT_Device_AddressableMemories, memories, "list a device's memories");
-  for (std::size_t i = 0; i < memories.num_memories; ++i) {
-    JAXEXP_PJRT_ARGUMENTS(PJRT_Memory_Kind_Args, memory);
-    memory.memory = memories.memories[i];
-    api_.call(&PJRT_Api::PJRT_Memory_Kind, memory, "say what kind a memory is");
-    found.memories.emplace_back(std::string(memory.kind, memory.kind_size), memory.memory);
+  const auto all =
+      JAXEXP_PJRT_CALL(api_, PJRT_Device_AddressableMemories, "list a device's memories", .device = device);
+  for (PJRT_Memory* memory : std::span(all.memories, all.num_memories)) {
+    const auto said = JAXEXP_PJRT_CALL(api_, PJRT_Memory_Kind, "say what kind a memory is", .memory = memory);
+    found.memories.emplace_back(std::string(said.kind, said.kind_size), memory);
   }
   return found;
 }

@@ -2,12 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
-#include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -42,16 +38,15 @@ class Client {
   /// Those of this process.
   const std::vector<Device>& devices() const { return devices_; }
 
+  /// Which plugin this is, on which machine: what code that was compiled earlier depends on. Names and values, in the
+  /// order in which a difference is worth telling. Throws RunError where it cannot be found out.
+  std::vector<std::pair<std::string, std::string>> identity(const Device& device) const;
+
  private:
   Device describe(PJRT_Device* device) const;
 
-  struct Destroy {
-    void operator()(PJRT_Client* client) const noexcept;
-    const Api* api;
-  };
-
   const Api api_;
-  std::unique_ptr<PJRT_Client, Destroy> client_;
+  Owned<PJRT_Client> client_;
   std::string platform_, platform_version_, options_;
   std::vector<Device> devices_;
 };

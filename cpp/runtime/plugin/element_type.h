@@ -13,10 +13,11 @@ struct ElementType {
   PJRT_Buffer_Type type;
   /// In host memory, where numbers of less than a byte have a byte each.
   std::size_t bytes;
+  /// What a file of tensors has for it: docs/formats/weights.md has the table.
+  std::string_view in_files;
 };
 
 /// Null where no plugin knows such a dtype.
 const ElementType* element_type(std::string_view name);
-const ElementType* element_type(PJRT_Buffer_Type type);
 
 }  // namespace jaxexp::runtime

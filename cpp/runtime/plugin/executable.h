@@ -37,15 +37,9 @@ class Executable {
  private:
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);
 
-  struct Destroy {
-    void operator()(PJRT_LoadedExecutable* executable) const noexcept;
-    void operator()(PJRT_Executable* executable) const noexcept;
-    const Client* client;
-  };
-
-  std::shared_ptr<const Client> client_;
-  std::unique_ptr<PJRT_LoadedExecutable, Destroy> loaded_;
-  std::unique_ptr<PJRT_Executable, Destroy> executable_;
+  std::shared_ptr<const Client> client_;  // has to outlive the others
+  Owned<PJRT_LoadedExecutable> loaded_;
+  Owned<PJRT_Executable> executable_;
   std::size_t results_;
 };
 

@@ -3,7 +3,6 @@
 #include "runtime/plugin/hlo_shardings.h"
 
 #include <cstdint>
-#include <optional>
 
 #include "jaxexp/run_error.h"
 
@@ -20,14 +19,30 @@ struct Field {
   std::string_view bytes;  // of what has a length
 };
 
-class Message {
- public:
-  explicit Message(std::string_view bytes) : bytes_(bytes) {}
+[[noreturn]] void refuse() {
+  throw RunError(RunError::Reason::plugin, "the plugin shows a compiled module that cannot be read");
+}
 
-  std::optional<Field> next() {
-    if (bytes_.empty()) return std::nullopt;
+std::vector<Field> fields(std::string_view message) {
+  const auto take = [&](std::uint64_t size) {
+    if (size > message.size()) refuse();
+    const auto taken = message.substr(0, size);
+    message.remove_prefix(size);
+    return taken;
+  };
+  const auto varint = [&] {
+    std::uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<std::uint8_t>(take(1).front());
+      value |= std::uint64_t{byte & 0x7Fu} << shift;
+      if (byte < 0x80) return value;
+    }
+    refuse();
+  };
+  std::vector<Field> found;
+  while (!message.empty()) {
     const std::uint64_t tag = varint();
-    Field field{tag >> 3, 0, {}};
+    Field& field = found.emplace_back(Field{tag >> 3, 0, {}});
     switch (tag & 7) {
       case 0: field.value = varint(); break;
       case 1: take(8); break;
@@ -35,41 +50,16 @@ class Message {
       case 5: take(4); break;
       default: refuse();
     }
-    return field;
   }
-
- private:
-  std::uint64_t varint() {
-    std::uint64_t value = 0;
-    for (unsigned shift = 0; shift < 64 && !bytes_.empty(); shift += 7) {
-      const auto byte = static_cast<std::uint8_t>(bytes_.front());
-      bytes_.remove_prefix(1);
-      value |= std::uint64_t{byte & 0x7Fu} << shift;
-      if (byte < 0x80) return value;
-    }
-    refuse();
-  }
-
-  std::string_view take(std::uint64_t size) {
-    if (size > bytes_.size()) refuse();
-    const auto taken = bytes_.substr(0, size);
-    bytes_.remove_prefix(size);
-    return taken;
-  }
-
-  [[noreturn]] static void refuse() {
-    throw RunError(RunError::Reason::plugin, "the plugin shows a compiled module that cannot be read");
-  }
-
-  std::string_view bytes_;
-};
+  return found;
+}
 
 std::vector<std::string> results_of(std::string_view sharding) {
   std::vector<std::string> parts;
   bool is_tuple = false;
-  for (Message message(sharding); const auto field = message.next();) {
-    if (field->number == type) is_tuple = field->value == tuple;
-    if (field->number == tuple_shardings) parts.emplace_back(field->bytes);
+  for (const Field& field : fields(sharding)) {
+    if (field.number == type) is_tuple = field.value == tuple;
+    if (field.number == tuple_shardings) parts.emplace_back(field.bytes);
   }
   return is_tuple ? parts : std::vector<std::string>{std::string(sharding)};
 }
@@ -79,16 +69,16 @@ std::vector<std::string> results_of(std::string_view sharding) {
 HloShardings read_hlo_shardings(std::string_view program, std::string_view format) {
   std::string_view module = program;
   if (format == "hlo_with_config") {
-    for (Message message(program); const auto field = message.next();)
-      if (field->number == module_with_config_module) module = field->bytes;
+    for (const Field& field : fields(program))
+      if (field.number == module_with_config_module) module = field.bytes;
   } else if (format != "hlo") {
     throw RunError(RunError::Reason::unsupported,
                    "the plugin shows compiled modules as " + std::string(format) + ", where HLO is expected");
   }
   HloShardings shardings;
-  for (Message message(module); const auto field = message.next();) {
-    if (field->number == spmd_parameters_shardings) shardings.parameters.emplace_back(field->bytes);
-    if (field->number == spmd_output_sharding) shardings.results = results_of(field->bytes);
+  for (const Field& field : fields(module)) {
+    if (field.number == spmd_parameters_shardings) shardings.parameters.emplace_back(field.bytes);
+    if (field.number == spmd_output_sharding) shardings.results = results_of(field.bytes);
   }
   return shardings;
 }

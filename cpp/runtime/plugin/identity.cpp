@@ -1,13 +1,11 @@
 // A plugin's own version says little: builds of a day share it, and plugins for the CPU say "cpu".
-#include "runtime/plugin/identity.h"
-
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
+#include "runtime/plugin/client.h"
 #include "wire/base/digest.h"
 #include "wire/base/hexadecimal.h"
 #include "wire/compiled/cpu.h"
@@ -58,12 +56,11 @@ std::string topology(const Client& client) {
   if (!api.has(&PJRT_Api::PJRT_Client_TopologyDescription) || !api.has(&PJRT_Api::PJRT_TopologyDescription_Serialize))
     return "not said";
   try {
-    JAXEXP_PJRT_ARGUMENTS(PJRT_Client_TopologyDescription_Args, description);
-    description.client = client.get();
-    api.call(&PJRT_Api::PJRT_Client_TopologyDescription, description, "describe its topology");
-    JAXEXP_PJRT_ARGUMENTS(PJRT_TopologyDescription_Serialize_Args, bytes);
-    bytes.topology = description.topology;
-    api.call(&PJRT_Api::PJRT_TopologyDescription_Serialize, bytes, "serialize its topology");
+    auto* const topology =
+        JAXEXP_PJRT_CALL(api, PJRT_Client_TopologyDescription, "describe its topology", .client = client.get())
+            .topology;
+    const auto bytes =
+        JAXEXP_PJRT_CALL(api, PJRT_TopologyDescription_Serialize, "serialize its topology", .topology = topology);
     const std::string digest = digest_of({bytes.serialized_bytes, bytes.serialized_bytes_size});
     bytes.serialized_topology_deleter(bytes.serialized_topology);
     return digest;
@@ -85,18 +82,18 @@ std::string flags(const char* variable) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> identity(const Client& client, const Device& device) {
+std::vector<std::pair<std::string, std::string>> Client::identity(const Device& device) const {
   return {
-      {"plugin", build_of(library_of(client.api().table()))},
-      {"version of the PJRT C API", client.api().version()},
-      {"platform", client.platform()},
-      {"platform version", client.platform_version()},
+      {"plugin", build_of(library_of(api().table()))},
+      {"version of the PJRT C API", api().version()},
+      {"platform", platform()},
+      {"platform version", platform_version()},
       {"device", device.kind},
       {"processor", wire::cpu_features()},
       {"XLA_FLAGS", flags("XLA_FLAGS")},
       {"LIBTPU_INIT_ARGS", flags("LIBTPU_INIT_ARGS")},
-      {"plugin options", client.options()},
-      {"target", topology(client)},
+      {"plugin options", options()},
+      {"target", topology(*this)},
   };
 }
 

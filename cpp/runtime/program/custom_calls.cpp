@@ -1,11 +1,10 @@
 // No function of the C API tells which custom calls a plugin has. Asking its compiler about one of them, by a module
 // made for that, is no way: compilers crash on calls of their own whose operands are not those that they expect. So the
 // module itself is compiled, and the plugin's error is searched for names.
-#include "runtime/program/custom_calls.h"
-
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/program/program.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::runtime {
@@ -37,13 +36,13 @@ std::string list(const std::vector<std::string_view>& targets) {
 
 }  // namespace
 
-std::string refused_custom_calls(const std::vector<std::string_view>& targets, std::string_view error) {
+std::string Program::refused_custom_calls(std::string_view error) const {
   error = error.substr(0, searched);
   std::vector<std::string_view> refused;
-  std::ranges::copy_if(targets, std::back_inserter(refused), [&](auto target) { return names(error, target); });
+  std::ranges::copy_if(custom_calls, std::back_inserter(refused), [&](auto target) { return names(error, target); });
   if (refused.empty()) return {};
   std::string text = list(refused);
-  if (targets.size() > refused.size()) text += "; all its custom calls are " + list(targets);
+  if (custom_calls.size() > refused.size()) text += "; all its custom calls are " + list(custom_calls);
   return text;
 }
 

@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cstdio>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "jaxexp/deserialization_error.h"
 #include "runtime/program/releases.h"
-#include "wire/base/error.h"
+#include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
 
@@ -33,18 +32,9 @@ std::string str(const Version& version) {
 
 /// Of a producer such as "StableHLO_v1.10.0".
 std::optional<Version> stablehlo_version(std::string_view producer) {
-  constexpr std::string_view start = "StableHLO_v";
-  if (!producer.starts_with(start)) return std::nullopt;
-  const char* at = producer.data() + start.size();
-  const char* const end = producer.data() + producer.size();
-  Version version;
-  for (std::size_t i = 0; i < version.size(); ++i) {
-    if (i > 0 && (at == end || *at++ != '.')) return std::nullopt;
-    const auto [rest, error] = std::from_chars(at, end, version[i]);
-    if (error != std::errc{}) return std::nullopt;
-    at = rest;
-  }
-  return version;
+  int major, minor, patch;
+  const int found = std::sscanf(std::string(producer).c_str(), "StableHLO_v%9d.%9d.%9d", &major, &minor, &patch);
+  return found == 3 ? std::optional(Version{major, minor, patch}) : std::nullopt;
 }
 
 std::optional<std::int32_t> platform_index(const Artifact& artifact, const Client& client) {
@@ -90,16 +80,14 @@ Program::Program(const Artifact& artifact, const Client& client) {
            "), which need the process of Python that exported it");
   module = artifact.module();
   const wire::Path where{nullptr, "mlir_module_serialized"};
-  try {
+  translating([&] {
     const wire::Head head = wire::read_head(module, where);
     uses_shardy = std::ranges::find(head.dialects, "sdy") != head.dialects.end();
     check_stablehlo(head.producer, client);
     const auto contents = wire::read_contents(module, where);
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
-  } catch (const wire::Error& error) {
-    throw DeserializationError(error.path, error.expected, error.found);
-  }
+  });
 }
 
 }  // namespace jaxexp::runtime

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,11 @@ struct Program {
   /// Compares what an artifact asks for with what there is. Throws RunError: for another platform, ordered
   /// effects, or a newer StableHLO. Throws DeserializationError where the module is damaged.
   Program(const Artifact& artifact, const Client& client);
+
+  /// A serialized xla.CompileOptionsProto for one program on all of `devices`: numbers that the plugin gives them.
+  std::string compile_options(std::span<const int> devices) const;
+  /// What a failed compilation says about the module's custom calls: empty where it names none of them.
+  std::string refused_custom_calls(std::string_view error) const;
 
   std::span<const std::uint8_t> module;
   /// The first argument of the main function, where it is for several platforms.

@@ -17,52 +17,39 @@ using wire::Term;
 
 Checked evaluate(const Expression& expression, const Variables& variables);
 
-Checked apply(Operation operation, std::int64_t a, std::int64_t b) {
+Checked apply(Operation operation, Checked a, Checked b) {
+  if (!a || !b) return std::nullopt;
   switch (operation) {
     case Operation::floordiv: return floor_divide(a, b);
-    case Operation::max: return std::max(a, b);
+    case Operation::mod: return add(a, multiply(multiply(floor_divide(a, b), b), -1));
+    case Operation::max:
+    case Operation::non_negative: return std::max(a, b);
     case Operation::min: return std::min(a, b);
-    case Operation::mod: {
-      const Checked quotient = floor_divide(a, b);
-      return quotient ? Checked(a - *quotient * b) : std::nullopt;
-    }
-    case Operation::non_negative:
     case Operation::none: break;
   }
   return std::nullopt;
 }
 
 Checked evaluate(const Factor& factor, const Variables& variables) {
-  Checked base;
   if (factor.operation == Operation::none) {
     const auto found = variables.find(factor.name);
-    if (found != variables.end()) base = found->second;
-  } else {
-    const Checked first = evaluate(factor.operands.front(), variables);
-    if (factor.operation == Operation::non_negative) {
-      if (first) base = std::max<std::int64_t>(*first, 0);
-    } else if (const Checked second = evaluate(factor.operands.back(), variables); first && second) {
-      base = apply(factor.operation, *first, *second);
-    }
+    return found == variables.end() ? std::nullopt : power(found->second, factor.exponent);
   }
-  return base ? power(*base, factor.exponent) : std::nullopt;
+  const Checked first = evaluate(factor.operands.front(), variables);
+  const bool has_one = factor.operation == Operation::non_negative;  // the greater one of it and 0
+  const Checked second = has_one ? Checked(0) : evaluate(factor.operands.back(), variables);
+  return power(apply(factor.operation, first, second), factor.exponent);
 }
 
 Checked evaluate(const Term& term, const Variables& variables) {
   Checked product = term.coefficient;
-  for (const Factor& factor : term.factors) {
-    const Checked value = product ? evaluate(factor, variables) : std::nullopt;
-    product = value ? multiply(*product, *value) : std::nullopt;
-  }
+  for (const Factor& factor : term.factors) product = multiply(product, evaluate(factor, variables));
   return product;
 }
 
 Checked evaluate(const Expression& expression, const Variables& variables) {
   Checked sum = 0;
-  for (const Term& term : expression.terms) {
-    const Checked value = sum ? evaluate(term, variables) : std::nullopt;
-    sum = value ? add(*sum, *value) : std::nullopt;
-  }
+  for (const Term& term : expression.terms) sum = add(sum, evaluate(term, variables));
   return sum;
 }
 
@@ -78,10 +65,10 @@ void collect(const Expression& expression, std::set<std::string_view>& names) {
 /// The value that an expression's one unknown variable has to have for it to be `size`; nothing where it is not linear.
 Checked solve_linear(const Expression& expression, std::string_view unknown, std::int64_t size,
                      const Variables& variables) {
-  std::int64_t rest = 0, slope = 0;
+  Checked rest = 0, slope = 0;
   for (const Term& term : expression.terms) {
     Checked value = evaluate(term, variables);
-    std::int64_t* sum = &rest;
+    Checked* sum = &rest;
     if (!value) {  // then the unknown is in it, or it does not fit into 64 bits
       Term without{term.coefficient, {}};
       for (const Factor& factor : term.factors)
@@ -91,14 +78,10 @@ Checked solve_linear(const Expression& expression, std::string_view unknown, std
       value = evaluate(without, variables);
       sum = &slope;
     }
-    const Checked total = value ? add(*sum, *value) : std::nullopt;
-    if (!total) return std::nullopt;
-    *sum = *total;
+    *sum = add(*sum, value);
   }
-  const Checked negative = multiply(rest, -1);
-  const Checked difference = negative ? add(size, *negative) : std::nullopt;
-  const Checked quotient = difference ? floor_divide(*difference, slope) : std::nullopt;
-  return quotient && multiply(*quotient, slope) == difference ? quotient : std::nullopt;
+  const Checked difference = add(size, multiply(rest, -1)), quotient = floor_divide(difference, slope);
+  return quotient && multiply(quotient, slope) == difference ? quotient : std::nullopt;
 }
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }

@@ -1,7 +1,6 @@
 // Symbolic dimensions: what their variables are, given the shapes of arguments.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>

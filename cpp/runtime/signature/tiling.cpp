@@ -39,25 +39,18 @@ std::vector<std::uint64_t> devices_of(const wire::OpSharding& sharding, std::uin
 
 }  // namespace
 
-Tiling::Tiling(const Value& value, std::uint32_t nr_devices) : of_device_(nr_devices) {
-  is_specified_ = value.sharding || !value.op_sharding.empty();
-  if (nr_devices == 1) return;
-  if (value.sharding && !value.sharding->unreduced.empty())
+Tiling::Tiling(const Value& value, std::uint32_t nr_devices)
+    : is_specified_(value.sharding || !value.op_sharding.empty()), of_device_(nr_devices) {
+  if (nr_devices == 1 || !is_specified_) return;
+  if (!value.sharding) {
+    *this = Tiling(value.op_sharding, nr_devices, value.path);
+    return;
+  }
+  const Sharding& sharding = *value.sharding;
+  if (!sharding.unreduced.empty())
     throw RunError(RunError::Reason::unsupported,
-                   value.path + " is unreduced over the mesh axis " + std::string(value.sharding->unreduced.front()) +
+                   value.path + " is unreduced over the mesh axis " + std::string(sharding.unreduced.front()) +
                        ": no device has its numbers; export a function that adds them up");
-  if (value.sharding)
-    from(*value.sharding, nr_devices);
-  else if (!value.op_sharding.empty())
-    from(value.op_sharding, nr_devices, value.path);
-}
-
-Tiling::Tiling(std::span<const std::uint8_t> op_sharding, std::uint32_t nr_devices, const std::string& path)
-    : is_specified_(true), of_device_(nr_devices) {
-  from(op_sharding, nr_devices, path);
-}
-
-void Tiling::from(const Sharding& sharding, std::uint32_t nr_devices) {
   std::vector<std::uint64_t> grid;
   for (const MeshAxis& axis : sharding.mesh) grid.push_back(axis.size);
   std::vector<std::vector<std::size_t>> axes;  // of the mesh, for each dimension
@@ -80,7 +73,8 @@ void Tiling::from(const Sharding& sharding, std::uint32_t nr_devices) {
   }
 }
 
-void Tiling::from(std::span<const std::uint8_t> op_sharding, std::uint32_t nr_devices, const std::string& path) {
+Tiling::Tiling(std::span<const std::uint8_t> op_sharding, std::uint32_t nr_devices, const std::string& path)
+    : is_specified_(true), of_device_(nr_devices) {
   wire::OpSharding sharding;
   try {
     sharding = wire::read_op_sharding(op_sharding, nr_devices, {});

@@ -29,10 +29,7 @@ class Tiling {
                                                                        const std::string& path) const;
 
  private:
-  void from(const Sharding& sharding, std::uint32_t nr_devices);
-  void from(std::span<const std::uint8_t> op_sharding, std::uint32_t nr_devices, const std::string& path);
-
-  bool is_specified_ = false;
+  bool is_specified_;
   std::vector<std::int64_t> tiles_;                   // in each dimension that is divided at all; fewer than all may be
   std::vector<std::vector<std::int64_t>> of_device_;  // the indices of its tile
 };

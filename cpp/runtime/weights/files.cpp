@@ -2,7 +2,6 @@
 #include "runtime/weights/files.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -32,33 +31,29 @@ auto reading(const std::string& file, const Read& read) {
 }
 
 /// A file with its header.
-class TensorFile {
- public:
-  TensorFile(std::string name, const MappedFile& file)
-      : name_(std::move(name)), file_(file), header_(wire::read_header(file_.bytes(), file_.bytes().size())) {
-    for (const wire::Tensor& tensor : header_.tensors) by_name_.emplace(tensor.name, &tensor);
+struct TensorFile {
+  TensorFile(std::string name, const MappedFile& mapped)
+      : name(std::move(name)), file(mapped), header(wire::read_header(file.bytes(), file.bytes().size())) {
+    for (const wire::Tensor& tensor : header.tensors) by_name.emplace(tensor.name, &tensor);
   }
   TensorFile(const TensorFile&) = delete;
   TensorFile& operator=(const TensorFile&) = delete;
 
-  const std::string& name() const { return name_; }
-  const wire::Header& header() const { return header_; }
-  std::size_t size() const { return file_.bytes().size(); }
-
-  std::optional<FoundTensor> find(std::string_view name) const {
-    const auto found = by_name_.find(name);
-    if (found == by_name_.end()) return std::nullopt;
+  std::optional<FoundTensor> find(std::string_view tensor_name) const {
+    const auto found = by_name.find(tensor_name);
+    if (found == by_name.end()) return std::nullopt;
     const wire::Tensor& tensor = *found->second;
-    const auto bytes = file_.bytes().subspan(header_.size + static_cast<std::size_t>(tensor.start),
-                                             static_cast<std::size_t>(tensor.end - tensor.start));
-    return FoundTensor{name_, tensor, bytes, file_.owner()};
+    const auto bytes = file.bytes().subspan(header.size + static_cast<std::size_t>(tensor.start),
+                                            static_cast<std::size_t>(tensor.end - tensor.start));
+    return FoundTensor{name, tensor, bytes, file.owner()};
   }
 
- private:
-  std::string name_;
-  MappedFile file_;
-  wire::Header header_;
-  std::map<std::string_view, const wire::Tensor*> by_name_;
+  std::size_t size() const { return file.bytes().size(); }
+
+  std::string name;
+  MappedFile file;
+  wire::Header header;
+  std::map<std::string_view, const wire::Tensor*> by_name;
 };
 
 using File = std::unique_ptr<const TensorFile>;
@@ -82,7 +77,7 @@ File open_beside(const std::filesystem::path& path, std::string_view name) {
 }
 
 bool is_saved_with(const TensorFile& file, const Weights::File& stored) {
-  return file.size() == stored.size && file.header().content() == hexadecimal(stored.content);
+  return file.size() == stored.size && file.header.content() == hexadecimal(stored.content);
 }
 
 /// The file that an artifact was saved with. Between two steps of saving, or after a process died there, it has only
@@ -100,11 +95,11 @@ File open_stored(const std::filesystem::path& artifact, const Weights::File& sto
   }
   File file = open_beside(artifact, plain);
   if (!is_saved_with(*file, stored))
-    throw WeightsError(file->name(), "",
+    throw WeightsError(file->name, "",
                        "the file that '" + artifact.filename().string() + "' was saved with (" +
                            std::to_string(stored.size) + " bytes, content " + content + ")",
                        "another one (" + std::to_string(file->size()) + " bytes, content " +
-                           wire::escaped(wire::shortened(file->header().content().value_or("none"))) +
+                           wire::escaped(wire::shortened(file->header.content().value_or("none"))) +
                            "). Other weights can be named when the function is loaded");
   return file;
 }
@@ -124,7 +119,7 @@ std::vector<File> open_index(const std::filesystem::path& index) {
                          "this tensor in '" + wire::escaped(name) + "'", "none of this name");
   }
   std::size_t count = 0;
-  for (const File& file : files) count += file->header().tensors.size();
+  for (const File& file : files) count += file->header.tensors.size();
   if (count != map.size())
     throw WeightsError(index.string(), "", "every tensor of its files, once",
                        std::to_string(map.size()) + " of " + std::to_string(count));
@@ -155,7 +150,7 @@ std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, cons
     const TensorFile& file = *files[stored.file];
     auto found = file.find(stored.name);
     if (!found || found->bytes.size() != stored.size)
-      throw WeightsError(file.name(), wire::escaped(wire::shortened(stored.name)),
+      throw WeightsError(file.name, wire::escaped(wire::shortened(stored.name)),
                          "a tensor of " + std::to_string(stored.size) + " bytes",
                          found ? found->type.str() : "none of this name");
     tensors.push_back(std::move(*found));
@@ -169,7 +164,9 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights) {
     if (stored.in_archive.data() == nullptr)
       throw WeightsError("the archive", wire::escaped(wire::shortened(stored.name)),
                          "a tensor with the digest " + hexadecimal(stored.digest), "none");
-    tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, stored.in_archive, nullptr});
+    // The caller keeps the archive.
+    const std::shared_ptr<const void> owner(std::shared_ptr<const void>(), stored.in_archive.data());
+    tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, stored.in_archive, owner});
   }
   return tensors;
 }

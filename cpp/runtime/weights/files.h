@@ -25,8 +25,8 @@ struct FoundTensor {
 /// damaged, or another one than the artifact was saved with; and std::system_error.
 std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights);
 
-/// The tensors that an artifact names, in the archive that it is in: their bytes have no types and no owner. Throws
-/// WeightsError where one is missing.
+/// The tensors that an artifact names, in the archive that it is in: their bytes have no types, and the caller keeps
+/// them. Throws WeightsError where one is missing.
 std::vector<FoundTensor> find_in_archive(const Weights& weights);
 
 /// The tensors of these names, in their order, in the file of tensors or the index that the caller names. Throws

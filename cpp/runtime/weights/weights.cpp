@@ -1,8 +1,6 @@
 // A file of tensors holds what it has no dtype for as another one: docs/formats/weights.md has the table.
 #include "runtime/weights/weights.h"
 
-#include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "jaxexp/run_error.h"
@@ -21,51 +19,14 @@ WeightsError::WeightsError(std::string file, std::string tensor, std::string exp
 namespace runtime {
 namespace {
 
-struct HeldAs {
-  std::string_view type, held;
-};
-
-constexpr HeldAs held_as_other[] = {
-    {"bool", "BOOL"},
-    {"uint8", "U8"},
-    {"int8", "I8"},
-    {"uint16", "U16"},
-    {"int16", "I16"},
-    {"uint32", "U32"},
-    {"int32", "I32"},
-    {"uint64", "U64"},
-    {"int64", "I64"},
-    {"float8_e4m3fn", "F8_E4M3"},
-    {"float8_e4m3fnuz", "F8_E4M3FNUZ"},
-    {"float8_e5m2", "F8_E5M2"},
-    {"float8_e5m2fnuz", "F8_E5M2FNUZ"},
-    {"float8_e8m0fnu", "F8_E8M0"},
-    {"float16", "F16"},
-    {"bfloat16", "BF16"},
-    {"float32", "F32"},
-    {"float64", "F64"},
-    {"complex64", "C64"},
-    {"int2", "I8"},
-    {"int4", "I8"},
-    {"uint2", "U8"},
-    {"uint4", "U8"},
-    {"float8_e3m4", "U8"},
-    {"float8_e4m3", "U8"},
-    {"float8_e4m3b11fnuz", "U8"},
-    {"complex128", "F64"},  // with a last dimension of 2
-    {"float4_e2m1fn", "F4"},
-};
-
 struct Held {
   std::string_view dtype;
   Shape shape;
 };
 
-/// What a file has for an array; nothing where it cannot hold one.
-std::optional<Held> held_as(const ElementType& type, const Shape& shape) {
-  const auto* const found = std::ranges::find(held_as_other, type.name, &HeldAs::type);
-  if (found == std::end(held_as_other)) return std::nullopt;
-  Held held{found->held, shape};
+/// What a file has for an array.
+Held held_as(const ElementType& type, const Shape& shape) {
+  Held held{type.in_files, shape};
   if (type.name == "complex128") held.shape.push_back(2);
   if (held.dtype == "F4" && count(shape) % 2 != 0) held.dtype = "U8";
   return held;
@@ -82,9 +43,6 @@ std::shared_ptr<const void> unpacked(std::span<const std::uint8_t> pairs) {
   return {numbers, numbers->data()};
 }
 
-/// The bytes of an archive, which its owner keeps.
-std::shared_ptr<const void> kept_by_caller(const void* bytes) { return {std::shared_ptr<const void>(), bytes}; }
-
 std::vector<std::string> names_of(const Artifact& artifact) {
   const auto names = artifact.names_of_first_argument();
   return {names.begin(), names.end()};
@@ -100,9 +58,6 @@ HostWeights::HostWeights(std::vector<std::string> names, const std::vector<Param
       throw RunError(RunError::Reason::unsupported,
                      argument.path + " is " + argument.str() + ", and weights have constant shapes");
     types_.push_back({argument.type, argument.shape({})});
-    if (!held_as(*argument.type, types_.back().shape))
-      throw RunError(RunError::Reason::unsupported,
-                     argument.path + " is " + argument.str() + ", which a file of tensors cannot hold");
   }
 }
 
@@ -142,7 +97,7 @@ const std::vector<Numbers>& HostWeights::numbers() const {
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const FoundTensor& tensor = tensors[i];
     const auto& [type, shape] = types_[i];
-    const Held needed = *held_as(*type, shape);
+    const Held needed = held_as(*type, shape);
     const bool is_untyped = tensor.type.dtype.empty();
     if (is_untyped ? tensor.bytes.size() != wire::size_of_tensor(needed.dtype, needed.shape)
                    : tensor.type.dtype != needed.dtype || tensor.type.shape != needed.shape) {
@@ -151,10 +106,7 @@ const std::vector<Numbers>& HostWeights::numbers() const {
                          is_untyped ? std::to_string(tensor.bytes.size()) + " bytes" : tensor.type.str());
     }
     Numbers made{type, shape, tensor.bytes.data(), tensor.owner, {}};
-    if (needed.dtype == "F4")
-      made.owner = unpacked(tensor.bytes), made.data = made.owner.get();
-    else if (!made.owner)
-      made.owner = kept_by_caller(made.data);
+    if (needed.dtype == "F4") made.owner = unpacked(tensor.bytes), made.data = made.owner.get();
     numbers.push_back(std::move(made));
   }
   numbers_ = std::move(numbers);

@@ -19,7 +19,7 @@ namespace jaxexp::runtime {
 class HostWeights {
  public:
   /// Those that the artifact names: in its archive, or in files beside `file`. Throws DeserializationError, and
-  /// RunError for a type that no weights can have.
+  /// RunError where a shape is not constant.
   static std::shared_ptr<const HostWeights> of(const Artifact& artifact, const std::vector<Parameter>& arguments,
                                                const std::filesystem::path& file);
   /// Those of the same names in another file of tensors or index. Throws as `of` does, and RunError where the function
