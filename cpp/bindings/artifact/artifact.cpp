@@ -184,12 +184,11 @@ std::pair<std::uintptr_t, std::size_t> Artifact::module_place() const {
 
 Facts Artifact::facts(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
-  nb::set dtypes, memory_spaces, custom_nodes;
+  nb::set dtypes, custom_nodes;
   bool hlo_alone = false, named = false, listed = true, indexed = false;
   for (const auto& values : {wire::Values::arguments(e), wire::Values::results(e)}) {
     for (std::uint32_t i = 0; i < values.size(); ++i) {
       dtypes.add(static_cast<int>(values.aval(i).dtype()));
-      memory_spaces.add(static_cast<int>(values.aval(i).memory_space()));
       hlo_alone = hlo_alone || values.hlo_sharding(i);
       named = named || values.named_sharding(i);
     }
@@ -206,7 +205,6 @@ Facts Artifact::facts(const nb::object& library_node) const {
   facts["short_device_count"] = e.nr_devices_short();
   facts["long_device_count"] = e.nr_devices();
   facts["dtypes"] = dtypes;
-  facts["memory_spaces"] = memory_spaces;
   facts["custom_nodes"] = custom_nodes;
   facts["hlo_sharding_alone"] = hlo_alone;
   facts["named_shardings"] = named;

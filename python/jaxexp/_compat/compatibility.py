@@ -261,7 +261,6 @@ class _Facts:
     short_device_count: int
     long_device_count: int
     dtypes: frozenset[int]
-    memory_spaces: frozenset[int]
     custom_nodes: frozenset[str]
     own_nodes: frozenset[str]  # the custom nodes that are stored in jaxexp's own way
     hlo_sharding_alone: bool
@@ -281,7 +280,7 @@ class _Facts:
             return known
 
         facts: dict[str, Any] = artifact.facts(noted)
-        for name in ("dtypes", "memory_spaces", "custom_nodes"):
+        for name in ("dtypes", "custom_nodes"):
             facts[name] = frozenset(facts[name])
         facts["own_nodes"] = frozenset(own | facts["custom_nodes"] & OWN_NAMES)
         return cls(version=artifact.serialization_version, head=module_head.read(artifact.module()), **facts)
