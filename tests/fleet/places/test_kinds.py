@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxexp._fleet.places.source import ARCHIVE, ARTIFACT, kind_in_folder, kind_of_file
+from jaxexp._fleet.places.source import Kind, kind_in_folder, kind_of_file
 from kit.archive_files import make
 from kit.archives import blob, plain
 from kit.places import GOLDEN
@@ -23,7 +23,7 @@ ARTIFACTS = sorted(GOLDEN.glob("*/*.bin"))
 def test_every_artifact_is_one_by_its_beginning(tmp_path: Path) -> None:
     assert len(ARTIFACTS) > 100
     for artifact in ARTIFACTS:
-        assert kind_of_file(str(artifact)) is ARTIFACT, artifact
+        assert kind_of_file(str(artifact)) is Kind.ARTIFACT, artifact
 
 
 @pytest.mark.parametrize("suffix", ["", ".bin", ".model", ".txt"])
@@ -33,18 +33,18 @@ def test_damage_hides_nothing(tmp_path: Path, suffix: str) -> None:
     target = tmp_path / f"model{suffix}"
     for size in (12, 20, 100, len(data) // 2, len(data) - 1):
         target.write_bytes(data[:size])
-        assert kind_in_folder(str(target)) is ARTIFACT, size
+        assert kind_in_folder(str(target)) is Kind.ARTIFACT, size
     chosen = random.Random(7)
     for at in [*range(4, 64), *(chosen.randrange(64, len(data)) for _ in range(100))]:
         target.write_bytes(data[:at] + bytes([data[at] ^ chosen.randrange(1, 256)]) + data[at + 1 :])
-        assert kind_in_folder(str(target)) is ARTIFACT, at
+        assert kind_in_folder(str(target)) is Kind.ARTIFACT, at
     for at in range(4):  # what tells is the mark behind it
         target.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
-        assert kind_in_folder(str(target)) is ARTIFACT, at
+        assert kind_in_folder(str(target)) is Kind.ARTIFACT, at
     data = plain()
     for at in [*range(4, 64), *(chosen.randrange(64, len(data)) for _ in range(100))]:
         target.write_bytes(data[:at] + bytes([data[at] ^ chosen.randrange(1, 256)]) + data[at + 1 :])
-        assert kind_in_folder(str(target)) is ARTIFACT, at
+        assert kind_in_folder(str(target)) is Kind.ARTIFACT, at
 
 
 def test_what_is_called_an_artifact_is_one(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_is_called_an_artifact_is_one(tmp_path: Path) -> None:
         ("e.bin", b""),
     ):
         (tmp_path / name).write_bytes(content)
-        assert kind_in_folder(str(tmp_path / name)) is ARTIFACT, name
+        assert kind_in_folder(str(tmp_path / name)) is Kind.ARTIFACT, name
 
 
 def test_archives(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_archives(tmp_path: Path) -> None:
         target = tmp_path / name
         for cut in (len(data), len(data) - 5, 200):
             target.write_bytes(data[:cut])
-            assert kind_in_folder(str(target)) is ARCHIVE
+            assert kind_in_folder(str(target)) is Kind.ARCHIVE
         for at in range(64):
             target.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
-            assert kind_in_folder(str(target)) is ARCHIVE, at
+            assert kind_in_folder(str(target)) is Kind.ARCHIVE, at
 
 
 def test_what_is_neither(tmp_path: Path) -> None:
