@@ -248,7 +248,7 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
     if bounds is None:
         resolved = core.concrete_dim_or_error(dimension, "dimension given to symbolic_dim_bounds")
         return shape_poly._bounds_decision(resolved, shape_poly.BoundsPrecision.BEST)
-    return bounds(dimension)  # type: ignore[no-any-return]
+    return bounds(dimension)
 
 
 def key_dtype(implementation: str) -> Any:
