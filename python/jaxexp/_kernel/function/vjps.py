@@ -54,9 +54,10 @@ def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]
     """
     chain = [exported]
     for order in range(vjp_order):
-        if not chain[-1].has_vjp():
+        if not exported.has_vjp():
             raise error(order)
-        chain.append(chain[-1].vjp())
+        exported = exported.vjp()
+        chain.append(exported)
     return chain
 
 

@@ -97,7 +97,7 @@ def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
     """The function, its VJP, the VJP of that, and so on."""
-    order = _order(exported, vjp_order)
+    order = vjp_order if type(vjp_order) is int else _order(exported, vjp_order)
 
     def error(found: int) -> ExportError:
         return ExportError(
