@@ -54,7 +54,7 @@ Extent extent(const IndexView& view, std::uint32_t number) {
   return nb::make_tuple(member.place()->position(), member.place()->size(), nb::tuple(modules));
 }
 
-std::vector<std::uint32_t> find_all(const IndexView& view, const nb::typed<nb::list, nb::str>& names) {
+std::vector<std::uint32_t> find_all(const IndexView& view, const Argument<nb::list, nb::str>& names) {
   std::vector<std::uint32_t> numbers;
   for (nb::handle name : names) {
     const auto number =
