@@ -54,7 +54,7 @@ Extent extent(const IndexView& view, std::uint32_t number) {
   return nb::make_tuple(member.place()->position(), member.place()->size(), nb::tuple(modules));
 }
 
-std::vector<std::uint32_t> find_all(const IndexView& view, const nb::typed<nb::list, nb::str>& names) {
+std::vector<std::uint32_t> find_all(const IndexView& view, const Argument<nb::list, nb::str>& names) {
   std::vector<std::uint32_t> numbers;
   for (nb::handle name : names) {
     const auto number =
@@ -65,15 +65,15 @@ std::vector<std::uint32_t> find_all(const IndexView& view, const nb::typed<nb::l
   return numbers;
 }
 
-std::vector<Extent> extents(const IndexView& view, const std::vector<std::uint32_t>& numbers) {
+std::vector<Extent> extents(const IndexView& view, const Numbers& numbers) {
   std::vector<Extent> extents;
-  for (const std::uint32_t number : numbers) extents.push_back(extent(view, number));
+  for (nb::handle number : numbers) extents.push_back(extent(view, nb::cast<std::uint32_t>(number)));
   return extents;
 }
 
-std::vector<Extent> zip_extents(const IndexView& view, const std::vector<std::uint32_t>& numbers) {
+std::vector<Extent> zip_extents(const IndexView& view, const Numbers& numbers) {
   std::vector<Extent> extents;
-  for (const std::uint32_t number : numbers) {
+  for (const std::uint32_t number : to_vector<std::uint32_t>(numbers)) {
     const schema::Place& place = *view.index().member(number).place();
     extents.push_back(nb::make_tuple(place.position() - place.header(), std::uint64_t{place.header()} + place.size(),
                                      extent(view, number)[2]));
@@ -81,13 +81,14 @@ std::vector<Extent> zip_extents(const IndexView& view, const std::vector<std::ui
   return extents;
 }
 
-std::vector<std::uint32_t> owners(const IndexView& view, const std::vector<std::uint32_t>& numbers) {
+std::vector<std::uint32_t> owners(const IndexView& view, const Numbers& given) {
   struct Place {
     std::uint64_t position;
     bool shared;
     std::size_t at;  // in `numbers`
     auto operator<=>(const Place&) const = default;
   };
+  const auto numbers = to_vector<std::uint32_t>(given);
   std::vector<Place> places;
   places.reserve(numbers.size());
   for (const std::uint32_t number : numbers) {
@@ -104,11 +105,10 @@ std::vector<std::uint32_t> owners(const IndexView& view, const std::vector<std::
   return owners;
 }
 
-std::vector<std::pair<std::size_t, std::string_view>> own_metadata(const IndexView& view,
-                                                                   const std::vector<std::uint32_t>& numbers) {
+std::vector<std::pair<std::size_t, std::string_view>> own_metadata(const IndexView& view, const Numbers& numbers) {
   std::vector<std::pair<std::size_t, std::string_view>> found;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const auto& member = view.index().member(numbers[i]);
+    const auto& member = view.index().member(nb::cast<std::uint32_t>(numbers[i]));
     if (member.own_metadata()) found.emplace_back(i, text(member.metadata()));
   }
   return found;

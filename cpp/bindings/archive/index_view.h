@@ -12,6 +12,8 @@ namespace jaxexp::bindings {
 /// Position and size of a member's bytes, and of its modules if they are apart.
 using Extent = nb::typed<nb::tuple, int, int, nb::typed<nb::tuple, nb::typed<nb::tuple, int, int>, nb::ellipsis>>;
 
+using Numbers = Argument<nb::list, int>;
+
 /// The index of an archive in a caller's buffer.
 class IndexView {
  public:

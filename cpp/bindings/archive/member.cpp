@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "bindings/base/define.h"
+#include "bindings/base/owned.h"
 #include "bindings/base/text.h"
 
 namespace jaxexp::bindings {
@@ -66,10 +67,10 @@ void define_archive_member(nb::module_& m) {
            "summary"_a, "digest"_a, "size"_a, "metadata"_a.none(), "own_metadata"_a)
       .def(
           "at",
-          [](const Member& member, const Member::Place& place, std::vector<Member::Module> modules) {
+          [](const Member& member, const Member::Place& place, const nb::typed<nb::iterable, Member::Module>& modules) {
             Member stored = member;
             stored.place = place;
-            stored.modules = std::move(modules);
+            stored.modules = to_vector<Member::Module>(modules);
             return stored;
           },
           "place"_a, "modules"_a, "The same, with its bytes and its modules in other places.")

@@ -9,6 +9,7 @@
 #include "bindings/archive/index_view.h"
 #include "bindings/archive/member.h"
 #include "bindings/base/define.h"
+#include "bindings/base/owned.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -42,8 +43,8 @@ void define_changes(nb::class_<Records>& records) {
       .def(
           "add_weights",
           [](Records& records, std::uint64_t position, std::uint64_t size, std::uint32_t crc32, std::uint16_t header,
-             const std::vector<wire::ArchiveWeights::Tensor>& tensors) {
-            records.weights().add({position, size, crc32, header}, tensors);
+             const nb::typed<nb::iterable, wire::ArchiveWeights::Tensor>& tensors) {
+            records.weights().add({position, size, crc32, header}, to_vector<wire::ArchiveWeights::Tensor>(tensors));
           },
           "position"_a, "size"_a, "crc32"_a, "header"_a, "tensors"_a,
           "Adds a file of weights behind the others, with its tensors: digest, position and size of each.")

@@ -94,8 +94,6 @@ std::vector<Damage> damaged(const std::vector<Part>& parts) {
   return found;
 }
 
-using Numbers = nb::typed<nb::list, int>;
-
 /// Each module is read once, in whatever step, and by however many members it is used.
 class Verification {
  public:
@@ -111,7 +109,7 @@ class Verification {
     return nb::make_tuple(position, size, nb::tuple(modules));
   }
 
-  std::vector<Damage> step(const std::vector<std::uint32_t>& numbers, const nb::list& parts, std::size_t workers) {
+  std::vector<Damage> step(const Numbers& numbers, const nb::list& parts, std::size_t workers) {
     check_workers(workers);
     std::vector<std::unique_ptr<const Buffer>> buffers;  // as long as they are read
     const auto bytes_of = [&](nb::handle part) {
@@ -120,10 +118,11 @@ class Verification {
     std::vector<Part> members;
     std::map<wire::ModuleDigests::key_type, Module> found;
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      members.push_back({numbers[i], {}, bytes_of(parts[i][0])});
+      const auto number = nb::cast<std::uint32_t>(numbers[i]);
+      members.push_back({number, {}, bytes_of(parts[i][0])});
       const nb::object given = parts[i][1];
       std::size_t k = 0;
-      for (Module& module : modules_of(index_.member(numbers[i]))) {
+      for (Module& module : modules_of(index_.member(number))) {
         module.bytes = bytes_of(given[k++]);
         found.try_emplace(module.place, module);
       }

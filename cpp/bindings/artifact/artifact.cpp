@@ -56,12 +56,12 @@ Artifact::Artifact(nb::handle buffer, nb::handle modules, bool in_place)
     : Artifact(std::make_shared<const Source>(buffer, modules, in_place)) {}
 
 Facts Artifact::decode() const {
-  Facts fields = new_dict();
+  const auto fields = owned<Attributes>(PyDict_New());
   complete(fields);
-  return fields;
+  return Facts(fields);
 }
 
-void Artifact::complete(const nb::typed<nb::dict, nb::str, nb::any>& attributes) const {
+void Artifact::complete(const Attributes& attributes) const {
   const Decoded& decoded = decode_once();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(decoded.names.ptr()); ++i) {
     PyObject *const name = PyTuple_GET_ITEM(decoded.names.ptr(), i), *const value =

@@ -28,7 +28,8 @@ class Artifact {
   explicit Artifact(nb::handle buffer, nb::handle modules = nb::handle(), bool in_place = false);
 
   Facts decode() const;
-  void complete(const nb::typed<nb::dict, nb::str, nb::any>& attributes) const;
+  using Attributes = Argument<nb::dict, nb::str, nb::any>;
+  void complete(const Attributes& attributes) const;
   /// Decodes the fields.
   const Said& said() const { return decode_once().said; }
   bool is_decoded() const { return decoded_ && decoded_->values.is_valid(); }

@@ -269,8 +269,12 @@ void define_encoding(nb::module_& m) {
       .def(
           "__init__",
           [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata,
-             std::optional<wire::Weights> weights) {
-            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(weights)};
+             const std::optional<nb::typed<nb::object, wire::Weights>>& weights) {
+            std::optional<wire::Weights> beside;
+            if (weights)
+              beside = {to_vector<wire::Weights::File>((*weights)[0]), to_vector<wire::Weights::Tensor>((*weights)[1]),
+                        to_vector<wire::Weights::OtherName>((*weights)[2])};
+            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside)};
           },
           "writer"_a, "metadata"_a, "weights"_a = nb::none(),
           "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "

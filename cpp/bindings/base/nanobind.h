@@ -22,6 +22,14 @@ namespace jaxexp::bindings {
 namespace nb = nanobind;
 using namespace nb::literals;
 
+/// An argument that is a list or a dict of these types. For nb::typed, nanobind makes an empty one first, and goes on
+/// where it gets no memory for that.
+template <class Object, class... Types>
+struct Argument : Object {
+  static constexpr auto Name = nb::detail::make_caster<nb::typed<Object, Types...>>::Name;
+  using Object::Object;
+};
+
 /// The members of a struct that is a tuple in Python, in their order. None for all others.
 template <class Struct>
 inline constexpr std::tuple<> fields;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "bindings/base/nanobind.h"
 
@@ -17,6 +18,14 @@ Object owned(PyObject* reference) {
 /// Not nanobind's own constructors, which make an object of nothing when memory runs out.
 inline nb::dict new_dict() { return owned<nb::dict>(PyDict_New()); }
 inline nb::list new_list() { return owned<nb::list>(PyList_New(0)); }
+
+/// What is in a sequence of Python. nanobind's own casters to vectors end the process when memory runs out.
+template <class T>
+std::vector<T> to_vector(nb::handle sequence) {
+  std::vector<T> elements;
+  for (nb::handle element : sequence) elements.push_back(nb::cast<T>(element));
+  return elements;
+}
 
 /// A tuple of what `make` makes of each number below `size`.
 template <class Make>

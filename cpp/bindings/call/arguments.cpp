@@ -98,7 +98,7 @@ class Arguments {
 void define_call(nb::module_& m) {
   nb::class_<Arguments>(m, "Arguments", "Knows the arguments that the dispatch of a jitted function reads right.")
       .def(nb::init<nb::type_object, nb::type_object, nb::type_object, nb::handle,
-                    nb::typed<nb::dict, nb::type_object, nb::any>>(),
+                    Argument<nb::dict, nb::type_object, nb::any>>(),
            "array"_a, "ndarray"_a, "number"_a, "registry"_a, "registered"_a)
       .def(
           "are_plain", &Arguments::are_plain,

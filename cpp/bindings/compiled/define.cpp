@@ -41,7 +41,7 @@ nb::tuple read(const wire::FileBytes& file, std::uint64_t position) {
   return nb::make_tuple(records, found.end);
 }
 
-using Texts = nb::typed<nb::dict, nb::str, nb::str>;
+using Texts = Argument<nb::dict, nb::str, nb::str>;
 
 nb::bytes head(const Texts& conditions, const Texts& call, HasBuffer code) {
   const Buffer buffer(code);

@@ -304,7 +304,7 @@ void align(Item& item) {
 
 bool is_same_place(Bytes left, Bytes right) { return left.data() == right.data() && left.size() == right.size(); }
 
-Read read_items(const ReadMany& how, const nb::typed<nb::list, nb::object>& given, bool in_parts,
+Read read_items(const ReadMany& how, const Argument<nb::list, nb::object>& given, bool in_parts,
                 std::optional<std::uint64_t> most_file_bytes) {
   std::vector<Item> items(given.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -329,7 +329,7 @@ Read read_items(const ReadMany& how, const nb::typed<nb::list, nb::object>& give
 /// Every extent is a tuple of an offset into one buffer, a size, and the (offset, size) of modules where that part is
 /// an image.
 Read read_slices(const ReadMany& how, HasBuffer owner,
-                 const nb::typed<nb::list, nb::typed<nb::tuple, int, int, nb::object>>& extents) {
+                 const Argument<nb::list, nb::typed<nb::tuple, int, int, nb::object>>& extents) {
   const wire::FileBytes* const file = file_of(owner);
   const std::shared_ptr<const Buffer> buffer = stable(owner, Buffer::alignment, /*in_parts=*/true);
   const Bytes bytes = buffer->bytes();
