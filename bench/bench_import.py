@@ -40,7 +40,7 @@ def _once(case: Case) -> bool:
 QUESTIONS = (
     Question(
         "import",
-        "The import statement after `import jax`, in a new process for each sample. The case has no effect.",
+        "The import statement after `import jax`, in a new process for each sample. The case makes no difference.",
         partial(_trial, names=False),
         beside={"import jax": "`import jax` itself"},
         applies=_once,

@@ -26,9 +26,9 @@ This page lists what `jax.export` promises in its documentation and every place 
 check the same for jaxexp. The tests compare with the `jax.export` of the same JAX. A test fails if the installed
 `jax.export` has a `raise` that is not listed.
 
-Each number says how many cases of a row's tests passed on that JAX. A dash is for tests in which nothing depends on
-JAX, and which run on one. `python tests/tools/behaviours.py` writes this page from `tests/house/behaviours.toml` and
-the results of `make test-all` and `make matrix`.
+Each number says how many cases of a row's tests passed on the JAX of its column. A dash is for tests in which nothing
+depends on JAX: they run on only one JAX. `python tests/tools/behaviours.py` writes this page from
+`tests/house/behaviours.toml` and the results of `make test-all` and `make matrix`.
 """
 
 _NOT_RUN = "not run"
