@@ -256,7 +256,8 @@ def _again(results: Results, again: Results) -> str:
         f"The second run was on {about['date']} with {about['versions']}, on: {about['machine']}. The load average at "
         f"its start was {about['load average'] or 'unknown'}. Its samples are in [again.json](benchmarks/again.json). "
         f"{count[SAME]} of {len(found)} ratios to jax.export are the same. In the second run, {count[IMPROVEMENT]} are "
-        f"higher and {count[REGRESSION]} are lower, each by more than {THRESHOLD:.0%} and significantly in pyperf's test."
+        f"higher and {count[REGRESSION]} are lower, each by more than {THRESHOLD:.0%} and significantly in pyperf's "
+        "test."
     )
     if count[GONE]:
         text += f" {count[GONE]} were not measured again."

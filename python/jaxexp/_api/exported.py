@@ -170,7 +170,7 @@ class Exported(Function):
             into: the file, which is created if it does not exist. One file can have the code of many functions, sizes,
                 devices, machines and releases. Code that it already has is not compiled again.
             mesh_or_device: where the arguments of the signature are, as in `prefetch`.
-            vjp_order: how many VJPs to compile too, as eager gradients by all arguments call them.
+            vjp_order: how many VJPs to compile, too, for eager gradients with respect to all arguments.
 
         Returns:
             What is in the file for the function and for each VJP.

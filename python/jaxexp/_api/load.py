@@ -29,8 +29,8 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
 
     All metadata is verified now. The fields are decoded on the first access to one of them, except fields that JAX or a
     registered function might refuse. The module and the VJPs are read from the buffer when they are needed, and
-    compared with their digests then. So bytes stay in use as long as the function. Any other buffer (a bytearray, a
-    mapped file, a read-only view of either) is copied first, so you may change it afterwards.
+    compared with their digests then. So `bytes` stay in use as long as the function does. Any other buffer (a
+    bytearray, a mapped file, a read-only view of either) is copied first, so you may change it afterwards.
 
     Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
     call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the
@@ -116,8 +116,8 @@ def refuse_weights_beside_url(exported: Exported, url: str) -> None:
     if (weights := data.weights_in_trailer(exported)) is not None:
         names = ", ".join(repr(name) for name, *_ in weights[0])
         raise WeightsError(
-            "", "a program without weights, or one in an archive, as archives are read by URL with their weights",
-            f"one with weights beside it in {names}: copy all of them into a folder", file=url,
+            "", "a program without weights, or a member of an archive (its weights are read by URL, too)",
+            f"one with weights beside it in {names}: copy all files into one folder, and load from it", file=url,
         )  # fmt: skip
 
 

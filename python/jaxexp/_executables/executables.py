@@ -287,7 +287,7 @@ def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
     """What a call needs, for a record: `_make` reads it. An UnknownPlacementError if a placement has no text."""
     parts = reuse.parts_of(executable)
     if parts.host_callbacks or parts.keepalive or parts.mut is not None:
-        raise placing.UnknownPlacementError("what is tied to this process, such as a callback or a mutable array")
+        raise placing.UnknownPlacementError("something tied to this process, such as a callback or a mutable array")
     if any(layout is not None for layout in parts.dispatch_in_layouts):
         raise placing.UnknownPlacementError("an argument in a layout of its own")
     call = {

@@ -70,7 +70,7 @@ class _Call:
         self.exported, self.leaves, self.results, self.weights = exported, leaves, results, weights
 
     def vjp(self) -> _Call:
-        """The call of the VJP that an eager gradient by all arguments makes."""
+        """The call of the VJP that an eager gradient with respect to all arguments makes."""
         vjp = self.exported.vjp()
         avals = [_aval_of(leaf) for leaf in self.leaves]
         out_avals, _ = abstract_eval(*avals, exported=self.exported)

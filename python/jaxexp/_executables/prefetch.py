@@ -117,8 +117,9 @@ def prefetch(
         raise ExportTypeError(f"policy= takes a jaxexp.Policy or None, found {type(policy)}")
     if len(items) > _MOST:
         raise ExportError(
-            f"prefetch compiles at most {_MOST:,} functions, because JAX would forget the first of more; found "
-            f"{len(items):,}. With jax.config.jax_compilation_cache_dir set, compile the others in further calls"
+            f"prefetch compiles at most {_MOST:,} functions, because JAX would forget the first ones of a "
+            f"longer list; found {len(items):,}. With jax.config.jax_compilation_cache_dir set, compile the others in "
+            "further calls"
         )
     with concurrent.futures.ThreadPoolExecutor(worker_count(workers), "jaxexp-prefetch") as pool:
         compiling: list[concurrent.futures.Future[Any]] = []

@@ -238,7 +238,7 @@ class Function(ExportedData):
 
     def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
         """The rule of `jax.vmap` for calls. `jaxexp.Exported` implements it."""
-        raise UnsupportedError(f"vmap of {self.fun_name}: it is a {type(self).__name__}, and jaxexp.Exported has vmap")
+        raise UnsupportedError(f"vmap of {self.fun_name}: only jaxexp.Exported has it, not {type(self).__name__}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles a function as its artifact; a loaded one keeps the VJPs that it was loaded with."""

@@ -70,7 +70,7 @@ def _refuse_platform(ctx: Any, *, name: str, platforms: Sequence[str], foreign: 
     wanted = ", ".join(p for p in ctx.module_context.platforms if p not in platforms)
     there = ", ".join(platforms)
     raise UnsupportedError(
-        f"lowering {name}.raised() for {wanted}: it calls {', '.join(foreign)}, which {there} has. "
+        f"lowering {name}.raised() for {wanted}: it calls {', '.join(foreign)}, available only on {there}. "
         f"Lower it for {there} only, or export the original function for {wanted}"
     )
 

@@ -142,7 +142,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         writing(Source("x", "U8", (1,) * 65, lambda: [b"1"]))
     with pytest.raises(ExportError, match=r"'x': expected 1 bytes, found 2"):
         writing(Source("x", "U8", (), lambda: [b"1", b"2"]))
-    with pytest.raises(ExportError, match=r"would have a header of .* with a smaller max_file_size"):
+    with pytest.raises(ExportError, match=r"would have a header of .* with a smaller max_weights_file_size"):
         writing(*(Source(f"{i}{'x' * 4000}", "U8", (0,), list) for i in range(4200)))
     assert not list(tmp_path.iterdir())
 

@@ -286,8 +286,8 @@ class _Fetched:
             self._fetches += 1
             if self._fetches > _MOST_FETCHES:
                 raise DeserializationError(
-                    "", f"an archive of at most {_MOST_FETCHES} appends, where each takes a request",
-                    "more: `Archive.compact` makes one of them",
+                    "", f"an archive of at most {_MOST_FETCHES} appends, because each takes a request",
+                    "more: `Archive.compact` makes one section of them",
                 )  # fmt: skip
             return self._source.read(position, size)
         read = self._source.read(position, max(size, min(_BLOCK, self._source.size - position)))

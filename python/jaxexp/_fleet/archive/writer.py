@@ -71,8 +71,8 @@ class ArchiveWriter:
         if not self._is_inside:
             how = "append" if self._output.in_place else "create"
             raise ExportError(
-                "an archive is written in a block, at whose end the changes appear: "
-                f"`with Archive.{how}({self._path!r}) as archive:`, and in it archive.add(...)"
+                "an archive is written in a block, and the changes appear when the block ends: "
+                f"`with Archive.{how}({self._path!r}) as archive:`, and archive.add(...) inside it"
             )
 
     def add(
@@ -247,8 +247,8 @@ class ArchiveWriter:
         with contextlib.suppress(Exception):
             self._context.__exit__(type(dropped), dropped, None)
         warnings.warn(
-            f"nothing was written to {self._path!r}: the writer was used without a `with` block, at whose end changes "
-            "appear",
+            f"nothing was written to {self._path!r}: the writer was used without a `with` block, and changes appear "
+            "when the block ends",
             ResourceWarning,
             stacklevel=2,
             source=self,

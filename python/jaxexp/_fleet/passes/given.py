@@ -92,7 +92,7 @@ def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place |
             yield Unusable(text, error)
     else:
         raise ExportTypeError(
-            f"{function} takes what other processes find, too: paths, URLs, folders, 'archive.zip{MEMBER}member', "
+            f"{function} takes what other processes can find, too: paths, URLs, folders, 'archive.zip{MEMBER}member', "
             f"Archives and Handles, not {type(given)}"
         )
 

@@ -38,5 +38,5 @@ def make_folder(directory: str, target: str) -> None:
     os.makedirs(directory, exist_ok=True)
     root = os.path.realpath(directory)
     if os.path.commonpath([os.path.realpath(target), root]) != root:
-        raise ExportError(f"{target!r} is a link out of {directory!r}, or behind one")
+        raise ExportError(f"{target!r} is a link that leads out of {directory!r}, or lies behind one")
     os.makedirs(os.path.dirname(target), exist_ok=True)

@@ -79,8 +79,9 @@ def _vjp_of_vjp(exported: ExportedData) -> ExportedData:
         name, order = data.origin(exported)
         return ExportError(
             f"forward-mode differentiation of {name} needs its VJPs up to order {order + 2}, but it was serialized "
-            f"with vjp_order={order + found}: serialize it with vjp_order={order + 2} or more, where its code is. Each "
-            "derivative in forward mode needs two orders; each one in reverse mode, such as jax.grad, needs one"
+            f"with vjp_order={order + found}: export it again from its code, and serialize it with "
+            f"vjp_order={order + 2} or more. Each derivative in forward mode needs two orders; each one in reverse "
+            "mode, such as jax.grad, needs one"
         )
 
     return chain_up_to(exported, 2, error)[-1]

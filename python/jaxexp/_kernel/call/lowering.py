@@ -77,7 +77,8 @@ def _check_device_count(axis_context: Any, exported: ExportedData) -> None:
         if axis_context.manual_axes:
             _check_manual(axis_context, exported)
     else:
-        raise UnsupportedError(f"calling {exported.fun_name} under {type(axis_context).__name__}")
+        kind = type(axis_context).__name__
+        raise UnsupportedError(f"calling {exported.fun_name}: calls under {kind} are not supported")
     # A function for one device has no shardings to respect, so it runs replicated on any number of devices.
     if exported.nr_devices not in (1, nr_devices):
         raise ExportError(

@@ -57,8 +57,8 @@ def specialized_avals(
     wrong = next((spec for spec in given if not hasattr(spec, "shape")), None)
     if wrong is not None and in_tree != exported.in_tree:
         raise ExportError(
-            f"specializing {exported.fun_name}: give each argument of the function by something with its new shape, as "
-            f"in specialize(jax.ShapeDtypeStruct((8, 3), 'float32')), not by {wrong!r}"
+            f"specializing {exported.fun_name}: for each argument, pass something with its new shape, as in "
+            f"specialize(jax.ShapeDtypeStruct((8, 3), 'float32')), not {wrong!r}"
         )
     specs = trees.fit(exported, in_tree).arranged(given)
     return tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
@@ -71,8 +71,8 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
         raise ExportError(
-            f"specializing {exported.fun_name}: {where} must be given by something with a shape and a dtype, such as "
-            f"a jax.ShapeDtypeStruct, not by {spec!r}"
+            f"specializing {exported.fun_name}: for {where}, pass something with a shape and a dtype, such as a "
+            f"jax.ShapeDtypeStruct, not {spec!r}"
         )
     if dtype != aval.dtype:
         raise ExportError(

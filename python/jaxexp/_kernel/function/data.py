@@ -122,8 +122,8 @@ class ExportedData(Attributes):
         if self._get_vjp is None:
             name, order = origin(self)
             raise ExportError(
-                f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Serialize it with "
-                f"vjp_order={order + 1} or more, where its code is"
+                f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Export it again "
+                f"from its code, and serialize it with vjp_order={order + 1} or more"
             )
         return kept(self, "vjp", _vjp)
 

@@ -192,7 +192,7 @@ def from_proto(proto: bytes, aval: Any) -> Any:
     except MemoryError:
         raise
     except Exception as error:
-        raise DeserializationError("", "an HLO sharding that a mesh can express", f"{error}") from error
+        raise DeserializationError("", "an HLO sharding that a mesh can express", f"another one: {error}") from error
 
 
 def _axis_names(sizes: Sequence[int]) -> tuple[str, ...]:

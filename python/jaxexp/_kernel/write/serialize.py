@@ -62,7 +62,7 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
     if nodes.has_other_keys(trees):
         raise SerializationTypeError(
             f"{data.described(chain[0])} cannot be serialized with strict=True: its trees contain dicts with keys that "
-            "are not strings. Use strings as keys, or leave out strict, where every reader has jaxexp"
+            "are not strings. Use strings as keys, or leave out strict, if every reader has jaxexp"
         )
     missing = nodes.unregistered(trees)
     if not missing:

@@ -49,7 +49,7 @@ def plan(name: str, tensors: Iterable[tuple[str, str, Sequence[int]]], max_file_
         if length > MAX_HEADER_SIZE - _ROOM_FOR_METADATA:
             raise ExportError(
                 f"{file.name} would have a header of {length:,} bytes for its {len(file.tensors):,} tensors, and at "
-                f"most {MAX_HEADER_SIZE:,} can be read: write several files, with a smaller max_file_size"
+                f"most {MAX_HEADER_SIZE:,} can be read: write several files, with a smaller max_weights_file_size"
             )
     return files
 
