@@ -64,7 +64,7 @@ def test_foreign_functions_stay_on_their_platform() -> None:
     assert_same_bits([exported.raised()(matrix)], [exported.call(matrix)])
     batch = np.stack([matrix, 3 * matrix])
     assert_same_bits([jax.vmap(exported.raised())(batch)], [np.stack(list(map(exported.call, batch)))])
-    message = r"lowering cholesky.raised\(\) for tpu: it calls lapack_spotrf_ffi, which cpu has"
+    message = r"lowering cholesky.raised\(\) for tpu: it calls lapack_spotrf_ffi, available only on cpu"
     with pytest.raises(jaxexp.UnsupportedError, match=message):
         jaxexp.export(jax.jit(exported.raised()), platforms=["tpu"])(matrix)
 
