@@ -36,7 +36,7 @@ _HOMES = {
     "WeightsError": "_errors",
     "compatibility": "_fleet.places.releases",
     "compatibility_many": "_fleet.passes.compatibility_many",
-    "default_export_platform": "_api.export",
+    "default_export_platform": "_kernel.export.lower",
     "deserialize": "_api.load",
     "export": "_api.export",
     "inspect": "_fleet.places.inspect",

@@ -1,5 +1,4 @@
 # Made from the table in __init__.py: run `make format` after a change there.
-from ._api.export import default_export_platform as default_export_platform
 from ._api.export import export as export
 from ._api.exported import BoundExported as BoundExported
 from ._api.exported import Exported as Exported
@@ -39,6 +38,7 @@ from ._kernel.artifact.inspection import Inspection as Inspection
 from ._kernel.codec.generic_node import GenericNode as GenericNode
 from ._kernel.codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
 from ._kernel.codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
+from ._kernel.export.lower import default_export_platform as default_export_platform
 from ._kernel.function.convention import NEWEST_VERSION as maximum_supported_calling_convention_version
 from ._kernel.function.convention import NEWEST_VERSION as maximum_supported_serialization_version
 from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_calling_convention_version

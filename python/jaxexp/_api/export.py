@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxexp import _jax
 from jaxexp._errors import ExportError
 from jaxexp._kernel.export.export import Exporting
-from jaxexp._kernel.export.lower import not_jitted
+from jaxexp._kernel.export.lower import default_export_platform, is_jitted, not_jitted
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._public import public
@@ -18,15 +17,6 @@ from .exported import BoundExported, Exported
 
 if TYPE_CHECKING:
     from jaxexp._weights.bound.taking import Taking
-
-
-@public
-def default_export_platform() -> str:
-    """The platform that `export` lowers for by default: the platform of JAX's default backend.
-
-    One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
-    """
-    return _jax.default_platform()
 
 
 @public
@@ -84,7 +74,7 @@ def export(
         >>> load("sin.jaxexp").call(np.zeros(4, np.float32))
         Array([0., 0., 0., 0.], dtype=float32)
     """
-    if not isinstance(fun_jit, _jax.Wrapped):
+    if not is_jitted(fun_jit):
         raise ExportError(not_jitted(fun_jit))
     chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 
-from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.exported import Function
 from jaxexp._kernel.function import data
@@ -407,8 +406,6 @@ def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
 
 
 jax.tree_util.register_pytree_with_keys(BoundExported, _flatten_with_keys, _unflatten, _flatten)
-# JAX's caches of traced functions do not keep these objects alive.
-_jax.kept_weakly_in_caches.update((Exported, BoundExported))
 
 #: Makes functions of artifacts.
 reader = reader_of(Exported)

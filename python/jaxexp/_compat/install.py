@@ -8,10 +8,11 @@ import threading
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._api.export import default_export_platform, export
+from jaxexp._api.export import export
 from jaxexp._api.exported import Exported
 from jaxexp._api.load import deserialize
 from jaxexp._kernel.codec.nodes import register_namedtuple_serialization, register_pytree_node_serialization
+from jaxexp._kernel.export.lower import default_export_platform
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._public import public

@@ -136,8 +136,6 @@ def _show_weights(page: Page, found: Inspection) -> None:
 
 def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     """The text of a module."""
-    from jaxexp import _jax
-    from jaxexp._errors import ExportError
     from jaxexp._kernel.artifact.chain import chain
     from jaxexp._kernel.module import mlir
     from jaxexp._native import Artifact
@@ -147,15 +145,7 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
         if link is None:
             raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
         module = link.module()
-    with _jax.make_ir_context() as context:
-        try:
-            parsed: Any = mlir.parse(bytes(module), context)
-        except ExportError:
-            raise
-        except Exception as error:  # jaxlib has no class of its own for a module that it cannot parse
-            message = f"the installed JAX cannot parse the module of {source.name!r}: {error}"
-            raise click.ClickException(message) from error
-        return str(parsed.operation.get_asm(large_elements_limit=None if everything else _ELEMENTS))
+    return mlir.text_of(bytes(module), None if everything else _ELEMENTS)
 
 
 def _sizes_of_dimensions(given: tuple[str, ...]) -> dict[str, int]:
@@ -191,11 +181,9 @@ def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, 
     Raises:
         click.ClickException: a dimension has no size, or a size has no dimension.
     """
-    import jax
+    from jaxexp._kernel.function import specs
 
-    from jaxexp import _jax
-
-    names = _jax.all_dim_vars(exported.in_avals)
+    names = specs.dimension_variables(exported)
     if unknown := [one for one in sizes if one not in names]:
         has = f"its symbolic dimensions are {', '.join(names)}" if names else "it has no symbolic dimensions"
         raise click.ClickException(f"{name!r} has no symbolic dimension {', '.join(unknown)}: {has}")
@@ -205,12 +193,7 @@ def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, 
             f"{'is' if len(missing) == 1 else 'are'}, as in {' '.join(f'--size {one}=4' for one in missing)}; or "
             "--mlir prints the module as it is"
         )
-    if not names:
-        return (), {}
-    values: list[Any] = [sizes[one] for one in names]
-    specs = [jax.ShapeDtypeStruct(_jax.evaluate_shape(a.shape, names, *values), a.dtype) for a in exported.in_avals]
-    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
-    return args, kwargs
+    return specs.of_sizes(exported, sizes) if names else ((), {})
 
 
 _ELEMENTS = 16  # larger constants are cut

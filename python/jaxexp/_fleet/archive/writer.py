@@ -13,7 +13,6 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public, public_dir
-from jaxexp._version import __version__
 from jaxexp._weights.files.header import is_text
 
 from . import member_weights
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from jaxexp._api.exported import Exported
     from jaxexp._weights.arrays.stored import WithDigests
-
-_WRITER = f"jaxexp {__version__}"
 
 
 @public
@@ -340,7 +337,7 @@ class ArchiveWriter:
         """Writes the index and the ZIP file's own directory, and when they are on the disk, the section's end."""
         start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
         try:
-            index, root_position, root_size, root_digest = self._records.write(_WRITER, start)
+            index, root_position, root_size, root_digest = self._records.write(files.WRITER, start)
         except ValueError as error:
             raise ExportError(f"the archive cannot be finished: {error}") from error
         pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)

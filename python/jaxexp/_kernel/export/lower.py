@@ -11,6 +11,7 @@ import jax
 from jaxexp import _jax
 from jaxexp._errors import ExportTypeError, UnsupportedError
 from jaxexp._kernel.function.sharding import to_named
+from jaxexp._public import public
 
 from .callbacks import why_refused
 
@@ -57,6 +58,15 @@ class Lifting(Protocol):
     def of_vjp(self) -> Lifting | None:
         """The `Lifting` for the VJP of the last rewritten function; None if there is nothing to do."""
         ...
+
+
+@public
+def default_export_platform() -> str:
+    """The platform that `export` lowers for by default: the platform of JAX's default backend.
+
+    One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
+    """
+    return _jax.default_platform()
 
 
 def lower(
@@ -121,6 +131,10 @@ _JIT_INSIDE = {
     "flax": "nnx.jit takes modules apart and puts them together again. Do the same: with graphdef, state = "
     "nnx.split(model), export jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))",
 }
+
+
+def is_jitted(fun_jit: Any) -> bool:
+    return isinstance(fun_jit, _jax.Wrapped)
 
 
 def not_jitted(fun_jit: Any) -> str:

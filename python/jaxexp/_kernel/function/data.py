@@ -58,6 +58,9 @@ class ExportedData(Attributes):
     _has_named_shardings: dataclasses.InitVar[bool] = dataclasses.field(default=True, kw_only=True)
     _facts: dataclasses.InitVar[Facts] = dataclasses.field(default=NO_FACTS, kw_only=True)
 
+    def __init_subclass__(cls) -> None:
+        _jax.kept_weakly_in_caches.add(cls)  # JAX's caches of traced functions do not keep these objects alive
+
     def __post_init__(self, _has_named_shardings: bool, _facts: Facts) -> None:
         if not _has_named_shardings:
             raise ExportError("an Exported is made from NamedShardings; this one says that it has none")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
+
+from .data import ExportedData
 
 
 def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict[str, Any]) -> None:
@@ -25,3 +27,17 @@ def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict
                     "come from two scopes: make them with one call of symbolic_shape or symbolic_args_specs, or pass "
                     "scope="
                 )
+
+
+def dimension_variables(exported: ExportedData) -> tuple[str, ...]:
+    """The names of the dimension variables in the shapes of a function's arguments."""
+    return tuple(_jax.all_dim_vars(exported.in_avals))
+
+
+def of_sizes(exported: ExportedData, sizes: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Specs for all arguments of a function, with a size for each of its dimension variables."""
+    names = dimension_variables(exported)
+    values: list[Any] = [sizes[name] for name in names]
+    specs = [jax.ShapeDtypeStruct(_jax.evaluate_shape(a.shape, names, *values), a.dtype) for a in exported.in_avals]
+    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
+    return args, kwargs

@@ -12,6 +12,10 @@ from typing import IO, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, PolicyError
+from jaxexp._version import __version__
+
+# What a file says of who wrote it.
+WRITER = f"jaxexp {__version__}"
 
 
 class named_in_errors:  # noqa: N801  (used as a function)

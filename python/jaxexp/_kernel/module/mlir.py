@@ -71,6 +71,12 @@ def shown_module(name: str, module: bytes, as_text: bool) -> Any:
     return parse(module, current)
 
 
+def text_of(module: bytes, elements: int | None = None) -> str:
+    """The text of a module, with constants of more than so many elements cut."""
+    with _jax.make_ir_context() as context:
+        return str(parse(module, context).operation.get_asm(large_elements_limit=elements))
+
+
 def _first_line(error: Exception) -> str:
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)

@@ -17,15 +17,13 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import files
-from jaxexp._version import __version__
 
 from . import retarget
 from .options import PLAIN, Writing
 
 # The options of most artifacts.
 _TODAY = _native.Form()
-_WRITER = f"jaxexp {__version__}"
-_NOTES = _native.Notes(_WRITER, {})
+_NOTES = _native.Notes(files.WRITER, {})
 
 
 def serialize(exported: ExportedData, how: Writing) -> bytearray:
@@ -92,7 +90,7 @@ def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
         metadata = data.metadata_of(exported)
         if not metadata and how.weights is None:
             return _NOTES
-    return _native.Notes(_WRITER, to_json(metadata), how.weights)
+    return _native.Notes(files.WRITER, to_json(metadata), how.weights)
 
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:

@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files
-from jaxexp._version import __version__
 
 from . import header, places
 from .content import CONTENT, content_of, second_name
@@ -23,7 +22,6 @@ from .layout import PlannedFile, plan
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_WRITER = f"jaxexp {__version__}"
 _UNKNOWN = "0" * 32  # the content is known when all tensors are written
 
 
@@ -134,7 +132,7 @@ def discard(path: str | os.PathLike[str], written: Iterable[WrittenFile]) -> Non
 
 def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
     """The bytes in front of the tensors of a file."""
-    return header.compose(planned.tensors, {"writer": _WRITER, CONTENT: content})
+    return header.compose(planned.tensors, {"writer": files.WRITER, CONTENT: content})
 
 
 def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
@@ -146,7 +144,7 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
     by_name = {source.name: source for source in sources}
     found = content_of({source.name: source.digest or b"" for source in sources})
     # Another version may have written another name for itself, which is not needed.
-    for metadata in ({"writer": _WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
+    for metadata in ({"writer": files.WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
         head = header.compose(planned.tensors, metadata, size - planned.data_size)
         if found == content and len(head) + planned.data_size == size:
             break
