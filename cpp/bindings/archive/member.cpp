@@ -13,6 +13,17 @@ using wire::Member, wire::Text;
 
 namespace {
 
+Text text_of(const nb::str& text) {
+  Py_ssize_t size;
+  const char* const bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (!bytes) throw nb::python_error();
+  return std::string(bytes, static_cast<std::size_t>(size));
+}
+
+std::optional<Text> text_of(const std::optional<nb::str>& text) {
+  return text ? std::optional(text_of(*text)) : std::nullopt;
+}
+
 void define_place(nb::module_& m) {
   using Place = Member::Place;
   nb::class_<Place>(m, "MemberPlace", "Where the bytes of a member are in an archive's file.")
@@ -37,9 +48,17 @@ void define_place(nb::module_& m) {
 void define_summary(nb::module_& m) {
   using Summary = Member::Summary;
   nb::class_<Summary>(m, "MemberSummary", "What an index says of a function; lists have a line for each element.")
-      .def(nb::init<Text, std::optional<Text>, Text, Text, std::uint32_t, Text, std::uint32_t, Text, std::uint32_t>(),
-           nb::kw_only(), "fun_name"_a, "jax_version"_a.none(), "writer"_a, "platforms"_a, "nr_devices"_a,
-           "arguments"_a, "argument_count"_a, "results"_a, "result_count"_a)
+      .def(
+          "__init__",
+          [](Summary* summary, const nb::str& fun_name, const std::optional<nb::str>& jax_version,
+             const nb::str& writer, const nb::str& platforms, std::uint32_t nr_devices, const nb::str& arguments,
+             std::uint32_t argument_count, const nb::str& results, std::uint32_t result_count) {
+            new (summary)
+                Summary{text_of(fun_name),  text_of(jax_version), text_of(writer),  text_of(platforms), nr_devices,
+                        text_of(arguments), argument_count,       text_of(results), result_count};
+          },
+          nb::kw_only(), "fun_name"_a, "jax_version"_a.none(), "writer"_a, "platforms"_a, "nr_devices"_a, "arguments"_a,
+          "argument_count"_a, "results"_a, "result_count"_a)
       .def_ro("fun_name", &Summary::fun_name)
       .def_ro("jax_version", &Summary::jax_version)
       .def_ro("writer", &Summary::writer)
@@ -63,8 +82,12 @@ void define_archive_member(nb::module_& m) {
   define_place(m);
   define_summary(m);
   nb::class_<Member>(m, "Member", "What the index of an archive says of a member.")
-      .def(nb::init<Member::Summary, wire::Digest, std::uint32_t, std::optional<Text>, bool>(), nb::kw_only(),
-           "summary"_a, "digest"_a, "size"_a, "metadata"_a.none(), "own_metadata"_a)
+      .def(
+          "__init__",
+          [](Member* member, const Member::Summary& summary, const wire::Digest& digest, std::uint32_t size,
+             const std::optional<nb::str>& metadata,
+             bool own_metadata) { new (member) Member{summary, digest, size, text_of(metadata), own_metadata}; },
+          nb::kw_only(), "summary"_a, "digest"_a, "size"_a, "metadata"_a.none(), "own_metadata"_a)
       .def(
           "at",
           [](const Member& member, const Member::Place& place, const nb::typed<nb::iterable, Member::Module>& modules) {

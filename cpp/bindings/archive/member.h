@@ -28,17 +28,11 @@ nb::bytes last_bytes(std::vector<wire::ZipMember> files, const wire::Member::Pla
 
 }  // namespace jaxexp::bindings
 
-/// A text of Python.
+/// Only on the way to Python: on the way back it would need memory in a function that is `noexcept`.
 template <>
 struct nanobind::detail::type_caster<jaxexp::wire::Text> {
   NB_TYPE_CASTER(jaxexp::wire::Text, make_caster<std::string>::Name)
 
-  bool from_python(handle object, std::uint32_t flags, cleanup_list* cleanup) noexcept {
-    make_caster<std::string> text;
-    const bool is_text = text.from_python(object, flags, cleanup);
-    if (is_text) value = std::move(text.value);
-    return is_text;
-  }
   static handle from_cpp(const jaxexp::wire::Text& text, rv_policy policy, cleanup_list* cleanup) noexcept {
     return make_caster<std::string>::from_cpp(text.str(), policy, cleanup);
   }

@@ -184,7 +184,7 @@ std::pair<std::uintptr_t, std::size_t> Artifact::module_place() const {
 
 Facts Artifact::facts(const nb::object& library_node) const {
   const schema::Exported& e = *exported_;
-  nb::set dtypes, custom_nodes;
+  nb::set dtypes = new_set(), custom_nodes = new_set();
   bool hlo_alone = false, named = false, listed = true, indexed = false;
   for (const auto& values : {wire::Values::arguments(e), wire::Values::results(e)}) {
     for (std::uint32_t i = 0; i < values.size(); ++i) {
@@ -252,7 +252,7 @@ std::optional<Facts> Artifact::trailer() const {
     const std::size_t size = wire::Values::length(indices);
     return new_tuple(size, [&](std::size_t i) { return nb::int_(indices->Get(static_cast<std::uint32_t>(i))); });
   };
-  nb::list constraints, functions;
+  nb::list constraints = new_list(), functions = new_list();
   for (std::uint32_t i = 0; i < wire::Values::length(content.constraints()); ++i)
     constraints.append(text(*content.constraints()->Get(i)));
   for (std::size_t order = 0; order < content.functions()->size(); ++order) {

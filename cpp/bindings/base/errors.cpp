@@ -21,6 +21,7 @@ void set_error(const nb::object& error) { PyErr_SetObject(error.type().ptr(), er
 /// By `Also`.
 constexpr const char* serialization_errors[] = {"SerializationError", "SerializationTypeError",
                                                 "SerializationKeyError"};
+static_assert(static_cast<std::size_t>(Also::key_error) + 1 == std::size(serialization_errors));
 
 /// nanobind calls this for every C++ exception that reaches Python; those of others have to pass through.
 void translate(const std::exception_ptr& exception, void*) {

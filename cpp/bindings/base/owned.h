@@ -18,6 +18,7 @@ Object owned(PyObject* reference) {
 /// Not nanobind's own constructors, which make an object of nothing when memory runs out.
 inline nb::dict new_dict() { return owned<nb::dict>(PyDict_New()); }
 inline nb::list new_list() { return owned<nb::list>(PyList_New(0)); }
+inline nb::set new_set() { return owned<nb::set>(PySet_New(nullptr)); }
 
 /// What is in a sequence of Python. nanobind's own casters to vectors end the process when memory runs out.
 template <class T>

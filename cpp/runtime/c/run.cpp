@@ -78,7 +78,11 @@ auto guarded(jaxexp_error** error, const Function& function) noexcept -> decltyp
 /// 0, or 1 and an error.
 template <class Function>
 int status(jaxexp_error** error, const Function& function) noexcept {
-  return guarded(error, [&] { return function(), &function; }) ? 0 : 1;
+  const void* done = guarded(error, [&]() -> const void* {
+    function();
+    return &function;
+  });
+  return done ? 0 : 1;
 }
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }

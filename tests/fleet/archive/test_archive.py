@@ -84,6 +84,7 @@ class TestReading:
         names = ["resnet/b8", "resnet/b16", "resnet/tpu/b8", "vit/b8", "vit/b9"]
         archive = Archive.open(make(path, {name: blob(version=i) for i, name in enumerate(names)}))
         assert list(archive.glob("resnet/*")) == ["resnet/b16", "resnet/b8", "resnet/tpu/b8"]
+        assert list(archive.glob(Path("resnet/*"))) == list(archive.glob("resnet/*"))
         small = archive.glob("*b8")
         assert list(small) == ["resnet/b8", "resnet/tpu/b8", "vit/b8"]
         assert list(small.glob("vit*")) == ["vit/b8"]

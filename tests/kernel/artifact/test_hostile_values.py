@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxexp
@@ -48,6 +53,21 @@ def test_negative_dtypes(dtype: int) -> None:
     assert not found.readers
     with pytest.raises(jaxexp.DeserializationError, match="dtype"):
         jaxexp.deserialize(blob)
+
+
+def test_a_target_that_is_not_utf8(tmp_path: Path) -> None:
+    """jaxlib parses it, and cannot say it. A pass over many artifacts goes on."""
+    x = np.eye(3, dtype=np.float32)
+    blob = jaxexp.export(jax.jit(jnp.linalg.cholesky))(x).serialize(trailer=False)
+    blob[blob.index(b"lapack_spotrf_ffi")] = 0xE8
+    (tmp_path / "bad").write_bytes(blob)
+    (tmp_path / "good").write_bytes(jaxexp.export(jax.jit(jnp.sin))(x).serialize())
+    with pytest.raises(jaxexp.DeserializationError, match="UTF-8"):
+        jaxexp.deserialize(blob).call(x)
+    reports: dict[str, Any] = dict(jaxexp.compatibility_many([tmp_path / "bad", tmp_path / "good"]))
+    bad, good = (reports[str(tmp_path / name)] for name in ("bad", "good"))
+    assert "UTF-8" in bad.unreadable_here
+    assert good.unreadable_here is None
 
 
 def test_memory_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

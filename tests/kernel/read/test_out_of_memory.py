@@ -30,7 +30,14 @@ def make(folder: Path, files: int, members: int) -> dict[str, Path]:
     with Archive.create(archive) as writer:
         for i in range(members):
             writer.add(f"m{i}", with_modules(i, 200_000) if i % 10 == 0 else blob(version=i))
-    return {"load": folder, "load_many": folder, "verify_files": folder, "verify": archive, "load_all": archive}
+    return {
+        "load": folder,
+        "load_many": folder,
+        "verify_files": folder,
+        "verify": archive,
+        "load_all": archive,
+        "describe": folder,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +78,7 @@ def test_a_ladder(how: str, paths: dict[str, Path], subprocess_env) -> None:
 @instrumented
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="takes the place of glibc's allocator")
 @pytest.mark.parametrize("failures", [1, sys.maxsize])
-@pytest.mark.parametrize("how", ["load", "load_many", "verify_files", "verify", "load_all"])
+@pytest.mark.parametrize("how", ["load", "load_many", "verify_files", "verify", "load_all", "describe"])
 def test_every_allocation_of_the_native_module(
     how: str, failures: int, few_paths: dict[str, Path], programs: Path, subprocess_env
 ) -> None:

@@ -1,6 +1,6 @@
 """Reads again and again while one allocation of the native module after the other fails: test_out_of_memory.py does it.
 
-failing_malloc.py load|load_many|verify PATH FAILURES
+failing_malloc.py load|load_many|verify|... PATH FAILURES
 
 `FAILURES` is how many allocations in a row fail. Prints how many allocations a read makes, and what came of the reads:
 "done", or the type of the error.
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._fleet.archive.summary import to_store
+from jaxexp._kernel.artifact.inspect import shown_node
 
 how, path, failures = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 if how == "verify":
@@ -35,6 +37,16 @@ elif how == "load_all":
 
     def read() -> None:
         assert all(map(vars, jaxexp.Archive.open(str(path)).load_all(workers=3)))
+elif how == "describe":
+    artifact = _native.Artifact(sorted(path.iterdir())[0].read_bytes())
+    long = "x" * 99
+
+    def read() -> None:
+        said = to_store(artifact)
+        stored = _native.Member(summary=said, digest=artifact.digest(), size=1, metadata=long, own_metadata=True)
+        assert stored.summary.fun_name == said.fun_name
+        assert artifact.facts(shown_node)["dtypes"]
+        assert artifact.trailer() is not None
 else:
     file = str(sorted(path.iterdir())[-1])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,22 @@ import pytest
 
 import jaxexp
 from jaxexp._errors import ExportError, WeightsError
+from jaxexp._weights.bound.likeness import Likeness
 from kit.weighted import SIZE, X, apply, bound, close, closed, params
 
 
 def weights_of(function: Any, weights: Any) -> list[str]:
     return list(jaxexp.export(jax.jit(function), weights=weights)(X).weights)
+
+
+def test_leaves_that_were_searched_are_not_kept() -> None:
+    leaf = jnp.arange(1000.0)
+    likeness = Likeness({"leaf": leaf})
+    assert "a copy of 'leaf'" in str(likeness.said(leaf + 0))
+    alive = weakref.ref(likeness)
+    del likeness
+    gc.collect()
+    assert alive() is None
 
 
 def test_leaves_that_are_no_arrays_are_left_out(tmp_path: Path) -> None:

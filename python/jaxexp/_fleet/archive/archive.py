@@ -196,7 +196,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 ``[ab]`` one of the characters in brackets.
         """
         # Not `fnmatch.filter`, which takes backslashes for slashes on Windows.
-        matches = re.compile(fnmatch.translate(pattern)).match
+        matches = re.compile(fnmatch.translate(os.fspath(pattern))).match
         return Archive(self._opened, tuple(filter(matches, self._listed())))
 
     @overload

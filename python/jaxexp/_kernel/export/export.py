@@ -35,7 +35,7 @@ class Exporting:
 
     made: type[ExportedData]
     platforms: tuple[str, ...]
-    checks: tuple[DisabledSafetyCheck, ...]
+    checks: Sequence[DisabledSafetyCheck]
     override_lowering_rules: Sequence[tuple[Any, Any]] | None
     batch_dim: str | None
     compatibility: str | None

@@ -48,7 +48,7 @@ class ExportedData(Attributes):
     platforms: tuple[str, ...]
     ordered_effects: tuple[Any, ...]
     unordered_effects: tuple[Any, ...]
-    disabled_safety_checks: tuple[DisabledSafetyCheck, ...]
+    disabled_safety_checks: Sequence[DisabledSafetyCheck]
     mlir_module_serialized: bytes
     calling_convention_version: int
     module_kept_var_idx: tuple[int, ...]
@@ -66,7 +66,7 @@ class ExportedData(Attributes):
             raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
         attributes = attributes_of(self)
         for name in _DERIVED:
-            del attributes[name]
+            del attributes[name]  # from the constructor; these are made from NamedShardings when they are looked at
         for name in _TUPLES:
             attributes[name] = tuple(attributes[name])
         attributes["disabled_safety_checks"] = tuple(map(DisabledSafetyCheck.coerce, self.disabled_safety_checks))
@@ -326,7 +326,10 @@ def _out_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
 
 _FIELDS = [field.name for field in dataclasses.fields(ExportedData)]
 _DERIVED = {"in_shardings_hlo", "out_shardings_hlo"}
-_TUPLES = [f.name for f in dataclasses.fields(ExportedData) if "tuple" in str(f.type) and f.name not in _DERIVED]
+_TUPLES = (
+    "in_avals", "out_avals", "_in_named_shardings", "_out_named_shardings", "platforms", "ordered_effects",
+    "unordered_effects", "module_kept_var_idx",
+)  # fmt: skip
 _COMPARED = [name for name in _FIELDS if name not in _DERIVED | {"mlir_module_serialized", "_get_vjp"}]
 _DATA = {*_FIELDS, "_artifact", "_facts"}
 

@@ -173,7 +173,10 @@ def custom_calls(module: Any) -> list[tuple[str, Any]]:
 
 def target_of(custom_call: Any) -> str:
     """The target of a custom call."""
-    return _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
+    try:
+        return _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
+    except RuntimeError as error:
+        raise ModuleError(_MODULE, "custom calls whose targets are text", "one that is not UTF-8") from error
 
 
 def has_shardy_attributes(module: Any) -> bool:

@@ -19,6 +19,7 @@ class Likeness:
 
     def __init__(self, leaves: Mapping[str, Any]) -> None:
         self._leaves = leaves
+        self._by_digest = functools.cache(self._digests)
 
     def said(self, array: Any) -> str | None:
         """The leaf that an array is a view or a copy of, for a message; None if there is none."""
@@ -36,8 +37,7 @@ class Likeness:
         found = ((_owner(leaf), name) for name, leaf in self._leaves.items())
         return {id(owner): name for owner, name in found if owner is not None}
 
-    @functools.cache  # noqa: B019  (an object lives as long as an export)
-    def _by_digest(self, size: int) -> dict[bytes, str]:
+    def _digests(self, size: int) -> dict[bytes, str]:
         arrays = ((name, leaf) for name, leaf in self._leaves.items() if isinstance(leaf.dtype, np.dtype))
         return {digest(leaf): name for name, leaf in arrays if size_of(leaf) == size}
 

@@ -126,7 +126,7 @@ class StillThere:
             try:
                 self._references[name] = weakref.ref(array)
             except TypeError:
-                self._references[name] = functools.partial(lambda kept: kept, array)
+                self._references[name] = functools.partial(_itself, array)
 
     @property
     def count(self) -> int:
@@ -256,3 +256,7 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
 
 def _listed(texts: Sequence[str]) -> str:
     return listed(texts, most=8, separator="; ")
+
+
+def _itself(array: Any) -> Any:
+    return array
