@@ -93,13 +93,12 @@ def refuse_unknown_rest(opened: Opened) -> None:
     while position < size:
         part = min(size - position, 1 << 20)
         if opened.source.read(position, part).strip(b"\0"):
-            error = DeserializationError(
+            raise DeserializationError(
                 "",
                 f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
                 f"{opened.unfinished_bytes} bytes of something else; cut them off if nobody needs them",
+                opened.source.name,
             )
-            error.file = opened.source.name
-            raise error
         position += part
 
 

@@ -84,7 +84,6 @@ def _key(path: str, root_digest: str) -> tuple[int, int, str, str]:
 def _same(opened: Opened, root_digest: str) -> Opened:
     if opened.pointer.root_digest.hex() != root_digest:
         opened.close()
-        error = DeserializationError("", "the archive as it was when the pass began", "another one: begin again")
-        error.file = opened.source.name
-        raise error
+        expected = "the archive as it was when the pass began"
+        raise DeserializationError("", expected, "another one: begin again", opened.source.name)
     return opened

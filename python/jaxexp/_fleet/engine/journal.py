@@ -135,9 +135,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         os.fsync(file.fileno())
 
     def _wrong(self, where: str, expected: str, found: str) -> JournalError:
-        error = JournalError(where, expected, found)
-        error.file = self.name
-        return error
+        return JournalError(where, expected, found, self.name)
 
 
 def _text_of(identity: Any) -> str:

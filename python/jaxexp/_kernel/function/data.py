@@ -58,7 +58,8 @@ class ExportedData(Attributes):
     _has_named_shardings: dataclasses.InitVar[bool] = dataclasses.field(default=True, kw_only=True)
     _facts: dataclasses.InitVar[Facts] = dataclasses.field(default=NO_FACTS, kw_only=True)
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         _jax.kept_weakly_in_caches.add(cls)  # JAX's caches of traced functions do not keep these objects alive
 
     def __post_init__(self, _has_named_shardings: bool, _facts: Facts) -> None:
