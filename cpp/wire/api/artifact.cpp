@@ -11,6 +11,7 @@
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/chain.h"
+#include "wire/exported/child_steps.h"
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/leaf_paths.h"
@@ -56,32 +57,14 @@ Sharding sharding(const wire::schema::Exported& e, const wire::schema::NamedShar
   return result;
 }
 
-/// A key of a dict as Python writes it, but for the choice of characters that are shown as they are.
-std::string quoted(std::string_view whole) {
-  const std::string key = wire::shortened(whole, wire::longest_path);
-  const char quote = key.find('\'') != key.npos && key.find('"') == key.npos ? '"' : '\'';
-  std::string text(1, quote);
-  for (const char c : key) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == quote || c == '\\')
-      (text += '\\') += c;
-    else if (c == '\n' || c == '\r' || c == '\t')
-      (text += '\\') += c == '\n' ? 'n' : c == '\r' ? 'r' : 't';
-    else if (byte < ' ' || byte == 0x7F)
-      text += wire::escaped({&c, 1});
-    else
-      text += c;
-  }
-  return text + quote;
-}
-
 /// The paths of the leaves of an `in_tree`, which is the pair (args, kwargs), or of an `out_tree`.
 std::vector<std::string> paths(const wire::schema::PyTreeDef& tree, bool is_in_tree) {
   std::vector<std::string> found;
-  const auto step = [](const wire::schema::PyTreeDef& node, std::uint32_t i) {
+  wire::ChildSteps custom;
+  const auto step = [&](const wire::schema::PyTreeDef& node, std::uint32_t i) {
     using Kind = wire::schema::PyTreeDefKind;
-    if (node.kind() == Kind::dict) return '[' + quoted(node.children_names()->Get(i)->string_view()) + ']';
-    return node.kind() == Kind::custom ? wire::child_step(i) : wire::index_step(i);
+    if (node.kind() == Kind::dict) return wire::key_step(node.children_names()->Get(i)->string_view());
+    return node.kind() == Kind::custom ? custom.step(node, i) : wire::index_step(i);
   };
   wire::for_each_leaf(tree, step, [&](std::string inside) {
     if (!is_in_tree)

@@ -64,7 +64,8 @@ struct Value {
   /// The xla.OpSharding that artifacts from before JAX 0.9 have instead.
   std::span<const std::uint8_t> op_sharding;
   /// Where it is in the tree, as in "args[0]['weights']", "kwargs['x']" or "result[1]". Children of custom nodes have
-  /// numbers, as in "args[0]<2>"; a long path is cut.
+  /// their names, as in "args[0].bias", or numbers if the artifact does not name them, as in "args[0]<2>". A long path
+  /// is cut.
   std::string path;
 
   /// As in "float32[b, 4]"; a long text is cut.
