@@ -23,8 +23,8 @@ void add_custom_nodes(const wire::schema::PyTreeDef& node, LibraryNodes& library
                       wire::FlatMap<bool>& seen) {
   if (!seen.insert(reinterpret_cast<std::uintptr_t>(&node)).second) return;
   if (node.kind() == schema::PyTreeDefKind::custom) {
-    const nb::object known = library_nodes[node];
-    names.add(known.is_none() ? text(*node.custom_name()) : nb::object(known[0]));
+    const nb::object known = library_nodes[node], name = known.is_none() ? known : nb::object(known[0]);
+    names.add(name.is_none() ? text(*node.custom_name()) : name);
   }
   for (std::uint32_t i = 0; i < wire::Values::length(node.children()); ++i)
     add_custom_nodes(*node.children()->Get(i), library_nodes, names, seen);

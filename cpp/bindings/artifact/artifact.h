@@ -57,7 +57,7 @@ class Artifact {
   std::pair<std::uint32_t, std::uint32_t> counts() const;
   bool runs_anywhere() const;
   std::pair<std::uintptr_t, std::size_t> module_place() const;
-  /// `library_node` takes the auxiliary data of a node of a library, and returns its
+  /// `library_node` takes the auxiliary data of a custom node, and returns its
   /// class and the keys of its children, or None; or it is None.
   Facts facts(const nb::object& library_node) const;
   Facts describe(const nb::object& library_node) const;

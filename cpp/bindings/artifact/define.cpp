@@ -55,8 +55,8 @@ void define_class(nb::module_& m) {
       .def_prop_ro("module_place", &Artifact::module_place,
                    "The address and the size of its module, which tell whether two functions share one.")
       .def("facts", &Artifact::facts, "library_node"_a = nb::none(),
-           nb::sig("def facts(self, library_node: collections.abc.Callable[[bytes], tuple[str, tuple[str, ...]] | "
-                   "None] | None = None) -> dict[str, object]"),
+           nb::sig("def facts(self, library_node: collections.abc.Callable[[bytes, str | None], tuple[str | None, "
+                   "tuple[str, ...]] | None] | None = None) -> dict[str, object]"),
            "What decides who can read it: kinds by their numbers, device counts, how values are listed.")
       .def("trailer", &Artifact::trailer,
            "What its trailer says of all functions, except the user's metadata; None where it has no trailer.")
@@ -72,8 +72,8 @@ void define_class(nb::module_& m) {
            "Files (name, size, content), tensors (name, index of the file, size, digest) that are its first arguments, "
            "and other names of these (name, index of the tensor); None where there are none.")
       .def("describe", &Artifact::describe, "library_node"_a = nb::none(),
-           nb::sig("def describe(self, library_node: collections.abc.Callable[[bytes], tuple[str, tuple[str, ...]] | "
-                   "None] | None = None) -> dict[str, typing.Any]"),
+           nb::sig("def describe(self, library_node: collections.abc.Callable[[bytes, str | None], tuple[str | None, "
+                   "tuple[str, ...]] | None] | None = None) -> dict[str, typing.Any]"),
            "What it says, as plain Python objects; needs no `bind`. Its module is not compared with a digest.");
 }
 

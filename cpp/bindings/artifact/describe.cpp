@@ -62,10 +62,14 @@ void add_tree(const schema::PyTreeDef& node, LibraryNodes& library_nodes, std::s
     case schema::PyTreeDefKind::list: children("[", "]"); break;
     case schema::PyTreeDefKind::dict: children("{", "}"); break;
     case schema::PyTreeDefKind::custom:
-      if (const nb::object known = library_nodes[node]; !known.is_none())
-        out += nb::cast<std::string>(known[0]), children("(", ")", known[1]);
-      else
+      if (const nb::object known = library_nodes[node]; !known.is_none()) {
+        const nb::object name = known[0];
+        out += name.is_none() ? wire::shortened(node.custom_name()->string_view(), longest_tree)
+                              : nb::cast<std::string>(name);
+        children("(", ")", known[1]);
+      } else {
         out += wire::shortened(node.custom_name()->string_view(), longest_tree), children("(", ")");
+      }
       break;
   }
 }

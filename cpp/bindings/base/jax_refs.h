@@ -34,8 +34,8 @@ class Symbolic;
   X(__getstate__) X(__setstate__) X(__new__) X(fun_name) X(in_tree) X(in_avals) X(out_tree) X(out_avals)    \
   X(_in_named_shardings) X(_out_named_shardings) X(nr_devices) X(platforms) X(ordered_effects)              \
   X(unordered_effects) X(disabled_safety_checks) X(calling_convention_version) X(module_kept_var_idx)       \
-  X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(in_shardings_hlo)                       \
-  X(out_shardings_hlo) X(_facts) X(weak_arguments) X(weak_results) X(written)
+  X(uses_global_constants) X(mlir_module_serialized) X(_artifact) X(_hlo_shardings)                       \
+  X(_facts) X(weak_arguments) X(weak_results) X(written)
 // clang-format on
 
 /// Immutable except for its caches, so that another bind() does not disturb a codec call that holds it.

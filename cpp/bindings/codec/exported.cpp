@@ -53,8 +53,9 @@ Offset<schema::Exported> Encoder::exported(const Attributes& fields, const Said&
   Values out = values(fields[names_.out_avals], "out_avals", fields[names_._out_named_shardings],
                       "_out_named_shardings", said.weak_results);
   if (form_.hlo_shardings) {
-    add_hlo_shardings(in, fields[names_.in_shardings_hlo], "in_shardings_hlo");
-    add_hlo_shardings(out, fields[names_.out_shardings_hlo], "out_shardings_hlo");
+    const nb::object hlo = fields[names_._hlo_shardings];
+    add_hlo_shardings(in, nb::object(hlo[0]), "in_shardings_hlo");
+    add_hlo_shardings(out, nb::object(hlo[1]), "out_shardings_hlo");
   }
   parts.devices = static_cast<std::uint32_t>(number(names_.nr_devices, 1, std::numeric_limits<std::uint32_t>::max()));
   if (form_.short_device_count && parts.devices > std::numeric_limits<std::int16_t>::max())

@@ -21,6 +21,7 @@ from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.module import mlir
 from kit import wire
 from kit.corpus import CASES, arr, export_with
+from kit.goldens import Pt, blob_of
 from kit.places import GOLDEN
 
 ARTIFACTS = sorted(GOLDEN.glob("**/*.bin"))
@@ -191,6 +192,19 @@ def test_paths_of_leaves() -> None:
     exported = jaxexp.export(jax.jit(lambda tree: tree[long]))({long: 1.0})
     path = jaxexp.inspect(exported.serialize()).arguments[0].path
     assert len(path) < 300 and path.endswith("...")
+
+
+def test_fields_of_registered_namedtuples() -> None:
+    """The artifact lists them, so they have the same names as in messages about the loaded function."""
+    found = jaxexp.inspect(blob_of("0.12.0.1", "namedtuple_tree"))
+    assert (found.in_tree, found.out_tree) == ("((corpus.Pt(x=*, y=*),), {})", "corpus.Pt(x=*, y=*)")
+    assert [value.path for value in found.arguments] == ["args[0].x", "args[0].y"]
+    assert [value.path for value in found.results] == ["result.x", "result.y"]
+    assert jaxexp.compatibility(blob_of("0.12.0.1", "namedtuple_tree")).custom_nodes == ("corpus.Pt",)
+    # An OrderedDict lists its keys in the same way; here both share these bytes.
+    value = collections.OrderedDict(x=arr(1), y=Pt(arr(1), arr(1)))
+    found = jaxexp.inspect(jaxexp.export(jax.jit(lambda d: d["x"]))(value).serialize())
+    assert [one.path for one in found.arguments] == ["args[0]['x']", "args[0]['y'].x", "args[0]['y'].y"]
 
 
 def test_names_of_dtypes() -> None:

@@ -393,9 +393,9 @@ def test_defaultdict_may_be_registered() -> None:
 
 def forget(nodetype: type, name: str) -> None:
     """Undoes a registration of a type that other tests use as well."""
-    from jaxexp._kernel.codec import nodes, shared_registry
+    from jaxexp._kernel.codec import registry, shared_registry
 
-    del nodes._by_type[nodetype], nodes._by_name[name]
+    del registry.by_type[nodetype], registry.by_name[name]
     for table, key in zip(shared_registry.share(), (nodetype, name), strict=True):
         table.pop(key)
         table.from_jaxexp.pop(key)

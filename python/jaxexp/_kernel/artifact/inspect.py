@@ -85,11 +85,11 @@ def values_of(
     )
 
 
-def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
-    """For `Artifact.describe`: what a library node's auxiliary data says about its class and children."""
+def shown_node(auxdata: bytes, name: str | None) -> tuple[str | None, tuple[str, ...]] | None:
+    """For `Artifact.describe`: what a custom node's auxiliary data says about its class and children."""
     from . import node  # few artifacts need it
 
-    return node.shown_node(auxdata)
+    return node.shown_node(auxdata, name)
 
 
 def _metadata(texts: dict[str, str] | None) -> dict[str, Any] | None:

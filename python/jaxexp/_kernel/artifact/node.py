@@ -1,7 +1,9 @@
-"""How an artifact describes a pytree node whose class is not registered for serialization, read without JAX.
+"""What an artifact says about a pytree node whose class this process may not have, read without JAX.
 
-The auxiliary data of such a node is JSON: the name of the class, the keys of the children, and the class's own
-auxiliary data, as far as JSON can hold it (docs/formats/artifact.md). Nothing here looks for the class.
+If the writer had not registered the class for serialization, the auxiliary data of the node is JSON: the name of the
+class, the keys of the children, and the class's own auxiliary data, as far as JSON can hold it
+(docs/formats/artifact.md). If it had, there are a name and bytes, which only the class's functions understand. Nothing
+here looks for the class.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-NAME = "jaxexp.node"  # the serialized name of these nodes
+NAME = "jaxexp.node"  # the serialized name of nodes whose class was not registered
+_OWN = "jaxexp."  # the serialized names of jaxexp's own nodes begin with it
 VERSION = 1
 MAX_DEPTH = 64  # of auxiliary data
 LARGEST_NUMBER = 1 << 53  # larger integers are written as text: readers take JSON numbers for doubles
@@ -40,7 +43,8 @@ class Description:
     """What an artifact says about a node. Descriptions of equal bytes are equal.
 
     Attributes:
-        encoded: the bytes.
+        serialized_name: the name of the node in the artifact.
+        encoded: its auxiliary data there.
         module: the module of the class.
         qualname: its qualified name there.
         is_namedtuple: whether it is a namedtuple class; otherwise it is registered with `jax.tree_util`.
@@ -61,11 +65,12 @@ class Description:
         "module",
         "names",
         "qualname",
+        "serialized_name",
     )
 
     def __init__(self, encoded: bytes) -> None:
         """Raises a ValueError for bytes that do not describe a node."""
-        self.encoded = encoded
+        self.serialized_name, self.encoded = NAME, encoded
         try:
             fields = json.loads(encoded, parse_float=_refuse_number, parse_constant=_refuse_number)
             version = fields["version"]
@@ -100,7 +105,11 @@ class Description:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Description):
             return NotImplemented
-        return self is other or self._digest == other._digest
+        return self is other or (
+            self._digest == other._digest
+            and self.serialized_name == other.serialized_name
+            and len(self.keys) == len(other.keys)
+        )
 
     def __hash__(self) -> int:
         return hash(self._digest)
@@ -117,6 +126,71 @@ class Description:
         if self._text is None:
             self._text = _cut(self.class_name if self.data is None else f"{self.class_name}: {shown(self.data)}")
         return self._text
+
+
+class Auxdata:
+    """Auxiliary data that the functions of a registered class made. Many nodes may share it, so it is read once.
+
+    Attributes:
+        encoded: the bytes.
+        fields: the fields of a namedtuple, if the bytes list them; otherwise None.
+        data: the bytes as a value.
+    """
+
+    __slots__ = ("data", "digest", "encoded", "fields")
+
+    def __init__(self, encoded: bytes) -> None:
+        self.encoded = encoded
+        self.fields = _listed_fields(encoded)
+        self.data = ["bytes", encoded.hex()]
+        self.digest = hashlib.blake2b(encoded, digest_size=16).digest()
+
+
+class RegisteredDescription(Description):
+    """What an artifact says about a node whose class its writer had registered for serialization.
+
+    The children have the names of fields, if the auxiliary data lists as many, otherwise only positions.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, serialized_name: str, auxdata: Auxdata, arity: int) -> None:
+        """Raises a ValueError for a name of jaxexp's own nodes."""
+        if serialized_name.startswith(_OWN):
+            raise ValueError(f"{serialized_name!r}, which is unknown here: a newer jaxexp may know it")
+        self.serialized_name, self.encoded = serialized_name, auxdata.encoded
+        self.module, self.qualname = "", serialized_name
+        self.is_namedtuple, self.is_opaque = False, False
+        if auxdata.fields is not None and len(auxdata.fields) == arity:
+            self.keys = tuple(Key("attribute", field) for field in auxdata.fields)
+            self.data = None
+        else:
+            self.keys = tuple(Key("position", position) for position in range(arity))
+            self.data = auxdata.data
+        self.names = tuple(key.value for key in self.keys)
+        self._text, self._digest = None, auxdata.digest
+
+    @property
+    def class_name(self) -> str:
+        return self.serialized_name
+
+
+def description_of(serialized_name: str, auxdata: bytes, arity: int) -> Description:
+    """The description with a serialized name. Raises a ValueError if there is none."""
+    if serialized_name == NAME:
+        return Description(auxdata)
+    return RegisteredDescription(serialized_name, Auxdata(auxdata), arity)
+
+
+def _listed_fields(auxdata: bytes) -> tuple[str, ...] | None:
+    """The fields of a namedtuple, which `register_namedtuple_serialization` stores as a JSON list of names."""
+    if not (auxdata.startswith(b"[") and auxdata.endswith(b"]")):
+        return None
+    try:
+        fields = json.loads(auxdata)
+    except (ValueError, RecursionError):
+        return None
+    return tuple(fields) if all(isinstance(f, str) for f in fields) and len(set(fields)) == len(fields) else None
 
 
 def canonical(module: str, qualname: str, is_namedtuple: bool, keys: Iterable[Key], data: Any) -> bytes:
@@ -243,7 +317,7 @@ _SHOWN: dict[str, Callable[[list[Any]], str]] = {
     "int": lambda rest: rest[0],
     "float": lambda rest: _float_text(rest[0]),
     "complex": lambda rest: f"complex({_float_text(rest[0])}, {_float_text(rest[1])})",
-    "bytes": lambda rest: f"bytes.fromhex({rest[0]!r})",
+    "bytes": lambda rest: _bytes_text(rest[0]),
     "dtype": lambda rest: f"dtype({rest[0]!r})",
     "scalar": lambda rest: f"{rest[0]}(bytes.fromhex({rest[1]!r}))",
     "type": ".".join,
@@ -262,12 +336,29 @@ def _float_text(stored: str) -> str:
         return stored
 
 
+def _bytes_text(stored: str) -> str:
+    try:
+        return repr(bytes.fromhex(stored))
+    except ValueError:
+        return stored
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
-def shown_node(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
-    """The name of a node's class and its children's keys, for people; None for bytes that do not describe a node."""
+def shown_node(auxdata: bytes, name: str | None) -> tuple[str | None, tuple[str, ...]] | None:
+    """The name of a node's class and its children's keys, for people; None for bytes that do not say them.
+
+    Args:
+        auxdata: the auxiliary data.
+        name: the serialized name, if it says what the data is; None for the name of any class that was registered. The
+            data of that class does not have the name of the class.
+    """
+    if name != NAME:
+        fields = _listed_fields(auxdata)
+        keys = [Key("attribute" if name is None else "item", field) for field in fields or ()]
+        return None if fields is None else (None, tuple(_printable(str(key)) for key in keys))
     try:
         description = Description(auxdata)
     except ValueError:

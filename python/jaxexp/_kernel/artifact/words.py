@@ -22,6 +22,19 @@ def cut(text: str, most: int = LONGEST) -> str:
     return shown(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
+def where_they_differ(one: str, other: str) -> tuple[str, str]:
+    """Two texts that differ; of long ones, the parts around the first difference."""
+    if max(len(one), len(other)) <= 120:
+        return one, other
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    start = max(0, same - 60)
+
+    def part(text: str) -> str:
+        return f"{'...' if start else ''}{text[start : same + 60]}{'...' if len(text) > same + 60 else ''}"
+
+    return part(one), part(other)
+
+
 def counted(number: int, what: str) -> str:
     """As in "1 device" and "1,000 devices"."""
     return f"{number:,} {what}{'s' * (number != 1)}"
@@ -68,6 +81,11 @@ def mesh(axes: Iterable[tuple[str, int]]) -> str:
 def derivatives(order: int) -> str:
     """As in "VJPs up to order 2" and "no VJP"."""
     return f"VJPs up to order {order}" if order else "no VJP"
+
+
+def kind(name: str) -> str:
+    """The kind of an operation as StableHLO names it: "add" for the "vhlo.add_v1" of portable artifacts."""
+    return re.sub(r"^vhlo\.(.*)_v\d+$", r"\1", name).removeprefix("stablehlo.")
 
 
 def operations(kinds: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""`GenericNode`: a pytree node that stands in for one whose class is not loaded in this process."""
+"""`GenericNode`: a pytree node that stands in for one whose class this process does not have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import jax
 
 from jaxexp._errors import ExportError
-from jaxexp._kernel.artifact.node import Description, Key, shown
+from jaxexp._kernel.artifact.node import NAME, Description, Key, description_of, shown
 from jaxexp._kernel.artifact.words import cut
 from jaxexp._public import public
 
@@ -21,17 +21,19 @@ _KEYS: dict[str, Any] = {
 
 @public
 class GenericNode:
-    """A node of a tree whose class is not loaded, or cannot be made again from what the artifact says about it.
+    """A node of a tree whose class is not loaded, or cannot be made again from what the artifact says about it; or
+    whose class was registered for serialization where the artifact was written, and is not registered here.
 
     It has the children of that node. Get them as from that node (``state.mu``, ``state["mu"]``), by their name as an
     item, or by their position. Attributes that are not children begin with an underscore, as in namedtuples. It is a
     pytree node itself, so it can be passed to the function again, and to the functions of `jax.tree`.
 
     Attributes:
-        _class_name: the class's module and qualified name, such as ``"optax._src.transform.ScaleByAdamState"``.
+        _class_name: the class's module and qualified name, such as ``"optax._src.transform.ScaleByAdamState"``; or the
+            name under which it was registered for serialization.
         _names: the names of the children, in the order in which JAX flattens them: names of attributes, keys of items,
-            or positions of children without a name.
-        _static: the class's auxiliary data as text; None if there is none.
+            or positions of children without a name. Of a registered class, only a namedtuple has names.
+        _static: the class's auxiliary data as text; None if there is none. Of a registered class, it is bytes.
 
     Example:
         >>> state = load("init.jaxexp").call(params)  # in a process without optax
@@ -45,14 +47,15 @@ class GenericNode:
     _children: tuple[Any, ...]
     _description: Description
 
-    def __init__(self, description: bytes, children: Iterable[Any]) -> None:
+    def __init__(self, description: bytes, children: Iterable[Any], serialized_name: str = NAME) -> None:
         """Makes a node from an artifact's description of it, and its children, as pickles and copies do.
 
         Raises:
             ExportError: the bytes do not describe a node, or describe one with another number of children.
         """
+        values = tuple(children)
         try:
-            known, values = Description(bytes(description)), tuple(children)
+            known = description_of(serialized_name, bytes(description), len(values))
         except ValueError as error:
             raise ExportError(f"a GenericNode is made of what an artifact says about it: {error}") from error
         if len(values) != len(known.keys):
@@ -110,7 +113,7 @@ class GenericNode:
         return hash((self._description, self._children))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GenericNode, (self._description.encoded, self._children)
+        return GenericNode, (self._description.encoded, self._children, self._description.serialized_name)
 
     def __repr__(self) -> str:
         """Shows types in place of arrays, and cuts long auxiliary data."""

@@ -1,7 +1,8 @@
 """Pytree nodes of libraries: their classes are not registered for serialization.
 
 The writer describes such a node (`_kernel/artifact/node.py`). The reader takes the class if it is loaded. If not, or if
-its auxiliary data is not only data, it takes a `GenericNode`.
+its auxiliary data is not only data, it takes a `GenericNode`. It also does so where a class was registered for the
+writer and is not registered here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._errors import SerializationError
-from jaxexp._kernel.artifact.node import Description, Key, canonical
+from jaxexp._kernel.artifact.node import Auxdata, Description, Key, RegisteredDescription, canonical
 
-from . import auxdata, classes, treedefs
+from . import auxdata, classes, registry, treedefs
 from .generic_node import GenericNode, generic_node
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -118,6 +119,8 @@ def node_data(description: Description) -> tuple[type, Any] | None:
 
 def made(description: Description) -> tuple[type, Any] | None:
     """The same for a result, which is not compared."""
+    if isinstance(description, RegisteredDescription):
+        return registry.remade(description.serialized_name, description.encoded, len(description.keys))
     names = description.names
     if description.is_namedtuple:
         cls = classes.namedtuple_class(description.module, description.qualname, [str(name) for name in names])
@@ -152,13 +155,26 @@ def disagreement(description: Description, cls: type, aux: Any) -> str | None:
 
     This makes an instance of the class. So it belongs to a call, which makes instances anyway.
     """
-    if description.is_namedtuple:
+    if description.is_namedtuple or isinstance(description, RegisteredDescription):
         return None
     found = _keys(cls, aux, len(description.keys))
     if tuple(found) == description.keys or not any(key.kind != "position" for key in found):
         return None
     theirs, ours = (", ".join(str(key.value) for key in keys) for keys in (description.keys, found))
     return f"{description.class_name} has the children {ours} in this process, and {theirs} in the artifact"
+
+
+def registered_as(description: Description, nodetype: type, aux: Any, arity: int) -> Description | None:
+    """What an artifact says about a node whose type is registered under the name in another description; None if it is
+    not.
+
+    Raises:
+        SerializationError: the type's function does not return bytes.
+    """
+    if not isinstance(description, RegisteredDescription):
+        return None
+    name, encoded = registry.serialized(nodetype, aux) or ("", b"")
+    return RegisteredDescription(name, Auxdata(encoded), arity) if name == description.serialized_name else None
 
 
 # --- for jax.export ---------------------------------------------------------------------------------------------------

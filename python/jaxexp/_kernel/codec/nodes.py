@@ -10,38 +10,23 @@ import collections
 import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from jaxexp import _jax
 from jaxexp._errors import (
     DeserializationError,
     ExportError,
-    SerializationError,
     SerializationTypeError,
     UnsupportedSerializationError,
 )
-from jaxexp._kernel.artifact.node import NAME, Description
+from jaxexp._kernel.artifact.node import NAME, Auxdata, Description, RegisteredDescription
 from jaxexp._public import public
 
-from . import classes, dict_keys, library_nodes, shared_registry, treedefs
-from .generic_node import GenericNode
+from . import classes, dict_keys, library_nodes, registry, shared_registry, treedefs
+from .generic_node import GenericNode, generic_node
+from .registry import Node, by_name, by_type
 
 T = TypeVar("T", bound=type)
-
-
-class _Node(NamedTuple):
-    """How one pytree node type becomes bytes, and is read again."""
-
-    nodetype: type
-    serialized_name: str
-    serialize_auxdata: Callable[[Any], bytes]
-    deserialize_auxdata: Callable[[bytes], Any]
-    from_children: Callable[[Any, Sequence[Any]], Any]
-    parse_once: bool = False  # whether equal auxiliary data in a tree may become one object
-
-
-_by_type: dict[type, _Node] = {}
-_by_name: dict[str, _Node] = {}
 
 
 @public
@@ -75,18 +60,18 @@ def register_pytree_node_serialization(
         ExportError: the type or the name was registered before, or `from_children` is left out for a type that is
             not registered as a pytree node.
     """
-    if (previous := _by_type.get(nodetype)) is not None:
+    if (previous := by_type.get(nodetype)) is not None:
         raise ExportError(
             f"{nodetype} is registered for serialization already, as {previous.serialized_name!r}; "
             f"it cannot also be {serialized_name!r}"
         )
-    owner = _by_name[serialized_name].nodetype if serialized_name in _by_name else _jax_owner(serialized_name)
+    owner = by_name[serialized_name].nodetype if serialized_name in by_name else _jax_owner(serialized_name)
     if owner not in (None, nodetype):
         raise ExportError(f"the serialized name {serialized_name!r} is taken by {owner}; {nodetype} needs another name")
     if from_children is None:
         from_children = _registered_unflatten(nodetype)
-    node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
-    _by_type[nodetype] = _by_name[serialized_name] = node
+    node = Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
+    by_type[nodetype] = by_name[serialized_name] = node
     jax_by_type, jax_by_name = shared_registry.share()
     jax_by_type.lend(nodetype, nodetype, (serialized_name, serialize_auxdata))
     jax_by_name.lend(nodetype, serialized_name, (nodetype, deserialize_auxdata, from_children))
@@ -148,7 +133,7 @@ def _jax_owner(serialized_name: str) -> type | None:
     return None if entry is None else entry[0]
 
 
-_by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
+by_type[collections.OrderedDict] = by_name["collections.OrderedDict"] = Node(
     collections.OrderedDict,
     "collections.OrderedDict",
     lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
@@ -158,9 +143,9 @@ _by_type[collections.OrderedDict] = _by_name["collections.OrderedDict"] = _Node(
 )
 
 
-def _own(node: _Node, *for_jax_export: Callable[..., Any]) -> _Node:
+def _own(node: Node, *for_jax_export: Callable[..., Any]) -> Node:
     """A node that only jaxexp writes. `jax.export` can read it if jaxexp is imported, with other functions if given."""
-    _by_name[node.serialized_name] = node
+    by_name[node.serialized_name] = node
     jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
     read = for_jax_export or (node.deserialize_auxdata, node.from_children)
     jax_by_name[node.serialized_name] = (node.nodetype, *read)
@@ -170,7 +155,7 @@ def _own(node: _Node, *for_jax_export: Callable[..., Any]) -> _Node:
 # Dicts with keys that are not strings. `jax.export` raises errors of these types for such keys.
 _KEYED = {
     nodetype: _own(
-        _Node(
+        Node(
             nodetype,
             f"jaxexp.{nodetype.__name__}",
             functools.partial(dict_keys.keys_to_bytes, refusal=refusal),
@@ -186,8 +171,8 @@ _KEYED = {
 }
 
 # Nodes of classes that are not registered, read as generic nodes.
-_by_type[GenericNode] = _own(
-    _Node(GenericNode, NAME, lambda node: node.encoded, Description, library_nodes.build, parse_once=True),
+by_type[GenericNode] = _own(
+    Node(GenericNode, NAME, lambda node: node.encoded, Description, library_nodes.build, parse_once=True),
     library_nodes.read_again,
     library_nodes.instance,
 )
@@ -204,45 +189,40 @@ def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, byt
     Raises:
         SerializationError: the type's function does not return bytes, or a dict has keys that cannot be serialized.
     """
-    node = _by_type.get(nodetype)
+    if nodetype is GenericNode:
+        return auxdata.serialized_name, auxdata.encoded
     if nodetype in _KEYED and not dict_keys.all_strings(auxdata):
-        node = _KEYED[nodetype]
-    if node is not None:
-        name, serialize_auxdata = node.serialized_name, node.serialize_auxdata
-    elif (entry := _jax.jax_exporter.serialization_registry.get(nodetype)) is not None:
-        name, serialize_auxdata = entry
-    else:
-        return NAME, library_nodes.describe(nodetype, auxdata, arity)
-    serialized = serialize_auxdata(auxdata)
-    if not isinstance(serialized, (bytes, bytearray)):
-        raise SerializationError(
-            f"serialize_auxdata of {nodetype} ({name!r}) must return bytes; it returned {type(serialized)}"
-        )
-    return name, bytes(serialized)
+        return registry.serialized_by(_KEYED[nodetype], auxdata)
+    found = registry.serialized(nodetype, auxdata)
+    return (NAME, library_nodes.describe(nodetype, auxdata, arity)) if found is None else found
 
 
 def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
     """The node types in trees that are not registered for serialization, each with the auxiliary data of one node.
 
-    The keys are the names of the classes; a generic node counts as the class that it stands for.
+    The keys are the names of the classes; a generic node counts as the class that it stands for. If that class was
+    registered where the artifact was written, it is left out: it is written again under its serialized name.
     """
     found: dict[str, tuple[type, Any]] = {}
     for node in (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef)):
         if node.type is GenericNode:
-            found.setdefault(node.data.class_name, (GenericNode, node.data))
-        elif node.type is not None and node.type not in treedefs.BUILTIN and not _is_registered(node.type):
+            if node.data.serialized_name == NAME:
+                found.setdefault(node.data.class_name, (GenericNode, node.data))
+        elif node.type is not None and node.type not in treedefs.BUILTIN and not registry.is_registered(node.type):
             found.setdefault(".".join(classes.name_of(node.type)), (node.type, node.data))
     return found
+
+
+def generic(treedefs_: Iterable[Any]) -> set[str]:
+    """The names of the classes that trees have generic nodes for."""
+    found = (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef))
+    return {node.data.class_name for node in found if node.type is GenericNode}
 
 
 def has_other_keys(treedefs_: Iterable[Any]) -> bool:
     """Whether trees have dicts with keys that are not strings, which have no place in the format of `jax.export`."""
     found = (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef))
     return any(node.type in _KEYED and not dict_keys.all_strings(node.data) for node in found)
-
-
-def _is_registered(nodetype: type) -> bool:
-    return nodetype in _by_type or _jax.jax_exporter.serialization_registry.get(nodetype) is not None
 
 
 def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
@@ -263,10 +243,8 @@ def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
     )
 
 
-def build_custom_node(
-    serialized_name: str, auxdata: bytes, children: list[Any], parsed: dict[tuple[str, int], Any]
-) -> Any:
-    """Makes an instance of the pytree node type with this serialized name.
+def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any], parsed: dict[Any, Any]) -> Any:
+    """Makes an instance of the pytree node type with this serialized name; a generic node if no type has it.
 
     Args:
         serialized_name: the name.
@@ -275,21 +253,11 @@ def build_custom_node(
         parsed: the parsed auxiliary data of one tree, for types that may share it.
 
     Raises:
-        DeserializationError: the name is registered nowhere, or the registered functions refuse the data.
+        DeserializationError: the registered functions refuse the data, or the name belongs to a newer jaxexp.
     """
-    parse_once = False
-    if (node := _by_name.get(serialized_name)) is not None:
-        deserialize_auxdata, from_children = node.deserialize_auxdata, node.from_children
-        parse_once = node.parse_once
-    elif (entry := _jax.jax_exporter.deserialization_registry.get(serialized_name)) is not None:
-        _, deserialize_auxdata, from_children = entry
-    else:
-        raise DeserializationError(
-            "",
-            "pytree node types that are registered for serialization in this process",
-            f"{serialized_name!r}, which is not: call register_pytree_node_serialization or "
-            "register_namedtuple_serialization for it before reading",
-        )
+    if (functions := registry.functions_of(serialized_name)) is None:
+        return _generic(serialized_name, auxdata, children, parsed)
+    deserialize_auxdata, from_children, parse_once = functions
     try:
         if not parse_once:
             return from_children(deserialize_auxdata(auxdata), children)
@@ -305,3 +273,16 @@ def build_custom_node(
             f"auxiliary data and children that rebuild the pytree node {serialized_name!r}",
             f"{len(auxdata)} bytes and {len(children)} children, on which it raised {type(error).__name__}: {error}",
         ) from error
+
+
+def _generic(name: str, auxdata: bytes, children: list[Any], parsed: dict[Any, Any]) -> GenericNode:
+    """A node in the place of one whose class was registered where the artifact was written."""
+    key = name, id(auxdata), len(children)
+    if key not in parsed:
+        if id(auxdata) not in parsed:
+            parsed[id(auxdata)] = Auxdata(auxdata)
+        try:
+            parsed[key] = RegisteredDescription(name, parsed[id(auxdata)], len(children))
+        except ValueError as error:
+            raise DeserializationError("", "a pytree node that can be read here", str(error)) from None
+    return generic_node(parsed[key], children)
