@@ -53,6 +53,10 @@ class ExportTypeError(ExportError, TypeError):
     """An argument of a type that cannot be exported."""
 
 
+class ExportPicklingError(ExportTypeError, AttributeError):
+    """A function that cannot be pickled. Without jaxexp, pickle fails to look up a function inside `jax.export`."""
+
+
 class ExportRuntimeError(ExportError, RuntimeError):
     """The process lacks something: an MLIR context, or the implementation of a custom call."""
 

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import jax
 
@@ -86,6 +86,9 @@ try:
     jax_exporter = _exporter
 
     ir: Any = _ir  # its stubs know only the generated half of each operation
+
+    # Since then, `jax.export` leaves `in_shardings_hlo` of what it loads empty, as of what it exports.
+    loads_hlo_shardings = installed_release < (0, 11, 1)
 
     # Types and enums that appear in an Exported.
     AbstractDevice = mesh.AbstractDevice
@@ -171,7 +174,7 @@ try:
     call_op, func_op, return_op = _func.CallOp, _func.FuncOp, _func.ReturnOp
     aval_to_ir_type, dtype_to_ir_type = mlir.aval_to_ir_type, mlir.dtype_to_ir_type
     dump_module_to_file = mlir.dump_module_to_file
-    initialize_lapack = linalg.initialize_lapack
+    initialize_lapack, known_platforms = linalg.initialize_lapack, xla_bridge.known_platforms
     flatten_ir = mlir.ir_tree_registry.flatten
     ir_constant, make_ir_context = mlir.ir_constant, mlir.make_ir_context
     merge_modules = mlir.merge_mlir_modules
@@ -211,6 +214,19 @@ except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jaxexp supports {_RANGE}; the installed JAX {jax.__version__} has no {_missing(error)}, which jaxexp needs."
     ) from error
+
+# Bases of classes that stand in their place, or are caught as they are. To type checkers they are empty.
+if TYPE_CHECKING:
+
+    class Exported: ...
+
+    class DisabledSafetyCheck: ...
+
+    class JaxRuntimeError(RuntimeError): ...
+
+else:
+    Exported, DisabledSafetyCheck = jax_exporter.Exported, jax_exporter.DisabledSafetyCheck
+    JaxRuntimeError = jax.errors.JaxRuntimeError
 
 # Names for reusing code that was compiled earlier (`_executables`). A JAX that lacks one of them compiles as usual.
 try:
@@ -420,6 +436,12 @@ def newest_stablehlo() -> str:
 def serializes_with_shardy() -> bool:
     """Whether the default backend's plugin takes modules with Shardy in them."""
     return bool(xla_bridge.get_backend().serialize_with_sdy)
+
+
+def stable_custom_calls() -> set[str]:
+    """What JAX itself takes for stable custom calls now: plugins add their own."""
+    targets: set[str] = getattr(jax_exporter, "_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE", set())
+    return targets
 
 
 def registered_custom_calls(platform: str) -> Any:

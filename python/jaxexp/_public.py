@@ -49,6 +49,18 @@ def public_dir(self: object) -> list[str]:
     return public_names({*object.__dir__(self), *getattr(type(self), "__dataclass_fields__", ())})
 
 
+class InPlaceOf(type):
+    """The metaclass of a class that stands in the place of its last base, a class of `jax.export`.
+
+    Code that knows the base takes objects of the class for objects of the base, because they are. Code that knows the
+    class takes objects of the base for its own: `isinstance` says so. `type` tells them apart.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        base = cls.__bases__[-1]
+        return super().__instancecheck__(instance) or (not isinstance(base, InPlaceOf) and isinstance(instance, base))
+
+
 class PublicNames(abc.ABCMeta):
     """The metaclass of a class whose own `dir` shows only public names."""
 

@@ -24,6 +24,7 @@ from jaxexp._kernel.read.decode import verified
 from jaxexp._kernel.releases import table
 from jaxexp._kernel.releases.table import number
 from kit import wire
+from kit.damaged import jax_blob
 from kit.goldens import ARTIFACTS, blob_of, every_artifact
 from kit.places import GOLDEN, ROOT
 
@@ -140,6 +141,7 @@ def test_all_of_it() -> None:
             custom_calls={},
             dtypes=("float32",),
             custom_nodes=(),
+            generic_nodes=(),
             platforms=("cpu",),
             nr_devices=8,
             calling_convention_version=10,
@@ -267,16 +269,24 @@ def test_without_the_node_type() -> None:
 
 
 def test_what_is_unreadable_here_is_described_all_the_same() -> None:
-    old = blob_of("0.12.0.1", "namedtuple_tree")
-    name = wire.read(old, "in_tree.children.0.children.0.custom_name")
-    blob = bytearray(old)
-    wire.write(blob, "in_tree.children.0.children.0.custom_name", "x" * len(name))
+    blob = jax_blob("ordered_effect")
+    name = wire.read(blob, "ordered_effects.0.type_name")
+    wire.write(blob, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
     report = jaxexp.compatibility(blob)
     assert report.unreadable_here is not None
-    assert "x" * len(name) in report.unreadable_here
-    assert report.custom_calls is None
-    assert "x" * len(name) in report.custom_nodes
+    assert "Thrsd" in report.unreadable_here
+    assert report.custom_calls == jaxexp.compatibility(jax_blob("ordered_effect")).custom_calls
     assert "cannot load it here" in str(report)
+
+
+def test_classes_that_are_registered_elsewhere() -> None:
+    blob = bytearray(blob_of("0.12.0.1", "namedtuple_tree"))
+    wire.write(blob, "in_tree.children.0.children.0.custom_name", "elsewhere")
+    report = jaxexp.compatibility(blob)
+    assert report.unreadable_here is None
+    assert report.custom_nodes == ("corpus.Pt", "elsewhere")
+    assert report.readers == jaxexp.compatibility(blob_of("0.12.0.1", "namedtuple_tree")).readers
+    assert "loads it here, with generic nodes for elsewhere (no such class here), as on" in str(report)
 
 
 def test_unknown_release() -> None:

@@ -43,8 +43,28 @@ def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
         {"test": "t::d", "outcome": "failed"},
     ]
     row, found = shadow.summary({"jax": jax, "jaxexp": jaxexp}, {"tests": {"c": "can do more"}, "functions": {}})
-    assert row == [4, 3, 1, 1, 1, 1, 0, 0, 0]
+    assert row == [4, 3, 1, 0, 1, 1, 1, 0, 0, 0]
     assert found == ["t::b\nbecause"]
+
+
+def test_failures_where_jaxexp_is_imported_count(shadow: ModuleType) -> None:
+    passed, failed = ([{"test": "t::a", "outcome": outcome, "why": outcome}] for outcome in ("passed", "failed"))
+    row, found = shadow.summary({"jax": passed, "jaxexp": passed, "rewritten": failed}, NOTHING)
+    assert row == [1, 1, 1, 0, 0, 0, 1, 0, 0, 0]
+    assert found == ["t::a\nfailed"]
+
+
+def test_tests_are_rewritten(shadow: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "jax" / "tests" / "pallas").mkdir(parents=True)
+    before = "import jax\nfrom jax import export\nx, = jax.export.symbolic_shape('x')\nexport.export(jax.jit(f))\n"
+    (tmp_path / "jax" / "tests" / "pallas" / "a_test.py").write_text(before)
+    (tmp_path / "jax" / "tests" / "b_test.py").write_text("import jax\nimport jax.export\n")
+    copy = shadow.rewritten(tmp_path / "jax", tmp_path)
+    after = "import jax\nimport jaxexp\nimport jaxexp as export\nx, = jaxexp.symbolic_shape('x')\n"
+    after += "export.export(jax.jit(f))\n"
+    assert (copy / "tests" / "pallas" / "a_test.py").read_text() == after
+    assert (copy / "tests" / "b_test.py").read_text() == "import jax\nimport jaxexp\nimport jaxexp\n"
+    assert shadow.rewritten(tmp_path / "jax", tmp_path) == copy
 
 
 def test_a_file_that_only_jaxexp_cannot_import_counts(shadow: ModuleType) -> None:
@@ -58,7 +78,7 @@ def test_a_file_that_only_jaxexp_cannot_import_counts(shadow: ModuleType) -> Non
 def test_a_crash_of_exported_functions_counts(shadow: ModuleType) -> None:
     crash = {"test": "t::a", "outcome": "crashed"}
     row, found = shadow.summary({"functions": [crash, {"test": "t::b", "outcome": "passed"}]}, NOTHING)
-    assert row == [2, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert row == [2, 0, 0, 0, 0, 0, 0, 0, 0, 1]
     assert found == ["t::a: crashed"]
     assert shadow.summary({"jax": [crash], "functions": [crash]}, NOTHING)[1] == []
 

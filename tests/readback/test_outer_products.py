@@ -61,7 +61,7 @@ OTHERS = [used_twice, used_in_a_branch, also_returned, contracted, of_complex_nu
 @pytest.mark.parametrize("fun", [turned, *OTHERS], ids=lambda fun: fun.__name__)
 def test_which_are_turned(fun: Callable[..., Any]) -> None:
     exported = jaxexp.export(jax.jit(fun))(X, Y)
-    names = [equation.primitive.name for equation in exported.jaxpr().eqns]
+    names = [equation.primitive.name for equation in exported.make_jaxpr().eqns]
     assert names.count("dot_general") == 1
     assert names.count("transpose") == (0 if fun is turned else 1)
     found, expected = jax.jit(exported.raised())(X, Y), exported.call(X, Y)
@@ -69,7 +69,7 @@ def test_which_are_turned(fun: Callable[..., Any]) -> None:
 
 
 def test_precisions_follow_their_operands() -> None:
-    (equation,) = SNIPPETS["outer product, transposed"].exported().jaxpr().eqns
+    (equation,) = SNIPPETS["outer product, transposed"].exported().make_jaxpr().eqns
     assert equation.params["precision"] == (jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST)
 
 

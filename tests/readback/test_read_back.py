@@ -71,7 +71,7 @@ def test_foreign_functions_stay_on_their_platform() -> None:
 
 def test_jaxpr() -> None:
     exported = loaded(recurrent, X, W)
-    closed = exported.jaxpr()
+    closed = exported.make_jaxpr()
     assert [str(v.aval) for v in closed.jaxpr.invars] == ["float32[4]", "float32[4,4]"]
     assert [e.primitive.name for e in closed.jaxpr.eqns].count("scan") == 1
     assert "while" not in str(closed)
@@ -84,25 +84,25 @@ def test_names_of_functions() -> None:
         e = jnp.exp(x - x.max(1, keepdims=True))
         return jnp.where(x > 0, e / e.sum(1, keepdims=True), 0.0)
 
-    assert "softmax_of_rows" in str(loaded(lambda x: softmax_of_rows(x) + 1, arr(2, 3)).jaxpr())
+    assert "softmax_of_rows" in str(loaded(lambda x: softmax_of_rows(x) + 1, arr(2, 3)).make_jaxpr())
 
 
 def test_jaxpr_of_symbolic_shapes() -> None:
     (b,) = jaxexp.symbolic_shape("b")
     exported = loaded(lambda x: x.sum(0), spec((b, 3)))
     with pytest.raises(jaxexp.ExportError, match=r"symbolic shapes.*ShapeDtypeStruct"):
-        exported.jaxpr()
-    assert [str(v.aval) for v in exported.jaxpr(spec((7, 3))).jaxpr.invars] == ["float32[7,3]"]
+        exported.make_jaxpr()
+    assert [str(v.aval) for v in exported.make_jaxpr(spec((7, 3))).jaxpr.invars] == ["float32[7,3]"]
     with pytest.raises(jaxexp.ExportError, match="tree structure"):
-        exported.jaxpr(spec((7, 3)), spec(()))
+        exported.make_jaxpr(spec((7, 3)), spec(()))
     with pytest.raises(jaxexp.ExportError, match="rank 2"):
-        exported.jaxpr(spec((7,)))
+        exported.make_jaxpr(spec((7,)))
 
 
 def test_what_cannot_be_read_back_is_named() -> None:
     exported = loaded(_collective(), X)
     with pytest.raises(jaxexp.UnsupportedError, match=r"sdy.manual_computation|all_reduce"):
-        exported.jaxpr()
+        exported.make_jaxpr()
 
 
 def _collective() -> Any:

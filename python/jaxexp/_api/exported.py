@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 import os
 import types
@@ -14,18 +13,19 @@ import jax
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.exported import Function
 from jaxexp._kernel.function import data
+from jaxexp._kernel.function.conversion import ExportedOfJax
 from jaxexp._kernel.read.decode import reader_of
 from jaxexp._kernel.write.options import Writing
-from jaxexp._public import public
+from jaxexp._public import InPlaceOf, public
 
 if TYPE_CHECKING:
     from jaxexp._executables.executables import Executable
+    from jaxexp._weights.arrays.names import Rename
     from jaxexp._weights.arrays.weights import Weights
 
 
 @public
-@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
-class Exported(Function):
+class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
     """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
 
     It has the fields, the constructor and the methods of `jax.export.Exported`. Objects come from `export`,
@@ -41,8 +41,8 @@ class Exported(Function):
         out_tree: the tree structure of the result.
         out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of those in
             `in_avals`.
-        in_shardings_hlo: the HLO form of each argument's sharding, None where it is unspecified. It follows from the
-            NamedShardings, so the constructor ignores its value.
+        in_shardings_hlo: not used any more: `in_shardings_jax` has the shardings. None for each argument, except in
+            functions that JAX before 0.11.1 loads.
         out_shardings_hlo: the same for the results.
         nr_devices: how many devices the module was lowered for.
         platforms: the platforms it was lowered for, such as ``("cpu", "cuda")``.
@@ -50,7 +50,8 @@ class Exported(Function):
             results.
         unordered_effects: the other effects.
         disabled_safety_checks: the safety checks that `export` left out.
-        mlir_module_serialized: the module, as a StableHLO portable artifact.
+        mlir_module_serialized: the module, as a StableHLO portable artifact. If the constructor or
+            `dataclasses.replace` is given StableHLO text, it makes a portable artifact of it.
         calling_convention_version: how the module's main function takes its arguments
             ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html).
         module_kept_var_idx: ascending indices into `in_avals` of the arguments that the module takes. The function does
@@ -80,7 +81,7 @@ class Exported(Function):
         function without weights is its own program."""
         return self
 
-    def bind(self, weights: Any) -> BoundExported:
+    def bind(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
         """Makes the first argument the weights of the function: they are saved in a file beside it, and its VJPs share
         them.
 
@@ -89,12 +90,14 @@ class Exported(Function):
                 the first argument (``layers/0/w``); or the path of a safetensors file, or of its index
                 (``.safetensors.index.json``), in which tensors have these names. Only shapes and
                 dtypes are checked. Other arrays are not used, and files are read when they are needed.
+            rename, cast: as in `with_weights`.
 
         Returns:
             A function of the other arguments. Its `unbound` program takes a dict by these names instead of the pytree.
 
         Raises:
-            ExportError: there is no first argument, its shapes are symbolic, or two of its leaves have one name.
+            ExportError: there is no first argument, its shapes are symbolic, two of its leaves have one name, or
+                `rename` maps a name that none of them has.
             DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
             OSError: a file cannot be opened.
         """
@@ -102,18 +105,28 @@ class Exported(Function):
         from jaxexp._weights.bound.renamed import with_named_weights
 
         program = with_named_weights(self)
-        return BoundExported.of(program, given(program, {}).with_values(weights))
+        return BoundExported.of(program, given(program, {}).with_values(weights, rename, cast))
 
-    def with_weights(self, weights: Any) -> BoundExported:
+    def with_weights(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
         """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
 
         Args:
             weights: as in `bind`. A `UserWarning` names arrays of a pytree that are not used; files may have more.
+            rename: what the function's weights are called in `weights`, if the names differ: a function that takes the
+                name of a weight (``layers/0/w``) and returns the name in `weights` (``layers.0.w``), or a mapping of
+                such names. Weights that a mapping leaves out have the same name in both.
+            cast: whether arrays of another dtype are cast to the function's: floats to floats, complex numbers to
+                complex numbers, integers to integers if all of them fit. Floats are rounded. Tensors in a file are cast
+                when they are first used. By default, another dtype is an error.
 
         Raises:
-            ExportError: the function has no weights.
+            ExportError: the function has no weights, or `rename` maps a name that none of them has.
             DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
+            TypeError: `rename` is neither a mapping nor a function, or gives something else than names.
             OSError: a file cannot be opened.
+
+        Example:
+            >>> model.with_weights("tuned.safetensors", rename=lambda name: name.replace("/", "."), cast=True)
         """
         _refuse_without_weights(self)
 
@@ -208,7 +221,7 @@ class Exported(Function):
 
         return raised(self)
 
-    def jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
+    def make_jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
         """The program as a jaxpr, read back from the module. Print it to see what an artifact computes.
 
         Args:
@@ -223,9 +236,9 @@ class Exported(Function):
             ExportError: a spec does not fit the function's signature.
             UnsupportedError: an operation of the module has no exact counterpart in JAX; the message names it.
         """
-        from jaxexp._readback.read_back import jaxpr
+        from jaxexp._readback.read_back import make_jaxpr
 
-        return jaxpr(self, args_specs, kwargs_specs)
+        return make_jaxpr(self, args_specs, kwargs_specs)
 
 
 def _refuse_without_weights(exported: Exported) -> NoReturn:
@@ -240,10 +253,10 @@ class BoundExported(Exported):
     """An exported function together with its weights: large arrays that are not in its module.
 
     Objects come from ``export(f, weights=...)``, from `Exported.bind`, and from `load` where weights are beside the
-    artifact. `call`, `specialize` and `save` include the weights. A trace of `raised` has them as constants. A `jaxpr`
-    has them as its first arguments, and does not read them. Everything else is about the program (`unbound`), as
-    `jax.export` reads it: a function whose first argument is a dict of the weights by their names. So `in_avals` and
-    `in_tree` include the weights, `serialize` writes no weights, and `vjp` is the VJP of the program.
+    artifact. `call`, `specialize` and `save` include the weights. A trace of `raised` has them as constants. The result
+    of `make_jaxpr` has them as its first arguments, and they are not read for it. Everything else is about the program
+    (`unbound`), as `jax.export` reads it: a function whose first argument is a dict of the weights by their names. So
+    `in_avals` and `in_tree` include the weights, `serialize` writes no weights, and `vjp` is the VJP of the program.
 
     It is a pytree whose leaves are the weights. So you can pass it to functions that are compiled, differentiated or
     mapped:
@@ -258,8 +271,9 @@ class BoundExported(Exported):
     with equal digests.
     """
 
-    _weights: Any
-    _bound: Any  # the program, and the arrays of the weights as its first argument
+    if TYPE_CHECKING:
+        _weights: Weights
+        _bound: Any  # the program, and the arrays of the weights as its first argument
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ExportTypeError(
@@ -293,14 +307,14 @@ class BoundExported(Exported):
     def batch_dim(self) -> str | None:
         return self.unbound.batch_dim
 
-    def bind(self, weights: Any) -> BoundExported:
+    def bind(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
         """Raises ExportError: it has weights already."""
         raise ExportTypeError(f"{self.fun_name} has weights: use with_weights for others, or unbound.bind")
 
-    def with_weights(self, weights: Any) -> BoundExported:
+    def with_weights(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
         if isinstance(weights, Exported):
             raise ExportTypeError(f"with_weights takes arrays, not the function {weights.fun_name}: pass its .weights")
-        return BoundExported.of(self.unbound, self.weights.with_values(weights))
+        return BoundExported.of(self.unbound, self.weights.with_values(weights, rename, cast))
 
     def weights_into(self, model: Any) -> Any:
         return self.weights.into(model)

@@ -21,8 +21,8 @@ from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.artifact.inspect import shown_node
 from jaxexp._kernel.artifact.module_head import Bytecode
 from jaxexp._kernel.artifact.words import Facts, counted, listed, span
+from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.codec.dtypes import DTYPES
-from jaxexp._kernel.codec.nodes import OWN_NAMES
 from jaxexp._kernel.module import mlir
 from jaxexp._kernel.read.decode import verified
 from jaxexp._kernel.releases import features, stablehlo, table
@@ -77,6 +77,7 @@ class Compatibility:
         custom_calls: how many operations call each custom call target; None if the module cannot be parsed here.
         dtypes: the dtypes of the arguments and results.
         custom_nodes: its custom pytree nodes: their serialized names, or the names of unregistered classes.
+        generic_nodes: those of them whose classes this process does not have; jaxexp loads them as `GenericNode`.
         platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         calling_convention_version: the version of the calling convention.
@@ -105,6 +106,7 @@ class Compatibility:
     custom_calls: Mapping[str, int] | None
     dtypes: tuple[str, ...]
     custom_nodes: tuple[str, ...]
+    generic_nodes: tuple[str, ...]
     platforms: tuple[str, ...]
     nr_devices: int
     calling_convention_version: int
@@ -176,7 +178,8 @@ def facts_of(found: Compatibility) -> Facts:
 def _by_jaxexp(found: Compatibility) -> str:
     where = f"on JAX {_spans(found.jaxexp_readers)}" if found.jaxexp_readers else "on no JAX that is known here"
     if found.unreadable_here is None:
-        return f"loads it here, as {where}"
+        generic = f", with generic nodes for {listed(found.generic_nodes)} (no such class here)"
+        return f"loads it here{generic if found.generic_nodes else ''}, as {where}"
     return f"cannot load it here: {found.unreadable_here}. It loads it {where}"
 
 
@@ -223,7 +226,7 @@ def compatibility_of(buffer: Any) -> Compatibility:
     installed = table.at(_jax.installed_release)
     refused = _why_not(installed, facts)
     writers = _writers(artifact, facts)
-    unreadable, custom_calls = _try_here(artifact)
+    unreadable, custom_calls, generic_nodes = _try_here(artifact)
     reasons = [(release, _why_not(release, facts)) for release in RELEASES]
     return Compatibility(
         fun_name=artifact.fun_name,
@@ -237,6 +240,7 @@ def compatibility_of(buffer: Any) -> Compatibility:
         custom_calls=custom_calls,
         dtypes=tuple(map(_dtype_name, sorted(facts.dtypes))),
         custom_nodes=tuple(sorted(facts.custom_nodes)),
+        generic_nodes=generic_nodes,
         platforms=artifact.platforms,
         nr_devices=artifact.nr_devices,
         calling_convention_version=facts.calling_convention_version,
@@ -273,16 +277,16 @@ class _Facts:
     def of(cls, artifact: Artifact) -> _Facts:
         own: set[str] = set()
 
-        def noted(auxdata: bytes) -> tuple[str, tuple[str, ...]] | None:
-            known = shown_node(auxdata)
-            if known is not None:
+        def noted(auxdata: bytes, name: str | None) -> tuple[str | None, tuple[str, ...]] | None:
+            known = shown_node(auxdata, name)
+            if known is not None and known[0] is not None:
                 own.add(known[0])
             return known
 
         facts: dict[str, Any] = artifact.facts(noted)
         for name in ("dtypes", "custom_nodes"):
             facts[name] = frozenset(facts[name])
-        facts["own_nodes"] = frozenset(own | facts["custom_nodes"] & OWN_NAMES)
+        facts["own_nodes"] = frozenset(own | facts["custom_nodes"] & nodes.OWN_NAMES)
         return cls(version=artifact.serialization_version, head=module_head.read(artifact.module()), **facts)
 
 
@@ -378,16 +382,24 @@ def _layout(facts: _Facts, jax_version: str | None) -> str:
     return listed(parts)
 
 
-def _try_here(artifact: Artifact) -> tuple[str | None, dict[str, int] | None]:
-    """Why jaxexp cannot load an artifact in this process, and its custom calls, as far as they can be known."""
+def _try_here(artifact: Artifact) -> tuple[str | None, dict[str, int] | None, tuple[str, ...]]:
+    """Why jaxexp cannot load an artifact in this process, the custom calls of its module, and its generic nodes, as far
+    as they can be known.
+    """
+    unreadable, custom_calls, generic = None, None, set[str]()
     try:
-        exported = reader.decode(artifact)
         with _jax.make_ir_context() as context:
-            module = mlir.parse(exported.mlir_module_serialized, context)
-            calls = collections.Counter(target for target, _ in mlir.custom_calls(module))
+            module = mlir.parse(bytes(artifact.module()), context)
+            custom_calls = collections.Counter(target for target, _ in mlir.custom_calls(module))
     except ExportError as error:
-        return str(error), None
-    return None, dict(sorted(calls.items()))
+        unreadable = str(error)
+    try:  # the module can be parsed even if the signature names something that is unknown here
+        exported = reader.decode(artifact)
+        generic = nodes.generic((exported.in_tree, exported.out_tree))
+    except ExportError as error:
+        unreadable = str(error)
+    calls = None if custom_calls is None else dict(sorted(custom_calls.items()))
+    return unreadable, calls, tuple(sorted(generic))
 
 
 def _promised_until(writer: str) -> datetime.date | None:

@@ -48,10 +48,11 @@ def install() -> contextlib.AbstractContextManager[object]:
 
     This affects all code that uses the module, as in ``from jax import export``, no matter when it imported the module.
     A name that was imported from the module, as in ``from jax.export import deserialize``, does not change later: it is
-    jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. Objects keep their class,
-    although the name `jax.export.Exported` changes its meaning. JAX's private modules, and code that imports them
-    (``jax.experimental.jax2tf``), are not affected. Settings that show the log of `jax.export`, such as its module's
-    name in ``JAX_DEBUG_LOG_MODULES``, then show the log of jaxexp.
+    jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. JAX's private modules, and
+    code that imports them (``jax.experimental.jax2tf``), are not affected. But each library takes the other's functions
+    and safety checks: `isinstance` says yes with the class of either, and equal checks are equal. Only `type` tells
+    them apart, and `jax.export`'s functions lack what jaxexp adds. Settings that show the log of `jax.export`, such as
+    its module's name in ``JAX_DEBUG_LOG_MODULES``, then show the log of jaxexp.
 
     Returns:
         A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`

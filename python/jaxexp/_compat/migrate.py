@@ -80,15 +80,18 @@ def _check_signatures(old: Exported, migrated: Exported, named_shardings: bool) 
 
 def _signature(exported: Exported, named_shardings: bool = True) -> dict[str, Any]:
     """The facts that stay the same, in a form that compares across symbolic scopes."""
-    kind = "_{}_named_shardings" if named_shardings else "{}_shardings_hlo"
+    if named_shardings:
+        in_shardings, out_shardings = exported._in_named_shardings, exported._out_named_shardings
+    else:
+        in_shardings, out_shardings = data.in_hlo_shardings(exported), data.out_hlo_shardings(exported)
     return {
         "fun_name": exported.fun_name,
         "in_tree": exported.in_tree,
         "in_avals": [_aval(aval) for aval in exported.in_avals],
         "out_tree": exported.out_tree,
         "out_avals": [_aval(aval) for aval in exported.out_avals],
-        "in_shardings": getattr(exported, kind.format("in")),
-        "out_shardings": getattr(exported, kind.format("out")),
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
         "nr_devices": exported.nr_devices,
         "platforms": exported.platforms,
         "ordered_effects": exported.ordered_effects,

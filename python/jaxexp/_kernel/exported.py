@@ -12,6 +12,7 @@ from jaxexp._errors import UnsupportedError
 from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.conversion import from_jax, to_jax
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.facts import Facts
 from jaxexp._kernel.write.options import PLAIN, Writing
 
 # The verbs are imported when they are first used, so loading a function does not wait for them. These two are called so
@@ -34,6 +35,14 @@ def _serialize(exported: Any, how: Writing) -> bytearray:
 
 class Function(ExportedData):
     """An exported function that can be called, specialized and written. `jaxexp.Exported` adds what the wings do."""
+
+    def __post_init__(self, _has_named_shardings: bool, _facts: Facts) -> None:
+        super().__post_init__(_has_named_shardings, _facts)
+        module = self.mlir_module_serialized
+        if module[:4] != b"ML\xefR":  # jax.export takes text, too
+            from jaxexp._kernel.module import mlir
+
+            data.attributes_of(self)["mlir_module_serialized"] = mlir.of_text(module) or module
 
     @property
     def batch_dim(self) -> str | None:
@@ -258,7 +267,7 @@ class Function(ExportedData):
     @classmethod
     def from_jax(cls, exported: Any) -> Self:
         """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again."""
-        return exported if isinstance(exported, cls) else from_jax(cls, exported, cls.from_jax)
+        return exported if issubclass(type(exported), cls) else from_jax(cls, exported, cls.from_jax)
 
     def to_jax(self) -> Any:
         """The same function as a `jax.export.Exported` of the installed JAX.

@@ -102,7 +102,8 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
 def _check_nodes(limits: Limits, exported: ExportedData, where: str) -> None:
     if limits.policy.unregistered_nodes is not False:
         return
-    if found := nodes.unregistered((exported.in_tree, exported.out_tree)):
+    trees = exported.in_tree, exported.out_tree
+    if found := {*nodes.unregistered(trees), *nodes.generic(trees)}:
         names = ", ".join(sorted(found)[:10])
         allow = "Policy(unregistered_nodes=True)"
         advice = f"Register the classes, or pass {allow}"

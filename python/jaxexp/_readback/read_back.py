@@ -1,4 +1,4 @@
-"""`Exported.raised` and `Exported.jaxpr`: the function read back from its module, for tracing and for reading."""
+"""`Exported.raised` and `Exported.make_jaxpr`: the function read back from its module, for tracing and for reading."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
     return function
 
 
-def jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Any:
-    """`Exported.jaxpr`."""
+def make_jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> Any:
+    """`Exported.make_jaxpr`."""
     program = program_of(exported)
     if args_specs or kwargs_specs:
         specs, _ = flattened(*apart(exported, args_specs, as_specs=True), kwargs_specs)

@@ -137,3 +137,4 @@ def test_functions_with_a_vjp_cannot_be_pickled() -> None:
         with pytest.raises(jaxexp.ExportError, match=r"serialize\(vjp_order=.*_get_vjp=None") as error:
             pickle.dumps(exported)
         assert isinstance(error.value, TypeError)
+        assert isinstance(error.value, AttributeError), "as in jax.export"

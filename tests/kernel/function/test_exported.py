@@ -247,18 +247,6 @@ def test_shardings_jax_needs_a_like_mesh(wrong) -> None:
     assert isinstance(ours.value, type(theirs.value))
 
 
-def test_shardings_hlo_are_filled() -> None:
-    for name in ("sharded_2d", "partly_sharded", "memory_kinds", "replicated", "sharded_over_two_axes", "sin"):
-        for exported in (exported_case(name), jaxexp.deserialize(exported_case(name).serialize())):
-            for named, hlo, avals in (
-                (exported._in_named_shardings, exported.in_shardings_hlo, exported.in_avals),
-                (exported._out_named_shardings, exported.out_shardings_hlo, exported.out_avals),
-            ):
-                assert len(named) == len(hlo) == len(avals)
-                for n, h, aval in zip(named, hlo, avals, strict=True):
-                    assert h == (None if n is None else n._to_xla_hlo_sharding(aval.ndim))
-
-
 # --- crossing over --------------------------------------------------------------------------------------------------
 
 
@@ -398,13 +386,6 @@ def test_save_writes_into_a_pipe(tmp_path) -> None:
     reader.join()
     assert found == [exported.serialize()]
     assert pipe.is_fifo()
-
-
-def test_replaced_shardings_show_in_their_hlo_form() -> None:
-    exported = export_with(jaxexp, CASES["sharded_1d"].build())
-    assert exported.in_shardings_hlo[0] is not None
-    without = dataclasses.replace(exported, _in_named_shardings=(None,) * len(exported.in_avals))
-    assert without.in_shardings_hlo == (None,) * len(exported.in_avals)
 
 
 def test_install_leaves_names_alone_that_jaxexp_lacks(monkeypatch) -> None:

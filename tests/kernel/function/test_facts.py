@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._cli import start
 from jaxexp._kernel.function.data import facts_of, weak_arguments, weak_results
 from jaxexp._kernel.function.facts import Facts
 from kit.compare import assert_same_values
@@ -226,6 +227,21 @@ def test_specialize(pair: Any) -> None:
     assert specialized is not loaded
     assert comparable(specialized) == comparable(loaded)
     assert specialized.vjp()._facts.name_and_order == (loaded.fun_name, 1)
+
+
+def test_specialize_command(pair: Any, tmp_path: Path) -> None:
+    """`jaxexp specialize` loads, specializes and saves."""
+    (n,) = jaxexp.symbolic_shape("n")
+    function = jax.jit(lambda given, factor: (pair(given.a + 1, given.b - 1), factor * 2))
+    spec = jax.ShapeDtypeStruct((n,), np.float32)
+    jaxexp.export(function)(pair(spec, spec), 2.0).save(tmp_path / "f.jaxexp", vjp_order=2, metadata=METADATA)
+    before = comparable(jaxexp.load(tmp_path / "f.jaxexp"))
+    for out, name in (("two.jaxexp", "two.jaxexp"), ("all.zip", "all.zip::f-n-2")):
+        assert start.main(["specialize", str(tmp_path / "f.jaxexp"), "--size", "n=2", "-o", str(tmp_path / out)]) == 0
+        found = jaxexp.load(f"{tmp_path}/{name}")
+        assert found.in_avals[0].shape == (2,)
+        assert comparable(found) == before
+        assert found.vjp().vjp()._facts.name_and_order == (found.fun_name, 2)
 
 
 # --- what facts are for ---------------------------------------------------------------------------------------------

@@ -92,7 +92,8 @@ def test_slots_of_each_reader(release: str, expected: tuple[Any, ...]) -> None:
         assert wire.read(blob, "in_shardings.0.kind") == wire.read(blob, "out_shardings.0.kind") == 1
         at, _ = wire.locate(blob, "in_shardings.0.hlo_sharding_proto")
         proto = bytes(blob[at + 4 : at + 4 + wire.length(blob, "in_shardings.0.hlo_sharding_proto")])
-        hlo = jaxexp.deserialize(blob).in_shardings_hlo[0]
+        read = jaxexp.deserialize(blob)
+        hlo = read._in_named_shardings[0]._to_xla_hlo_sharding(read.in_avals[0].ndim)
         assert proto == hlo.to_proto().SerializeToString()
     else:
         assert wire.length(blob, "in_shardings.0.hlo_sharding_proto") == 0

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError, ExportRuntimeError
+from jaxexp._errors import ExportError
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import custom_calls, mlir
 
@@ -64,7 +64,7 @@ def _explain(exported: ExportedData, error: Exception) -> None:
         if (reason := mlir.why_not_refined(error)) is not None:
             raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
     elif (reason := custom_calls.why_not_compiled(program_of(exported), error)) is not None:
-        raise ExportRuntimeError(f"calling {exported.fun_name}: {reason}") from error
+        raise custom_calls.UnknownCustomCallError(f"calling {exported.fun_name}: {reason}") from error
 
 
 def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.vjps import chain_up_to
@@ -77,7 +77,7 @@ def pushforward_call(
 def _vjp_of_vjp(exported: ExportedData) -> ExportedData:
     def error(found: int) -> ExportError:
         name, order = data.origin(exported)
-        return ExportError(
+        return ExportTypeError(  # jax.export has no forward mode, and JAX says so with a TypeError
             f"forward-mode differentiation of {name} needs its VJPs up to order {order + 2}, but it was serialized "
             f"with vjp_order={order + found}: export it again from its code, and serialize it with "
             f"vjp_order={order + 2} or more. Each derivative in forward mode needs two orders; each one in reverse "

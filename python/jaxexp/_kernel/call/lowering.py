@@ -205,9 +205,10 @@ def _callee_platforms(platforms: Sequence[str], exported: ExportedData) -> list[
         elif any(str(check) == "platform" for check in exported.disabled_safety_checks):
             indices.append(0)
         else:
+            names = ", ".join(map(str, exported.platforms))
             raise ExportError(
-                f"calling {exported.fun_name}: it was exported for {', '.join(exported.platforms)}, and is called on "
-                f"{platform}. Export it for that platform too, with platforms=(...)"
+                f"calling {exported.fun_name}: it was exported for {names}, and is called on {platform}. "
+                "Export it for that platform too, with platforms=(...)"
             )
     return indices
 

@@ -19,11 +19,11 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, ExportTypeError, in_one_line
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
 
-from . import hints
+from . import constraints, hints
 
 call_exported_p = _jax.Primitive("call_exported")
 call_exported_p.multiple_results = True
@@ -49,8 +49,9 @@ def abstract_eval(
 
 @_jax.cached_with_first()
 def _types_and_effects(exported: ExportedData, in_avals: tuple[Any, ...]) -> tuple[tuple[Any, ...], set[Any]]:
-    _check_arguments(in_avals, exported)
-    names, sizes = _solve_dim_vars(in_avals, exported)
+    with _jax.outside_of_traces():  # arguments are named by making their trees, and flax.nnx then asks for a trace
+        _check_arguments(in_avals, exported)
+        names, sizes = _solve_dim_vars(in_avals, exported)
     meshes = meshes_of_call(exported._in_named_shardings, in_avals)
     out_avals = []
     for aval, sharding in zip(exported.out_avals, exported._out_named_shardings, strict=True):
@@ -105,12 +106,12 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
     if not names:
         return names, []
     try:
-        solution, constraints, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=exported.in_tree)
+        solution, checks, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=exported.in_tree)
         sizes: Any = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
-        constraints.check_statically(sizes)
+        checks.check_statically(sizes)
         return names, [sizes.evaluate(solution[name]) for name in names]
     except ValueError as error:
-        raise ExportError(f"calling {exported.fun_name}: {in_one_line(error)}") from error
+        raise ExportError(f"calling {exported.fun_name}: {constraints.broken(error)}") from error
 
 
 def executables_of(exported: ExportedData) -> Any:

@@ -6,13 +6,13 @@ data is not only data, the signature has a generic node. There, an argument fits
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, Lines
 from jaxexp._kernel.artifact.node import Description, shown
+from jaxexp._kernel.artifact.words import where_they_differ
 from jaxexp._kernel.codec import library_nodes, treedefs
 from jaxexp._kernel.codec.generic_node import GenericNode
 from jaxexp._kernel.codec.treedefs import Node
@@ -169,12 +169,13 @@ class _Fitting:
                 return [positions[name] for name in description.names]
         if given.type is None or given.type in treedefs.BUILTIN or expected.arity != given.arity:
             self.refuse(f"{description!r} has the children {_listed(description.names)}")
-        found = self.describe(given)
+        found = self.describe_like(description, given)
         if found.names != description.names:
             theirs, ours = _listed(description.names), _listed(found.names)
             self.refuse(f"{description.class_name} has the children {theirs}, and {found.class_name} {ours}")
-        if found.class_name == description.class_name and not found.says_the_same(description):
-            theirs, ours = _where_they_differ(shown(description.data), shown(found.data))
+        same_class = (found.serialized_name, found.class_name) == (description.serialized_name, description.class_name)
+        if same_class and not found.says_the_same(description):
+            theirs, ours = where_they_differ(shown(description.data), shown(found.data))
             self.refuse(f"the auxiliary data of {description.class_name} is {theirs} in export and {ours} in the call")
         if given.type is not GenericNode:
             self.described[description] = given
@@ -188,6 +189,13 @@ class _Fitting:
         if encoded not in self.read:
             self.read[encoded] = Description(encoded)
         return self.read[encoded]
+
+    def describe_like(self, description: Description, node: Node) -> Description:
+        """The description of a node that stands where another one was described: by the same serialized name, if both
+        have it."""
+        assert node.type is not None
+        found = library_nodes.registered_as(description, node.type, node.data, node.arity)
+        return self.describe(node) if found is None else found
 
     def of_result(self, description: Description, arity: int) -> tuple[type, Any] | None:
         """The class of a result's node: the loaded class, or the class of an argument with the same description."""
@@ -218,17 +226,6 @@ def _kind(node: Node) -> str:
 def _listed(names: Sequence[str | int]) -> str:
     shown_names = ", ".join(map(str, names[:10])) or "none"
     return f"{shown_names}, ..." if len(names) > 10 else shown_names
-
-
-def _where_they_differ(one: str, other: str) -> tuple[str, str]:
-    """The parts of two texts around the first difference."""
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-    start = max(0, same - 60)
-
-    def part(text: str) -> str:
-        return f"{'...' if start else ''}{text[start : same + 60]}{'...' if len(text) > same + 60 else ''}"
-
-    return part(one), part(other)
 
 
 def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str = "") -> str:

@@ -23,6 +23,7 @@ from jaxexp._kernel.module import main, mlir
 from jaxexp._kernel.module.custom_calls import check_stable
 from jaxexp._kernel.write import retarget
 
+from . import advice
 from .lower import Lifting, Lowering, lower
 from .surroundings import Surroundings
 
@@ -50,7 +51,7 @@ class Exporting:
         """Exports a jitted function for arguments of these specs."""
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
-        with retarget.lowering_context(self.compatibility):
+        with retarget.lowering_context(self.compatibility), advice.on_dimensions():
             lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting)
         if self.batch_dim is not None:
             facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
@@ -80,8 +81,8 @@ class Exporting:
             check_stable(module, {target for check in self.checks if (target := check.is_custom_call())})
         return self.made(
             **{name: getattr(lowering, name) for name in _OF_LOWERING},
-            in_shardings_hlo=(),  # derived from the NamedShardings
-            out_shardings_hlo=(),
+            in_shardings_hlo=(None,) * len(lowering.in_avals),
+            out_shardings_hlo=(None,) * len(lowering.out_avals),
             disabled_safety_checks=self.checks,
             mlir_module_serialized=serialized,
             calling_convention_version=version,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import ExportTypeError, UnsupportedError
+from jaxexp._errors import ExportRuntimeError, ExportTypeError, UnsupportedError, shown
 from jaxexp._kernel.function.sharding import to_named
 from jaxexp._public import public
 
 from .callbacks import why_refused
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def lower(
         raise ExportTypeError(not_jitted(fun_jit))
     if lifting is not None:
         traced = lifting.rewritten(traced)
+    _check_platforms(traced.fun_name, platforms)
     lowered = traced.lower(
         lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
     )
@@ -122,6 +126,26 @@ def lower(
         has_platform_index=shape_poly_state.has_platform_index_argument,
         uses_global_constants=shape_poly_state.uses_dim_vars,
     )
+
+
+def _check_platforms(fun_name: str, platforms: Sequence[Any]) -> None:
+    """Explains the names of platforms that mean nothing here. JAX lowers for names that it does not know, too."""
+    if "gpu" in platforms:  # stands for the platform of the GPUs in this process
+        try:
+            jax.devices("gpu")
+        except RuntimeError as error:
+            raise ExportRuntimeError(
+                f"exporting {fun_name} for 'gpu': this process has no GPU, which would say what kind. Name the "
+                "platform: 'cuda' for GPUs of NVIDIA, or 'rocm' for those of AMD"
+            ) from error
+    known = _jax.known_platforms()
+    if unknown := [platform for platform in platforms if platform not in known]:
+        logger.warning(
+            "exporting %s for %s, which is not a platform of this JAX or of a plugin that is installed here (%s)",
+            shown(fun_name),
+            shown(", ".join(map(repr, unknown))),
+            ", ".join(sorted(known)),
+        )
 
 
 # Objects that call `jit` inside, for arguments that are not only arrays: the module of their type, and what to do.
@@ -173,8 +197,12 @@ def _check_lowering(computation: Any, jaxpr: Any) -> None:
     if facts.get("host_callbacks") or facts.get("keepalive"):
         raise UnsupportedError(why_refused(jaxpr))
     if facts.get("mut"):
-        raise UnsupportedError("the function reads or writes mutable arrays (Refs), which cannot be exported")
+        raise UnsupportedError(
+            "the function reads or writes mutable arrays (Refs), which cannot be exported: take and return their values"
+        )
     if facts.get("auto_spmd_lowering"):
         raise UnsupportedError("shardings that are left to the compiler (AUTO) cannot be exported: state them")
     if unknown := sorted(facts.keys() - _KNOWN_COMPILE_ARGS):
-        raise UnsupportedError(f"the lowering says {', '.join(unknown)}, which this version of jaxexp does not know")
+        raise UnsupportedError(
+            f"the lowering says {', '.join(unknown)}, which this version of jaxexp does not know: use a newer one"
+        )

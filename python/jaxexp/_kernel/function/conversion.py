@@ -12,6 +12,9 @@ from .data import E, ExportedData, facts_of
 from .facts import NO_FACTS
 from .vjps import DerivedVjp
 
+# Not from jax.export: `install` may have put jaxexp's own class there.
+ExportedOfJax = _jax.Exported
+
 _FACTS = "_jaxexp_facts"  # the attribute of a converted function that keeps its facts for the way back
 
 
@@ -35,12 +38,12 @@ def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
 
 def to_jax(exported: ExportedData) -> Any:
     """A function as a `jax.export.Exported`."""
-    # Not from jax.export itself: `install` may have put jaxexp's own classes there.
-    exported_type, check_type = _jax.jax_exporter.Exported, _jax.jax_exporter.DisabledSafetyCheck
-    names = [field.name for field in dataclasses.fields(exported_type)]
+    exporter: Any = _jax.jax_exporter
+    names = [field.name for field in dataclasses.fields(exporter.Exported)]
     fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
-    fields["disabled_safety_checks"] = tuple(check_type(str(check)) for check in exported.disabled_safety_checks)
+    checks = map(str, exported.disabled_safety_checks)
+    fields["disabled_safety_checks"] = tuple(map(exporter.DisabledSafetyCheck, checks))
     fields["_get_vjp"] = ConvertedVjp(exported, to_jax) if exported.has_vjp() else None
-    converted = exported_type(**fields)
+    converted = exporter.Exported(**fields)
     object.__setattr__(converted, _FACTS, facts_of(exported))
     return converted

@@ -7,12 +7,13 @@ the same class.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._errors import ExportError, ExportPicklingError
 from jaxexp._public import public_dir
 
 from . import sharding
@@ -66,8 +67,6 @@ class ExportedData(Attributes):
         if not _has_named_shardings:
             raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
         attributes = attributes_of(self)
-        for name in _DERIVED:
-            del attributes[name]  # from the constructor; these are made from NamedShardings when they are looked at
         for name in _TUPLES:
             attributes[name] = tuple(attributes[name])
         attributes["disabled_safety_checks"] = tuple(map(DisabledSafetyCheck.coerce, self.disabled_safety_checks))
@@ -85,6 +84,7 @@ class ExportedData(Attributes):
             return attributes
 
     __dir__ = public_dir
+    __str__ = object.__str__  # the same as `repr`
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -184,7 +184,7 @@ def module_digest(exported: ExportedData) -> bytes:
 def check_picklable(exported: ExportedData) -> None:
     """Refuses a function if pickling it would have to export its VJPs."""
     if exported.has_vjp() and not is_loaded(exported):
-        raise ExportTypeError(
+        raise ExportPicklingError(
             f"cannot pickle {exported.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
             "many to keep. Pickle the result of serialize(vjp_order=...), or the function without VJPs, "
             "dataclasses.replace(exported, _get_vjp=None)"
@@ -317,21 +317,23 @@ def _vjp(exported: E) -> E:
     return vjp
 
 
-def _in_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
+def in_hlo_shardings(exported: ExportedData) -> tuple[Any, ...]:
+    """The HLO form of the arguments' shardings; None for each that is unspecified."""
     return tuple(map(sharding.to_hlo, exported._in_named_shardings, exported.in_avals))
 
 
-def _out_shardings_hlo(exported: ExportedData) -> tuple[Any, ...]:
+def out_hlo_shardings(exported: ExportedData) -> tuple[Any, ...]:
+    """The same for the results."""
     return tuple(map(sharding.to_hlo, exported._out_named_shardings, exported.out_avals))
 
 
 _FIELDS = [field.name for field in dataclasses.fields(ExportedData)]
-_DERIVED = {"in_shardings_hlo", "out_shardings_hlo"}
 _TUPLES = (
-    "in_avals", "out_avals", "_in_named_shardings", "_out_named_shardings", "platforms", "ordered_effects",
-    "unordered_effects", "module_kept_var_idx",
+    "in_avals", "out_avals", "_in_named_shardings", "_out_named_shardings", "in_shardings_hlo", "out_shardings_hlo",
+    "platforms", "ordered_effects", "unordered_effects", "module_kept_var_idx",
 )  # fmt: skip
-_COMPARED = [name for name in _FIELDS if name not in _DERIVED | {"mlir_module_serialized", "_get_vjp"}]
+_UNUSED = {"in_shardings_hlo": in_hlo_shardings, "out_shardings_hlo": out_hlo_shardings}  # by the NamedShardings
+_COMPARED = [name for name in _FIELDS if name not in {*_UNUSED, "mlir_module_serialized", "_get_vjp"}]
 _DATA = {*_FIELDS, "_artifact", "_facts"}
 
 # Fields that a loaded function has before the others are decoded.
@@ -358,6 +360,14 @@ def _facts(exported: ExportedData) -> Facts:
     return attributes_of(exported).setdefault("_facts", facts)
 
 
+def _loaded_hlo_shardings(
+    name: str, shardings: Callable[[ExportedData], tuple[Any, ...]], exported: ExportedData
+) -> tuple[Any, ...]:
+    """`in_shardings_hlo` or `out_shardings_hlo` of a function that was loaded, as the installed JAX fills them."""
+    found = shardings(exported)
+    return attributes_of(exported).setdefault(name, found if _jax.loads_hlo_shardings else (None,) * len(found))
+
+
 def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
     """Gets a field of a function that was loaded."""
     find = _APART.get(name)
@@ -376,12 +386,16 @@ def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
     return found
 
 
+# They are not fields, so nobody who asks for the annotations is told of them.
+for _name in ("_has_named_shardings", "_facts"):
+    del ExportedData.__annotations__[_name]
+
 # For code that looks at the class, such as protocols. `dataclass` would have taken them for defaults.
 _MADE_LATER: dict[str, Callable[[Any], Any]] = {
     **{name: _of_artifact(name) for name in _FIELDS},
     "_facts": _facts,
-    "in_shardings_hlo": lambda e: attributes_of(e).setdefault("in_shardings_hlo", _in_shardings_hlo(e)),
-    "out_shardings_hlo": lambda e: attributes_of(e).setdefault("out_shardings_hlo", _out_shardings_hlo(e)),
+    **{name: functools.partial(_loaded_hlo_shardings, name, shardings) for name, shardings in _UNUSED.items()},
+    "_hlo_shardings": lambda e: (in_hlo_shardings(e), out_hlo_shardings(e)),  # for readers that need them
 }
 for _name, _make in _MADE_LATER.items():
     setattr(ExportedData, _name, MadeLater(_name, _make))

@@ -21,7 +21,7 @@ class Attributes:
     Besides its fields these are `_facts`, `_kept`, and `_artifact` if it was loaded. Each may be absent.
     """
 
-    _kept: Kept = Kept()
+    _kept = Kept()
 
 
 #: The attributes that a function has so far. `__dict__` also decodes the fields of its artifact, and has them too.

@@ -6,18 +6,20 @@ from typing import Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportTypeError
-from jaxexp._public import public
+from jaxexp._public import InPlaceOf, public
 
 
 @public
-class DisabledSafetyCheck:
-    """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function."""
+class DisabledSafetyCheck(_jax.DisabledSafetyCheck, metaclass=InPlaceOf):
+    """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function.
+
+    It equals the check of `jax.export` that leaves out the same, and each library takes the other's checks.
+    """
 
     # Not a dataclass, so that `dataclasses.asdict` of a function leaves its checks as they are.
-    __slots__ = ("_directive",)
 
     def __init__(self, directive: str) -> None:
-        self._directive = directive
+        self._impl = directive  # under the name that JAX's comparisons read
 
     @classmethod
     def platform(cls) -> DisabledSafetyCheck:
@@ -35,27 +37,25 @@ class DisabledSafetyCheck:
 
     def is_custom_call(self) -> str | None:
         """The custom call target that this check names; None for a check of another kind."""
-        kind, _, target = self._directive.partition(":")
+        kind, _, target = self._impl.partition(":")
         return target if kind == "custom_call" and target else None
 
     @classmethod
     def coerce(cls, check: Any) -> DisabledSafetyCheck:
         """Makes jaxexp's object of a check, given jaxexp's or `jax.export`'s."""
-        if isinstance(check, cls):
-            return check
-        if isinstance(check, _jax.jax_exporter.DisabledSafetyCheck):
-            return cls(str(check))
-        raise ExportTypeError(
-            f"a disabled check is made by DisabledSafetyCheck.platform() or .custom_call(target), not {check!r}"
-        )
+        if not isinstance(check, cls):
+            raise ExportTypeError(
+                f"a disabled check is made by DisabledSafetyCheck.platform() or .custom_call(target), not {check!r}"
+            )
+        return check if issubclass(type(check), cls) else cls(str(check))
 
     def __eq__(self, other: object) -> bool:
-        return self._directive == other._directive if isinstance(other, DisabledSafetyCheck) else NotImplemented
+        return self._impl == other._impl if isinstance(other, DisabledSafetyCheck) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._directive)
+        return hash(self._impl)
 
     def __str__(self) -> str:
-        return self._directive
+        return self._impl
 
     __repr__ = __str__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _NUMPY, _ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
+EXECUTABLES = b"JAXEXPEX"
 _OF_OTHERS = "other libraries keep weights or objects in such files, without a program for JAX"
 
 
@@ -44,6 +45,8 @@ def instead_of_artifact(head: bytes) -> str:
         return f": this is {known}"
     if known := _arrays(head):
         return f": this looks like {known}"
+    if head.startswith(EXECUTABLES):
+        return ": pass it with the artifact, load(path, executables=...)"
     if head[:4] in _ZIP:
         return (
             ": jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write is a ZIP file, "

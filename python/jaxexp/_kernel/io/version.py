@@ -74,7 +74,7 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
+        raise ImportError(f"reading {url} needs fsspec: pip install fsspec aiohttp") from error
     found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, Lines
+from jaxexp._errors import ExportError, ExportRuntimeError, Lines
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.operations import is_understood
 from jaxexp._kernel.function.data import ExportedData
@@ -48,6 +48,10 @@ STABLE_CUSTOM_CALLS = frozenset(
 )
 
 
+class UnknownCustomCallError(ExportRuntimeError, _jax.JaxRuntimeError):
+    """A custom call that this process does not implement. Without jaxexp, only XLA would say so."""
+
+
 def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
     """Refuses a module with custom calls, or operations of other dialects, that are not promised to be stable.
 
@@ -62,10 +66,11 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
     if "ALL" in allowed_targets:
         return
     refused: dict[str, Any] = {}
+    stable = STABLE_CUSTOM_CALLS | _jax.stable_custom_calls()
     for operation in mlir.iter_operations(module):
         name = operation.name
         target = mlir.target_of(operation) if name == "stablehlo.custom_call" else name
-        if target not in STABLE_CUSTOM_CALLS and target not in allowed_targets and not is_understood(target):
+        if target not in stable and target not in allowed_targets and not is_understood(target):
             refused.setdefault(target, operation)
     if not refused:
         return

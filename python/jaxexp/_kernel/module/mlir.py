@@ -57,6 +57,21 @@ def parse(serialized: bytes, context: Any) -> Any:
     ) from cause
 
 
+def of_text(text: bytes) -> bytes | None:
+    """A module of StableHLO text as a portable artifact; None if it is no such text.
+
+    Only for text of this process, and not from an artifact: jaxlib's parser trusts it.
+    """
+    try:
+        with _jax.make_ir_context() as context:
+            module = _jax.deserialize_portable_artifact(text, context)
+            return serialize(module) if "main" in _jax.ir.SymbolTable(module.operation) else None
+    except MemoryError:
+        raise
+    except Exception:  # of several types, as in `parse`
+        return None
+
+
 def shown_module(name: str, module: bytes, as_text: bool) -> Any:
     """`Exported.mlir_module` of a function with this name."""
     if as_text:

@@ -13,6 +13,7 @@ from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportTypeError, TooOldReaderError
 from jaxexp._kernel.codec import nodes, treedefs
 from jaxexp._kernel.codec.dtypes import DTYPES
+from jaxexp._kernel.codec.generic_node import GenericNode
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths, result_paths
 from jaxexp._kernel.releases import features, table
@@ -170,7 +171,8 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
                 yield where, f"is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
     for node in (*treedefs.nodes_of(exported.in_tree), *treedefs.nodes_of(exported.out_tree)):
         if node.type is not None and node.type not in treedefs.BUILTIN:
-            yield _in_trees, f"nodes of {node.type}", features.CUSTOM_NODES
+            name = node.data.class_name if node.type is GenericNode else node.type
+            yield _in_trees, f"nodes of {name}", features.CUSTOM_NODES
     if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
         yield _in_trees, "dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
     for name in nodes.unregistered((exported.in_tree, exported.out_tree)):
