@@ -75,8 +75,6 @@ class TestWriting:
                     archive.add("a", wrong)
             with pytest.raises(TypeError, match="a buffer with an artifact"):
                 archive.add("a", "model.jaxexp")
-            with pytest.raises(TypeError, match="from_jax"):
-                archive.add("a", jax.export.export(jax.jit(jnp.sin))(X))
             with pytest.raises(ExportError, match="vjp_order=1 is for an Exported"):
                 archive.add("a", blob(), vjp_order=1)
             with pytest.raises(ExportError, match="strict=True is for an Exported"):

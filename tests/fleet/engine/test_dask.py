@@ -6,7 +6,8 @@ import importlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import start
+from jaxexp._errors import WorkerError
 from jaxexp._fleet.archive import verification as of_archives
 from kit import bulk
 from kit.places import TESTS
@@ -28,6 +30,26 @@ pytestmark = [
 ]
 
 
+def cluster_of(workers: int) -> Any:
+    return distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0
+    )
+
+
+def at_share(executor: Any, number: int, act: Callable[[Any], object]) -> list[Any]:
+    """Calls `act` with the future of one share, once the executor has taken it. Returns the futures of all shares."""
+    submit, taken = executor.submit, []
+
+    def submit_and_act(fn: Any, *args: Any) -> Any:
+        taken.append(submit(fn, *args))
+        if len(taken) == number:
+            act(taken[-1])
+        return taken[-1]
+
+    executor.submit = submit_and_act
+    return taken
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patched:
@@ -35,10 +57,7 @@ def client() -> Iterator[Any]:
         # Dask would try what killed a worker on three others; that is Dask's to test, and takes a minute.
         config = importlib.import_module("dask").config
         config.set({"distributed.scheduler.allowed-failures": 0})
-        cluster = distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
-        )
-        with cluster, distributed.Client(cluster) as client:
+        with cluster_of(2) as cluster, distributed.Client(cluster) as client:
             yield client
 
 
@@ -65,24 +84,17 @@ def test_a_worker_that_is_killed(client, folder) -> None:
     """In the middle of the pass."""
     expected, killed = bulk.said(jaxexp.verify_many([folder])), threading.Event()
     executor = client.get_executor()
-    submit, taken = executor.submit, 0
-
-    def submit_and_kill(fn, *args):
-        nonlocal taken
-        taken += 1
-        future = submit(fn, *args)
-        if taken == 10:
-            future.add_done_callback(lambda _: threading.Thread(target=kill_one).start())
-        return future
 
     def kill_one() -> None:
         os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
         killed.set()
 
-    executor.submit = submit_and_kill
+    taken = at_share(
+        executor, 10, lambda future: future.add_done_callback(lambda _: threading.Thread(target=kill_one).start())
+    )
     assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
     assert killed.wait(60)
-    assert taken >= 20
+    assert len(taken) >= 20
 
 
 def test_what_kills_each_worker_is_named(client, folder) -> None:
@@ -116,4 +128,68 @@ def test_on_the_command_line(client, folder, capsys) -> None:
 def test_no_cluster(capsys, monkeypatch, folder) -> None:
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     assert start.main(["verify", "--dask", "tcp://127.0.0.1:1", str(folder)]) == 1
-    assert capsys.readouterr().err.endswith("needs Dask: pip install 'jaxexp[dask]'\n")
+    assert capsys.readouterr().err.endswith("needs Dask: pip install distributed\n")
+
+
+# --- no workers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lonely(client) -> Iterator[Any]:
+    """A cluster whose workers are gone, and a client of it."""
+    with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
+        cluster.scale(0)
+        while other.nthreads():
+            time.sleep(0.05)
+        yield cluster, other
+
+
+@pytest.mark.timeout(120)
+def test_a_cluster_without_workers(lonely, folder, tmp_path, capsys) -> None:
+    """What is done stays done, and the same call goes on from there."""
+    _, other = lonely
+    journal, single = tmp_path / "journal", folder / "000.jaxexp"
+    assert jaxexp.verify_many([single], journal=journal) == {}
+    message = "the executor has had no workers for 0.5 seconds. Start some"
+    with pytest.raises(WorkerError, match=message):
+        jaxexp.verify_many([single, folder], executor=other.get_executor(), journal=journal, wait_for_workers=0.5)
+    assert jaxexp.verify_many([single], executor=other.get_executor(), journal=journal, wait_for_workers=0.5) == {}
+    with pytest.raises(WorkerError, match=message):
+        jaxexp.Archive.open(folder / "fleet.zip").verify(executor=other.get_executor(), wait_for_workers=0.5)
+    address = other.scheduler.address
+    assert start.main(["verify", "--dask", address, "--wait-for-workers", "0.5", str(folder)]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_come_later(lonely, folder) -> None:
+    """As in a cluster that grows on demand."""
+    cluster, other = lonely
+    adding = threading.Timer(1.5, cluster.scale, [1])
+    adding.start()
+    found = jaxexp.verify_many([folder], executor=other.get_executor(), wait_for_workers=60)
+    assert bulk.said(found) == bulk.said(jaxexp.verify_many([folder]))
+    adding.join()
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_all_die(folder, tmp_path) -> None:
+    """In the middle of the pass, and nothing starts others."""
+    journal = tmp_path / "journal"
+    with cluster_of(2) as cluster, distributed.Client(cluster, set_as_default=False) as other:
+        executor = other.get_executor()
+        at_share(executor, 5, lambda _: cluster.scale(0))
+        with pytest.raises(WorkerError, match=r"no workers for 0\.5 seconds"):
+            jaxexp.verify_many([folder], executor=executor, journal=journal, wait_for_workers=0.5)
+    assert bulk.said(jaxexp.verify_many([folder], journal=journal)) == bulk.said(jaxexp.verify_many([folder]))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("what", ["cluster", "client"])
+def test_what_is_closed(what: str, folder) -> None:
+    """While the pass runs."""
+    with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
+        executor = other.get_executor()
+        at_share(executor, 5, lambda _: (cluster if what == "cluster" else other).close())
+        with pytest.raises(WorkerError, match=r"takes no more work|cannot run jaxexp|no workers"):
+            jaxexp.verify_many([folder], executor=executor, wait_for_workers=0.5)

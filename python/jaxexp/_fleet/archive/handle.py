@@ -101,7 +101,7 @@ class Handle:
 
             refuse_both(self.label, policy, executables)
             exported = load_one(self._opened, self.name)
-            give_executables(exported, executables)
+            give_executables(exported.unbound, executables)
         elif policy is not None:
             exported = load_one(self._opened, self.name, policy)
         elif (known := self._opened.loaded.get(self._number)) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxexp import _native
 from jaxexp._errors import ExportError, shown
+from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.artifact.inspect import shown_node, values_of
 from jaxexp._kernel.artifact.inspection import Value
 from jaxexp._kernel.artifact.metadata import to_json
@@ -107,7 +108,15 @@ def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
 
 def of_member(member: _native.Member) -> Summary:
     """The summary of a member in an index."""
-    stored = member.summary
+    return _of_stored(member.summary, tuple(size for _, size, _ in member.modules))
+
+
+def of_artifact(artifact: _native.Artifact) -> Summary:
+    """The summary of an artifact that is in no archive."""
+    return _of_stored(to_store(artifact), tuple(len(link.unchecked_module()) for link in chain(artifact)))
+
+
+def _of_stored(stored: _native.MemberSummary, module_bytes: tuple[int, ...]) -> Summary:
     arguments = _lines(stored.arguments)
     weights = _weights(arguments[0] if arguments else "", stored.argument_count)
     return Summary(
@@ -121,7 +130,7 @@ def of_member(member: _native.Member) -> Summary:
         argument_count=stored.argument_count - weights,
         results=_lines(stored.results),
         result_count=stored.result_count,
-        module_bytes=tuple(size for _, size, _ in member.modules),
+        module_bytes=module_bytes,
     )
 
 

@@ -386,8 +386,8 @@ def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryvie
     from jaxexp._api.exported import Exported
 
     if isinstance(exported_or_bytes, Exported):
-        return memoryview(exported_or_bytes.serialize(vjp_order, strict=strict)).toreadonly()
+        exported = Exported.from_jax(exported_or_bytes)  # of either library
+        return memoryview(exported.serialize(vjp_order, strict=strict)).toreadonly()
     raise ExportTypeError(
-        "a jaxexp.Exported, or a buffer with an artifact, can be added to an archive, not "
-        f"{type(exported_or_bytes)}; Exported.from_jax converts an Exported of jax.export"
+        f"an Exported, or a buffer with an artifact, can be added to an archive, not {type(exported_or_bytes)}"
     )

@@ -30,6 +30,12 @@ class Means:
     executor: Workers | None = None
     workers: int | None = None
     journal: str | os.PathLike[str] | None = None
+    wait_for_workers: float | None = 60
+    imports: tuple[str, ...] = ()  # modules that workers import first
+
+    def __post_init__(self) -> None:
+        if self.wait_for_workers is not None and not self.wait_for_workers >= 0:
+            raise ValueError(f"wait_for_workers: expected at least 0 seconds, or None, found {self.wait_for_workers}")
 
     @property
     def threads(self) -> int:
@@ -82,6 +88,16 @@ class Crew:
         self.close(wait=False)
         self._executor = self._own = self._make()
         return self._executor.submit(function, *args)
+
+    def has_workers(self) -> bool:
+        """Whether the executor has a worker, as far as it can say: only a Dask cluster can have none."""
+        count = getattr(getattr(self._executor, "_client", None), "nthreads", None)
+        if not callable(count):
+            return True
+        try:
+            return bool(count())
+        except Exception:  # of many types: there is no scheduler any more
+            return False
 
     def close(self, *, wait: bool) -> None:
         """Ends the executor if it is not the user's. Shares that have begun are finished, now or after this returns."""
@@ -142,6 +158,6 @@ def dask(address: str) -> Generator[Workers]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
-        raise ImportError(f"the cluster at {address} needs Dask: pip install 'jaxexp[dask]'") from error
+        raise ImportError(f"the cluster at {address} needs Dask: pip install distributed") from error
     with distributed.Client(address, set_as_default=False) as client:
         yield client.get_executor()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import pickle
 import queue
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # A single unit is given up after this many workers died while it was all that they had to do.
 _DEATHS = 2
+# How often to ask for workers while nothing is finished, in seconds.
+_LOOK = 1.0
 # How many findings that needed no worker may wait for the caller.
 _READY = 1000
 
@@ -76,18 +80,23 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
 
     Raises:
         JournalError: the journal is damaged, or belongs to another pass.
-        WorkerError: the workers cannot run jaxexp, or have other releases than this process.
+        WorkerError: the workers cannot run jaxexp, or have other releases than this process; or there were none for too
+            long.
         ExportError: another process has the journal.
         OSError: the journal cannot be written.
         TypeError: `executor` is not an executor.
     """
-    about = {"pass": task.title, "options": task.about, "releases": worker.releases(task.with_jax)}
+    about: dict[str, Any] = {"pass": task.title, "options": task.about, "releases": worker.releases(task.with_jax)}
+    if means.imports:  # results depend on the types that are known
+        about["imports"] = means.imports
     with Journal(means.journal, about) as journal:
         crew = Crew(means.executor)
-        running = _Running(task, inputs, crew, journal)
+        running = _Running(task, inputs, crew, journal, means)
         try:
             yield from running.findings()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, WorkerError):
+                running.note_finished()
             running.drop()
             crew.close(wait=False)
             raise
@@ -95,8 +104,11 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
 
 
 class _Running:
-    def __init__(self, task: Task, inputs: Iterable[Input | Unusable], crew: Crew, journal: Journal) -> None:
-        self._task, self._crew, self._journal = task, crew, journal
+    def __init__(
+        self, task: Task, inputs: Iterable[Input | Unusable], crew: Crew, journal: Journal, means: Means
+    ) -> None:
+        self._task, self._crew, self._journal, self._patience = task, crew, journal, means.wait_for_workers
+        self._imports = means.imports
         self._inputs = inputs
         self._options = pickle.dumps(task.options)
         self._releases = worker.releases(task.with_jax)
@@ -115,10 +127,17 @@ class _Running:
             while self._ready:
                 yield self._ready.popleft()
             if self._pending:
-                future = self._finished.get()
+                future = self._next(self._finished)
                 self._receive(self._pending.pop(future), future)
             elif self._is_over and not self._suspects:
                 return
+
+    def note_finished(self) -> None:
+        """Writes into the journal what workers have done, and nobody has looked at."""
+        for future, share in self._pending.items():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                with contextlib.suppress(TypeError, ValueError):  # not what a worker returns
+                    self._note(share, future.result())
 
     def drop(self) -> None:
         """Gives up the shares that have not begun."""
@@ -175,7 +194,9 @@ class _Running:
         attempt = uuid.uuid4().hex
         crossing = [part.crossing() for part in share.parts]
         try:
-            future = self._crew.submit(worker.run, attempt, self._releases, self._task.home, self._options, crossing)
+            future = self._crew.submit(
+                worker.run, attempt, self._releases, self._task.home, self._options, crossing, self._imports
+            )
         except Exception as error:
             raise WorkerError(
                 f"{self._task.title}: the executor takes no more work ({_said(error)}). What is done is in the "
@@ -183,6 +204,29 @@ class _Running:
             ) from error
         self._pending[future] = share
         future.add_done_callback(self._finished.put)
+
+    def _next(self, finished: queue.SimpleQueue[Future[Any]]) -> Future[Any]:
+        """The next future that is finished, however long its worker takes.
+
+        Raises:
+            WorkerError: there have been no workers for too long.
+        """
+        if self._patience is None:
+            return finished.get()
+        waiting_since: float | None = None
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return finished.get(timeout=_LOOK)
+            now = time.monotonic()
+            if self._crew.has_workers():
+                waiting_since = None
+            elif waiting_since is None:
+                waiting_since = now
+            elif now - waiting_since >= self._patience:
+                raise WorkerError(
+                    f"{self._task.title}: the executor has had no workers for {self._patience:g} seconds. Start some, "
+                    "or wait longer (wait_for_workers). What is done is in the journal, if there is one"
+                )
 
     def _receive(self, share: Share, future: Future[Any]) -> None:
         if future.cancelled():
@@ -197,7 +241,12 @@ class _Running:
             raise error
 
     def _take(self, share: Share, outcome: Any) -> None:
-        kind, found = outcome
+        try:
+            kind, found = outcome
+        except (TypeError, ValueError):
+            raise WorkerError(
+                f"{self._task.title}: the executor returned a {type(outcome).__name__}, not what its worker returned"
+            ) from None
         if kind == "raised":
             raise found
         if kind == "other":
@@ -205,13 +254,20 @@ class _Running:
                 f"{self._task.title}: the workers need the same releases as this process, which has "
                 f"{_listed(self._releases)}; one of them has {_listed(found)}"
             )
-        done = [(part, *one) for part, one in zip(share.parts, found, strict=True)]
-        self._journal.add([(p.input.name, p.input.identity, p.start, p.stop, said) for p, said, e in done if e is None])
-        for part, result, error in done:
+        for part, result, error in self._note(share, outcome):
             if error is None:
                 self._ready.append(Finding(part.input, part, self._task.decoded(part, result)))
             else:
                 self._ready.append(Finding(part.input, part, error=unpacked(error)))
+
+    def _note(self, share: Share, outcome: Any) -> list[tuple[Part, Any, Any]]:
+        """Writes the results of a share into the journal, and returns each part with its result, or its error."""
+        kind, found = outcome
+        if kind != "done":
+            return []
+        done = [(part, *one) for part, one in zip(share.parts, found, strict=True)]
+        self._journal.add([(p.input.name, p.input.identity, p.start, p.stop, said) for p, said, e in done if e is None])
+        return done
 
     def _bury(self, share: Share, error: Exception) -> None:
         """Handles a share whose worker died, or cannot say what happened."""
@@ -235,8 +291,10 @@ class _Running:
         Raises:
             WorkerError: workers die whatever they run.
         """
+        finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         try:
-            self._crew.submit(worker.alive).result()
+            self._crew.submit(worker.alive).add_done_callback(finished.put)
+            self._next(finished).result()
         except Exception as again:
             raise WorkerError(
                 f"{self._task.title}: the workers cannot run jaxexp ({_said(again)}). They need jaxexp "

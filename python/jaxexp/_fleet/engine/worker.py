@@ -31,7 +31,14 @@ def alive() -> bool:
     return True
 
 
-def run(attempt: str, expected: dict[str, str], home: str, options: bytes, parts: Sequence[tuple[Any, Any]]) -> Outcome:
+def run(
+    attempt: str,
+    expected: dict[str, str],
+    home: str,
+    options: bytes,
+    parts: Sequence[tuple[Any, Any]],
+    imports: Sequence[str] = (),
+) -> Outcome:
     """Does a share. Arguments have built-in types, so that a worker of any release can look at them.
 
     Args:
@@ -40,6 +47,7 @@ def run(attempt: str, expected: dict[str, str], home: str, options: bytes, parts
         home: the module of the pass below jaxexp, and its function, which takes `parts` and `options`.
         options: the pickled options of the pass.
         parts: places and numbers.
+        imports: modules to import first, which register types that the artifacts need.
 
     Returns:
         "done" with a pair for each part: its result, or the packed error of a part that cannot be read; "other" with
@@ -49,6 +57,8 @@ def run(attempt: str, expected: dict[str, str], home: str, options: bytes, parts
         return "other", here
     module, _, name = home.partition(":")
     try:
+        for needed in imports:
+            importlib.import_module(needed)
         function = getattr(importlib.import_module(f"jaxexp.{module}"), name)
         found = function(parts, pickle.loads(options))
         return "done", [(None, packed(one)) if isinstance(one, Exception) else (one, None) for one in found]

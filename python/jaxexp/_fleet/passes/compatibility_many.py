@@ -27,6 +27,7 @@ def compatibility_many(
     *,
     executor: Workers | None = None,
     journal: str | os.PathLike[str] | None = None,
+    wait_for_workers: float | None = 60,
 ) -> Iterator[tuple[str, Compatibility | Exception]]:
     """Tells who can load each of many artifacts, as `compatibility` does, with the workers of an executor.
 
@@ -35,6 +36,7 @@ def compatibility_many(
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.
         journal: as in `verify_many`; it has the results, too.
+        wait_for_workers: as in `verify_many`.
 
     Returns:
         An iterator of names, each with its result, or with the error if it cannot be read, in the order in which they
@@ -49,7 +51,8 @@ def compatibility_many(
         ...     print(name, found.readable_by("0.6.2"))
     """
     given = places(artifacts, "compatibility_many")
-    return ((name, one) for _, name, one in described(given, Means(executor, journal=journal)))
+    means = Means(executor, journal=journal, wait_for_workers=wait_for_workers)
+    return ((name, one) for _, name, one in described(given, means))
 
 
 def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[one_by_one.Result]:

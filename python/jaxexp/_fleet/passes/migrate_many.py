@@ -43,6 +43,7 @@ def migrate_many(
     executor: Workers | None = None,
     journal: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
+    wait_for_workers: float | None = 60,
 ) -> dict[str, Exception]:
     """Rewrites many artifacts, as `migrate` does, with the workers of an executor.
 
@@ -62,6 +63,7 @@ def migrate_many(
             not.
         journal: as in `verify_many`. A new file that is missing or has changed is written again.
         policy: what the artifacts may contain, as in `deserialize`.
+        wait_for_workers: as in `verify_many`.
 
     Returns:
         The errors of the artifacts that were not migrated, by name.
@@ -78,7 +80,8 @@ def migrate_many(
 
     check_policy(policy)
     given = places(artifacts, "migrate_many", Folders(without=os.fsdecode(into)))
-    found = migrated(given, into, to, Means(executor, journal=journal), policy)
+    means = Means(executor, journal=journal, wait_for_workers=wait_for_workers)
+    found = migrated(given, into, to, means, policy)
     return {name: one for _, name, one in found if isinstance(one, Exception)}
 
 

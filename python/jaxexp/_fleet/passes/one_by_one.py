@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,8 @@ def results(
         names = _names(finding, place)
         found = finding.found if finding.error is None else [finding.error] * len(names)
         for name, one in zip(names, found, strict=True):
-            if isinstance(one, DeserializationError) and one.file is None:
-                one.file = name
+            if isinstance(one, DeserializationError) and one.file in (None, os.path.abspath(name)):
+                one.file = name  # as the user writes it
             yield place, name, one
 
 

@@ -18,6 +18,7 @@ from jaxexp._fleet.engine.engine import Finding, findings
 from jaxexp._fleet.engine.errors import packed, unpacked
 from jaxexp._fleet.engine.work import FILE, Part, Parts, Unusable
 from jaxexp._fleet.places import verify
+from jaxexp._fleet.places.other_files import checked_other_file
 from jaxexp._fleet.places.source import MEMBER, Source, is_url
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import instead_of_artifact
@@ -41,6 +42,7 @@ def verify_many(
     workers: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
+    wait_for_workers: float | None = 60,
 ) -> dict[str, Exception]:
     """Checks that many artifacts are whole, as `verify` and `Archive.verify` do, with the workers of an executor.
 
@@ -58,6 +60,8 @@ def verify_many(
         journal: a file that remembers what is done. If the call is interrupted, the same call resumes from there;
             artifacts that have changed since are verified again.
         policy: what the artifacts may contain, as in `deserialize`. With it, the workers import JAX.
+        wait_for_workers: how many seconds to wait while the executor has no workers, which Dask's can tell; None for
+            as long as it takes. A worker may take its time.
 
     Returns:
         The errors of artifacts that are not whole, by name: a DeserializationError, a PolicyError, or an OSError if one
@@ -65,10 +69,11 @@ def verify_many(
 
     Raises:
         JournalError: the journal is damaged, or belongs to another pass. (It is a DeserializationError.)
-        ExportError: the workers cannot run jaxexp, or run another release than this process; or another process has
-            the journal.
+        ExportError: the workers cannot run jaxexp, or run another release than this process; there were no workers for
+            too long; or another process has the journal.
         OSError: the journal cannot be written.
         TypeError: something is given that other processes cannot find, such as a buffer; or `policy` is not a Policy.
+        ValueError: `wait_for_workers` is negative.
 
     Example:
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:
@@ -77,8 +82,9 @@ def verify_many(
     from jaxexp._api.load import check_policy
 
     check_policy(policy)
+    means = Means(executor, workers, journal, wait_for_workers)
     found: dict[str, Exception] = {}
-    for one in verified(places(artifacts, "verify_many"), Means(executor, workers, journal), policy):
+    for one in verified(places(artifacts, "verify_many"), means, policy):
         found.update(one.errors)
     return found
 
@@ -93,6 +99,7 @@ class InFile(NamedTuple):
         weights: the files of weights beside it, each with its `stamp`.
         error: what is wrong with the artifact or its weights; None if they are whole and allowed.
         bytes_behind: how many bytes follow the end of the artifact.
+        what: what the file has, if it is no artifact but another file of jaxexp; empty for an artifact.
     """
 
     size: int = 0
@@ -100,6 +107,7 @@ class InFile(NamedTuple):
     weights: Sequence[tuple[str, int, int | str]] = ()
     error: Any = None
     bytes_behind: int = 0
+    what: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,7 +151,8 @@ def _decoded(part: Part, result: Any) -> Any:
         return verification.decoded(part, result)
     found = InFile(*result)
     are_numbers = type(found.size) is type(found.bytes_behind) is int
-    if len(result) != len(found) or not are_numbers or not isinstance(found.has_digests, bool):
+    are_texts = isinstance(found.what, str)
+    if len(result) != len(found) or not (are_numbers and are_texts and isinstance(found.has_digests, bool)):
         raise ValueError(result)
     error = None if found.error is None else _named(unpacked(found.error), part.input.name)
     return found._replace(weights=[_weights_file(*file) for file in found.weights], error=error)
@@ -219,6 +228,12 @@ def _in_local(path: str, size: int, has_digests: bool, has_weights: bool, wrong:
         raise OSError(wrong, os.strerror(wrong), path)
     found = InFile(size, has_digests)
     if wrong is not None:
+        try:
+            other = checked_other_file(path)
+        except DeserializationError as damage:
+            return found._replace(error=packed(damage))
+        if other is not None:
+            return InFile(size, other.has_digests, (), None, other.bytes_behind, other.what)
         where, expected, what = wrong
         error = DeserializationError(where, expected, what if where else what + _advice(path))
         return found._replace(error=packed(error))

@@ -11,6 +11,7 @@ from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._public import public
 
+from .other_files import checked_other_file
 from .source import Source, beside_url, is_url, source
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def verify(artifact: Given) -> None:
     This reads all of the artifact, but loads nothing and does not import JAX. Weights in files beside it, or in its
     archive, are read, too, and compared with their digests. For a URL, these files are expected in the same folder and
     read by ranges. For a buffer or a file object, only the program is verified, because its weights could be anywhere.
-    Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be noticed.
+    Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be noticed. The path of
+    a file of executables, or of a safetensors file, is verified as what it is.
     `Archive.verify` checks all members of an archive in threads.
 
     Args:
@@ -41,6 +43,8 @@ def verify(artifact: Given) -> None:
         >>> jaxexp.verify("fleet.zip::resnet/b8")
     """
     found = source(artifact, "verify")
+    if found.path is not None and found.is_file and checked_other_file(found.path) is not None:
+        return
     program = checked(found)
     if found.path is not None:
         weights_of(found.path, program.artifact)

@@ -1,0 +1,64 @@
+"""Checks jaxexp's files that are not artifacts: compiled code, and weights without their program."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from jaxexp import _native
+from jaxexp._errors import WeightsError
+from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io.other_files import EXECUTABLES
+
+
+class OtherFile(NamedTuple):
+    """A whole file.
+
+    Attributes:
+        what: what it has, in words.
+        has_digests: whether any damage would have been noticed.
+        bytes_behind: how many bytes follow its end, such as those of a write that was not finished.
+    """
+
+    what: str
+    has_digests: bool
+    bytes_behind: int = 0
+
+
+def checked_other_file(path: str) -> OtherFile | None:
+    """Reads all of a file of executables, or of a safetensors file; None for anything else.
+
+    Raises:
+        DeserializationError: it is damaged.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        head = file.read(9)
+    if head.startswith(EXECUTABLES):
+        return _executables(path)
+    if head[4:8] == bytes(4) and head[8:9] == b"{":
+        return _weights(path)
+    return None
+
+
+def _executables(path: str) -> OtherFile:
+    from jaxexp._executables.file import ExecutablesFile
+
+    found = ExecutablesFile(path)
+    for record in found.records:
+        found.code(record)
+    return OtherFile(f"compiled code of {counted(len(found.records), 'call')}", True, os.stat(path).st_size - found.end)
+
+
+def _weights(path: str) -> OtherFile:
+    from jaxexp._weights.files.content import content_of
+    from jaxexp._weights.files.reading import open_tensors
+
+    (file,) = open_tensors(path).files
+    what = counted(len(file.header.tensors), "weight")
+    if file.content is None:  # written by another program
+        return OtherFile(what, False)
+    digests = {name: _native.digest(file.bytes_of(tensor)) for name, tensor in file.header.tensors.items()}
+    if (found := content_of(digests).hex()) != file.content:
+        raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)
+    return OtherFile(what, True)
