@@ -207,9 +207,9 @@ def test_read_back_it_takes_what_a_call_takes() -> None:
     read_back = exported.raised()
     close(read_back(X), apply(given, X))
     close(jaxexp.export(jax.jit(read_back), platforms=["cpu", "cuda"])(X).call(X), apply(given, X))
-    for jaxpr in (exported.jaxpr(X), exported.jaxpr()):
+    for jaxpr in (exported.make_jaxpr(X), exported.make_jaxpr()):
         assert [aval.shape for aval in jaxpr.in_avals] == [w.shape for w in exported.weights.values()] + [X.shape]
-    for wrong in (exported.jaxpr, read_back):
+    for wrong in (exported.make_jaxpr, read_back):
         with pytest.raises(jaxexp.ExportError, match="expected tuple of length 1, found tuple of length 2"):
             wrong(exported.weights, X)
 
@@ -218,7 +218,7 @@ def test_the_jaxpr_reads_no_weights(tmp_path: Path) -> None:
     exported, _ = bound()
     exported.save(tmp_path / "model.jaxexp", vjp_order=1)
     (tmp_path / "model.safetensors").unlink()
-    assert "tanh" in str(jaxexp.load(tmp_path / "model.jaxexp").jaxpr(X))
+    assert "tanh" in str(jaxexp.load(tmp_path / "model.jaxexp").make_jaxpr(X))
 
 
 FIRST_USES = {

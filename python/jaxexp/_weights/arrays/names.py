@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import difflib
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxexp._errors import ExportError, WeightsError
+from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._kernel.artifact import words
 
 
@@ -53,26 +53,72 @@ def names_in(treedef: Any) -> list[str]:
     return names
 
 
-def check_names(
-    needed: Collection[str], given: Collection[str], file: str | None = None, is_mapping: bool = False
-) -> None:
-    """Raises a WeightsError if a weight is not among the given names; it suggests similar ones.
+Rename = Mapping[str, str] | Callable[[str], str]
 
-    `is_mapping` says that these are from a mapping of arrays by name, to which the user can add others.
+
+def names_given(names: Sequence[str], other_names: Mapping[str, str], rename: Rename | None) -> dict[str, str]:
+    """What weights, and the other places of tied weights, are called among given arrays, by their own names.
+
+    Raises:
+        ExportError: `rename` has a name that is no weight of the function, or is of another type.
     """
-    missing = [name for name in needed if name not in given]
+    own = [*names, *other_names]
+    known = set(own)
+    if rename is None:
+        return dict(zip(own, own, strict=True))
+    if isinstance(rename, Mapping):
+        for name in rename:
+            if name not in known:
+                near = _nearest(name, own) if isinstance(name, str) else []
+                raise ExportError(
+                    f"rename= maps {words.cut(repr(name), 80)}, which is not the name of a weight of the function"
+                    f"{f': did you mean {near[0]!r}?' if near else ''} (it maps names in the function to given names)"
+                )
+        given = {name: rename.get(name, name) for name in own}
+    elif callable(rename):
+        given = {name: rename(name) for name in own}
+    else:
+        raise ExportTypeError(f"rename= takes a mapping or a function of names, not {type(rename)}")
+    for name, found in given.items():
+        if not isinstance(found, str):
+            raise ExportTypeError(f"rename= has to give the name of an array for {name!r}, found {found!r}")
+    return given
+
+
+def check_names(
+    needed: Mapping[str, str],
+    given: Collection[str],
+    file: str | None = None,
+    *,
+    is_mapping: bool = False,
+    can_rename: bool = False,
+) -> None:
+    """Raises a WeightsError if an array is missing; it suggests similar names.
+
+    Args:
+        needed: what each weight is called among the given arrays, by its own name.
+        given: the names of the arrays.
+        file: where they are.
+        is_mapping: whether they are in a mapping of arrays by name, to which the user can add others.
+        can_rename: whether the user can say what weights are called there, and has not done so.
+    """
+    missing = {own: name for own, name in needed.items() if name not in given}
     if not missing:
         return
+    own, first = next(iter(missing.items()))
     found = f"none among {len(given):,}"
-    needed_names = set(needed)
+    needed_names = set(needed.values())
     unused = [name for name in given if name not in needed_names]
-    if near := _nearest(missing[0], unused):
+    if near := _nearest(first, unused):
         found += f", of which {' and '.join(map(repr, near))} {'is' if len(near) == 1 else 'are'} not used"
-    if others := missing[1:]:
+    if others := list(missing.values())[1:]:
         found += f". Also missing: {_listed(others)}"
-    if is_mapping and len(missing) < len(needed):
+    if can_rename and len(unused) >= len(missing):
+        found += ". If the weights have other names there, pass rename="
+    elif is_mapping and len(missing) < len(needed):
         found += ". To change only some weights, pass {**loaded.weights, ...}"
-    raise WeightsError(missing[0], "an array of this name", found, file=file)
+    renamed = "" if own == first else f" for the weight {words.cut(repr(own), 80)}"
+    raise WeightsError(first, f"an array of this name{renamed}", found, file=file)
 
 
 def warn_of_others(what: str, names: Sequence[str], why: str) -> None:
@@ -86,6 +132,9 @@ _CALLER = 4  # of with_weights and weights_into: behind them, a method of Weight
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:
+    """Up to two similar names; first of all, those of the same place in a larger tree."""
+    if inside := [other for other in others if other.endswith((f"/{name}", f".{name}"))]:
+        return inside[:2]
     # Comparing takes time in proportion to the product of the lengths, and a file may have a million names.
     short = [other for other in others if len(other) <= _COMPARED]
     if len(name) > _COMPARED or len(short) > _COMPARED:

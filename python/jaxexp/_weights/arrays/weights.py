@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,12 @@ from jax.core import Tracer
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.header import Tensor
-from jaxexp._weights.files.reading import TensorFile
+from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import Source
 
 from . import placing
-from .names import check_names, is_array, named_leaves, type_of, warn_of_others
+from .casting import ADVICE, cast, cast_in_file, is_castable
+from .names import Rename, check_names, is_array, named_leaves, names_given, type_of, warn_of_others
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied
@@ -28,31 +30,53 @@ from .unchanged import Unchanged
 class _Named:
     """The tensors of files that the user named."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], types: Mapping[str, Any], names: Mapping[str, str], is_cast: bool
+    ) -> None:
+        """Args:
+        path: the file, or the index of several.
+        types: the abstract value of each weight.
+        names: what weights, and the other places of tied weights, are called in the files.
+        is_cast: whether tensors of other dtypes are cast.
+        """
         self._tensors = reading.open_tensors(path)
         self._path = os.fsdecode(path)
+        self._types, self._names, self._is_cast = types, names, is_cast
 
     def __str__(self) -> str:
         return repr(self._path)
 
-    def check(self, types: Mapping[str, Any], other_names: Mapping[str, str]) -> None:
-        """Compares the tensors with the types that a program needs."""
-        check_names(types, self._tensors, self._path)
-        for name, type_ in types.items():
-            placing.check(*self.find(name), type_)
-        tied = {name for pair in other_names.items() for name in pair if name in self._tensors}
-        bytes_of = {name: self._bytes_of(name) for name in tied}
-        check_tied(bytes_of, other_names, self._path)
+    def check(self, other_names: Mapping[str, str], *, can_rename: bool) -> None:
+        """Compares the tensors with the types that a program needs. `can_rename` as in `check_names`."""
+        own = {name: self._names[name] for name in self._types}
+        check_names(own, self._tensors, self._path, can_rename=can_rename)
+        for name, type_ in self._types.items():
+            file, tensor = self._found(name)
+            try:
+                placing.check(file, tensor, type_)
+            except WeightsError as error:
+                if not self._is_cast and cast_in_file(file, tensor, type_)[1] is not tensor:
+                    error.found += ADVICE
+                raise
+        tied = {name for pair in other_names.items() for name in pair if self._names[name] in self._tensors}
+        check_tied({name: self._bytes_of(name) for name in tied}, other_names, self._path)
 
     def digest_of(self, name: str) -> None:
         """Not known."""
 
     def _bytes_of(self, name: str) -> Any:
-        file, tensor = self.find(name)
-        return np.frombuffer(file.bytes_of(tensor), np.uint8)
+        given = self._names[name]
+        return np.frombuffer(self._tensors.file_of(given).bytes_of(self._tensors[given]), np.uint8)
 
-    def find(self, name: str) -> tuple[TensorFile, Tensor]:
-        return self._tensors.file_of(name), self._tensors[name]
+    def find(self, name: str) -> tuple[HoldsTensors, Tensor]:
+        """A weight, under its own name, and what holds it."""
+        file, tensor = self._found(name)
+        return file, dataclasses.replace(tensor, name=name)
+
+    def _found(self, name: str) -> tuple[HoldsTensors, Tensor]:
+        given = self._names[name]
+        file, tensor = self._tensors.file_of(given), self._tensors[given]
+        return cast_in_file(file, tensor, self._types[name]) if self._is_cast else (file, tensor)
 
 
 class Weights(Mapping[str, Any]):
@@ -164,7 +188,7 @@ class Weights(Mapping[str, Any]):
         found = self._arrays if self._files is None else self._files
         return Weights(self._types, found, shardings, self.other_names, self._unchanged)
 
-    def with_values(self, values: Any) -> Weights:
+    def with_values(self, values: Any, rename: Rename | None = None, is_cast: bool = False) -> Weights:
         """Other weights of the same names, shapes and dtypes.
 
         Args:
@@ -173,40 +197,57 @@ class Weights(Mapping[str, Any]):
                 names arrays in it that are not used. Files, and mappings without containers, cause no warning: they may
                 be large checkpoints. Numbers, functions and other leaves that are not arrays are part of the program,
                 and never used.
+            rename: what weights are called among the values; None if they have their own names there.
+            is_cast: whether values of other dtypes are cast.
 
         Raises:
+            ExportError: `rename` is not about names of weights.
             WeightsError: a weight is missing, or has another shape or dtype; or the values of tied weights, which are
                 one weight here, differ.
         """
         shardings = list(self._shardings.values())
-        if isinstance(values, Weights) and values._files is not None and values._types == self._types:
+        is_same = rename is None and isinstance(values, Weights) and values._types == self._types
+        if is_same and values._files is not None:
             return Weights(self._types, values._files, shardings, self.other_names)
+        names = names_given(list(self._types), self.other_names, rename)
         if isinstance(values, (str, os.PathLike)):
-            files = _Named(values)
-            files.check(self._types, self.other_names)
+            files = _Named(values, self._types, names, is_cast)
+            files.check(self.other_names, can_rename=rename is None)
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
-        arrays = [name for name, leaf in given.items() if name in self._types or is_array(leaf)]
+        own = {name: names[name] for name in self._types}
+        used = set(own.values())
+        arrays = [name for name, leaf in given.items() if name in used or is_array(leaf)]
         is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
-        check_names(self._types, arrays, is_mapping=is_mapping)
+        check_names(own, arrays, is_mapping=is_mapping, can_rename=rename is None)
+        found = {}
         for name, type_ in self._types.items():
-            _check_type(name, type_, given[name])
-        check_tied(given, self.other_names)
+            leaf, advice = given[own[name]], ""
+            if is_array(leaf) and leaf.dtype != type_.dtype and is_castable(leaf.dtype, type_.dtype):
+                if is_cast:
+                    leaf = cast(own[name], leaf, type_.dtype)
+                else:
+                    advice = ADVICE
+            _check_type(own[name], type_, leaf, advice)
+            found[name] = leaf
+        check_tied({name: given[there] for name, there in names.items() if there in given}, self.other_names)
         if not is_mapping:
-            others = (name for name in arrays if name not in self._types and name not in self.other_names)
+            used.update(names.values())
+            others = (name for name in arrays if name not in used)
             warn_of_others(
                 "not used of the given arrays",
                 [name for name in others if not isinstance(given[name], np.generic)],
                 "they belong to another model, or are part of the program. A mapping of arrays by the names of the "
                 "weights may have more",
             )
-        return Weights(self._types, {name: given[name] for name in self._types}, shardings, self.other_names)
+        return Weights(self._types, found, shardings, self.other_names)
 
     def into(self, model: Any) -> Any:
         """`Exported.weights_into`."""
         leaves = named_leaves(model)
         places = {name: own for name in leaves if (own := self.other_names.get(name, name)) in self._types}
-        check_names(self._types, [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)])
+        own_names = {name: name for name in self._types}
+        check_names(own_names, [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)])
         for place, name in places.items():
             _check_type(place, self._types[name], leaves[place])
         others = [name for name, leaf in leaves.items() if name not in places and is_array(leaf)]
@@ -263,8 +304,10 @@ class Weights(Mapping[str, Any]):
             return array if sharding is None else jax.device_put(array, sharding)
 
 
-def _check_type(name: str, type_: Any, leaf: Any) -> None:
+def _check_type(name: str, type_: Any, leaf: Any, advice: str = "") -> None:
     if not is_array(leaf):
         raise WeightsError(name, type_of(type_), repr(leaf)[:200])
-    if tuple(leaf.shape) != tuple(type_.shape) or leaf.dtype != type_.dtype:
+    if tuple(leaf.shape) != tuple(type_.shape):
         raise WeightsError(name, type_of(type_), type_of(leaf))
+    if leaf.dtype != type_.dtype:
+        raise WeightsError(name, type_of(type_), type_of(leaf) + advice)

@@ -58,6 +58,14 @@ def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | N
     return None
 
 
+def dtype_of(name: str) -> str | None:
+    """The JAX dtype that the format has this name for; None if there is none."""
+    return _OF_NAMES.get(name)
+
+
+_OF_NAMES = {name: dtype for dtype, name in _NAMES.items()}
+
+
 def size_of(dtype: str, shape: Sequence[int]) -> int | None:
     """How many bytes a tensor takes in a file; None if its last element ends inside a byte."""
     bits = BITS[dtype] * math.prod(shape)

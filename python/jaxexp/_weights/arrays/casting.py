@@ -1,0 +1,90 @@
+"""Arrays and tensors in other dtypes than a program's weights, cast when the user asks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxexp._errors import WeightsError
+from jaxexp._weights.files.dtypes import dtype_of, held_as
+from jaxexp._weights.files.header import Tensor
+from jaxexp._weights.files.reading import HoldsTensors
+
+from .names import type_of
+from .pieces import source
+from .placing import view, wherever
+
+ADVICE = "; cast=True casts it"
+
+_KINDS = (jnp.floating, jnp.complexfloating, jnp.integer)
+
+
+def is_castable(dtype: Any, to: Any) -> bool:
+    """Whether numbers of a dtype can become those of another one: floats, complex numbers and integers stay such."""
+    return any(jnp.issubdtype(dtype, kind) and jnp.issubdtype(to, kind) for kind in _KINDS)
+
+
+def cast(name: str, array: Any, dtype: Any, file: str | None = None) -> Any:
+    """An array in another dtype, where it is; floats are rounded.
+
+    Raises:
+        WeightsError: an integer does not fit into the dtype.
+    """
+    if jnp.issubdtype(dtype, jnp.integer):
+        _check_fits(name, array, dtype, file)
+    if isinstance(array, Tracer):
+        return array.astype(dtype)
+    with wherever(), np.errstate(over="ignore"):  # too large a float becomes infinite, as on devices
+        new = (array if isinstance(array, jax.Array) else np.asarray(array)).astype(dtype)
+    if isinstance(new, np.ndarray):
+        new.flags.writeable = False
+    return new
+
+
+def _check_fits(name: str, array: Any, dtype: Any, file: str | None) -> None:
+    least, most = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    own = jnp.iinfo(array.dtype)
+    if (least <= own.min and own.max <= most) or not array.size:
+        return
+    if isinstance(array, Tracer):
+        raise WeightsError(name, f"integers that fit into {dtype}", f"{type_of(array)}, which is being traced")
+    with wherever():
+        found = int(array.min()), int(array.max())
+    if not (least <= found[0] and found[1] <= most):
+        numbers = f"{type_of(array)} from {found[0]:,} to {found[1]:,}"
+        raise WeightsError(name, f"integers that fit into {dtype}", numbers, file=file)
+
+
+def cast_in_file(file: HoldsTensors, tensor: Tensor, aval: Any) -> tuple[HoldsTensors, Tensor]:
+    """A tensor in the dtype of a program's argument, to which it is cast when it is read; the same one if it differs
+    from the argument in something else, or in nothing.
+    """
+    held = held_as(str(aval.dtype), aval.shape)
+    found = dtype_of(tensor.dtype)
+    if held is None or tensor.shape != tuple(aval.shape) or tensor.dtype == held[0] or found is None:
+        return file, tensor
+    if not is_castable(found, aval.dtype):
+        return file, tensor
+    return _Cast(file, tensor, np.dtype(found), aval), dataclasses.replace(tensor, dtype=held[0], shape=held[1])
+
+
+class _Cast:
+    """One tensor of a file, in another dtype."""
+
+    identity = None
+
+    def __init__(self, file: HoldsTensors, tensor: Tensor, dtype: Any, aval: Any) -> None:
+        self.name = file.name
+        self._file, self._tensor = file, tensor
+        self._found, self._aval = jax.ShapeDtypeStruct(tensor.shape, dtype), aval
+
+    def bytes_of(self, tensor: Tensor) -> memoryview:
+        array = view(self._file, self._tensor, self._found)
+        new = cast(tensor.name, array, self._aval.dtype, self.name)
+        pieces = list(source(tensor.name, new).pieces())
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
