@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import jaxexp
+from kit import weighted
+from kit.weighted import bound, close
 
 X = np.arange(4, dtype=np.float32)
 
@@ -33,6 +35,16 @@ def test_one_file_has_the_code_of_all_members(archive: Path, tmp_path: Path) -> 
         for function in (double, triple):
             assert sum(one.used for one in function.executables) == 1
         assert opened["double"].load().executables == (), "who names no file gets none"
+
+
+def test_members_with_weights(tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        writer.add("model", bound()[0])
+    with jaxexp.Archive.open(tmp_path / "fleet.zip") as opened:
+        opened.precompile(into=tmp_path / "fleet.exe")
+        model = opened["model"].load(executables=tmp_path / "fleet.exe")
+        close(model.call(weighted.X), bound()[0].call(weighted.X))
+        assert [one.used for one in model.executables] == [True]
 
 
 def test_some_members_only(archive: Path, tmp_path: Path) -> None:

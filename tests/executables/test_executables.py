@@ -17,6 +17,7 @@ from jax import monitoring
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
+from jaxexp._executables import conditions
 from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit.devices import DEVICES
 
@@ -217,6 +218,85 @@ def test_a_gradient_by_one_argument_says_why_it_compiles(
     assert not model.vjp().executables[0].used
 
 
+def test_the_argument_that_differs_is_named(tmp_path: Path, exe: Path, caplog: pytest.LogCaptureFixture) -> None:
+    layers = {f"layer{i:02}": X for i in range(20)}
+    path = saved(tmp_path, lambda layers, x: x, layers, jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 7"), np.float32))
+    jaxexp.load(path).precompile((layers, np.ones((8, 7), np.float32)), into=exe)
+    model = jaxexp.load(path, executables=exe)
+    assert repr(model.executables[0]).startswith("Executable(<lambda> of float32[8,8], ")
+    assert ", ..., float32[8,7]: not used" in repr(model.executables[0])
+    with caplog.at_level(logging.INFO, "jaxexp.executables"):
+        model.call(layers, np.ones((9, 7), np.float32))
+    assert caplog.messages[-1].endswith(
+        "is for this call: args[1]: compiled for float32[8,7], here it is float32[9,7]"
+    ), caplog.text
+
+
+def test_arguments_are_counted_without_weights(tmp_path: Path, exe: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weights = {"a": X, "b": X + 1}
+    batch = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 8"), np.float32)
+    path = tmp_path / "model.jaxexp"
+    exported = jaxexp.export(jax.jit(lambda x: x @ weights["a"] @ weights["b"]), weights=weights)(batch)
+    exported.save(path, vjp_order=1)
+    jaxexp.load(path).precompile((X,), into=exe)
+    model = jaxexp.load(path, executables=exe)
+    with caplog.at_level(logging.INFO, "jaxexp.executables"):
+        model.call(X[:3])
+    assert caplog.messages[-1].endswith("args[0]: compiled for float32[8,8], here it is float32[3,8]"), caplog.text
+
+
+@pytest.mark.parametrize("of", ["processor", "compile options"])
+def test_long_conditions_are_cut_where_they_differ(of: str) -> None:
+    same = "+avx" * 100
+    why = conditions.difference({of: f"{same}+amx{same}"}, {of: f"{same}+vnni{same}"})
+    assert why is not None and len(why) < 300
+    assert "+amx" in why.partition("here it is")[0] and "+vnni" in why.partition("here it is")[2]
+
+
+def test_whatever_the_reason_it_is_logged_once(
+    tmp_path: Path, exe: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "jaxexp.executables")
+    path = saved(tmp_path, lambda x: x + 1, X, vjp_order=1)
+    jaxexp.load(path).precompile(into=exe)
+    model = jaxexp.load(path, executables=exe)
+    with jax.disable_jit():
+        model.call(X)
+    with jax.debug_nans(True):
+        model.call(X), model.call(X)
+    for _ in range(2):
+        jax.grad(lambda x: model.call(x).sum())(X)
+    other = jaxexp.load(saved(tmp_path, lambda x: x + 2, X), executables=exe)
+    other.call(X)
+    monkeypatch.setattr("jaxexp._jax.missing_for_reuse", "jax.gone")
+    jaxexp.load(path, executables=exe).call(X)
+    said = [message.replace(repr(str(exe)), "FILE") for message in caplog.messages if "uses code" not in message]
+    assert said == [
+        "<lambda>: code in FILE is not used: jax_disable_jit is set",
+        "<lambda>: code in FILE is not used: jax_debug_nans is set",
+        "the VJP of order 1 of <lambda>: FILE has no code of this function",
+        "<lambda>: FILE has no code of this function",
+        "<lambda>: code in FILE is not used: this JAX has no jax.gone",
+    ]
+
+
+def test_code_that_does_not_run_is_logged(
+    tmp_path: Path, exe: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def unsafe_call(self, *_: Any) -> Any:
+            raise jax.errors.JaxRuntimeError("INTERNAL: no symbol")
+
+    path = saved(tmp_path, lambda x: x + 1, X)
+    jaxexp.load(path).precompile(into=exe)
+    monkeypatch.setattr("jaxexp._executables.executables._make", lambda *_: Broken())
+    model = jaxexp.load(path, executables=exe)
+    with caplog.at_level(logging.INFO, "jaxexp.executables"):
+        np.testing.assert_array_equal(model.call(X), X + 1)
+    assert model.executables[0].why == "it does not run: INTERNAL: no symbol"
+    assert caplog.messages[-1].endswith("is not used: it does not run: INTERNAL: no symbol")
+
+
 def test_another_function_of_the_name_is_listed_and_not_used(tmp_path: Path, exe: Path) -> None:
     jaxexp.load(saved(tmp_path, lambda x: x + 1, X)).precompile(into=exe)
     model = jaxexp.load(saved(tmp_path, lambda x: x + 2, X), executables=exe)
@@ -309,3 +389,17 @@ def test_a_jax_without_a_private_name_compiles_as_always(
     assert model.executables[0].why == "this JAX has no jax._src.pjit.gone"
     with pytest.raises(jaxexp.UnsupportedError, match="this JAX has no"):
         model.precompile(into=exe)
+
+
+@pytest.mark.parametrize("order", [-1, 1.5, "1", None])
+def test_a_vjp_order_that_is_no_number_of_vjps(exe: Path, order: Any) -> None:
+    with pytest.raises(jaxexp.ExportError, match="vjp_order is the number of VJPs to compile") as caught:
+        jaxexp.export(jax.jit(jnp.sin))(X).precompile(into=exe, vjp_order=order)
+    assert isinstance(caught.value, TypeError) and not exe.exists()
+
+
+def test_a_vjp_that_was_not_serialized(tmp_path: Path, exe: Path) -> None:
+    model = jaxexp.load(saved(tmp_path, lambda x: x + 1, X))
+    with pytest.raises(jaxexp.ExportError, match=r"has no VJP of order 1: it was serialized with vjp_order=0\."):
+        model.precompile(into=exe, vjp_order=1)
+    assert not exe.exists()

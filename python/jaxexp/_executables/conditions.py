@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxexp import _jax, _native
+from jaxexp._kernel.artifact.words import where_they_differ
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._version import __version__
@@ -99,19 +100,31 @@ def _listed_libraries(folder: Path) -> list[str]:
     return sorted(line for line in text.splitlines() if "sha256=" in line and any(end in line for end in libraries))
 
 
-def difference(record: Mapping[str, str], here: Mapping[str, str]) -> str | None:
-    """The first condition in which a record differs from this process; None if there is none."""
+def difference(
+    record: Mapping[str, str], here: Mapping[str, str], paths: Callable[[], Sequence[str]] = tuple
+) -> str | None:
+    """The first condition in which a record differs from this process; None if there is none.
+
+    `paths` returns the paths of the arguments: a condition with a line for each argument names the one that differs.
+    """
     for name, value in here.items():
-        if record.get(name) != value:
-            return f"{name}: compiled for {_shown(record.get(name))}, here it is {_shown(value)}"
+        if (compiled_for := record.get(name)) == value:
+            continue
+        if compiled_for is None:
+            return f"{name}: compiled for an unknown value, here it is {_in_one_line(value)}"
+        if name in ("arguments", "placement"):
+            pairs = zip(paths(), compiled_for.split("\n"), value.split("\n"), strict=False)
+            for path, theirs, ours in pairs:
+                if theirs != ours:
+                    return _compared(path if name == "arguments" else f"{name} of {path}", theirs, ours)
+        return _compared(name, compiled_for, value)
     return None
 
 
-def _shown(value: str | None) -> str:
-    return "an unknown value" if value is None else shortened(value) or "none"
+def _compared(what: str, theirs: str, ours: str) -> str:
+    theirs, ours = where_they_differ(_in_one_line(theirs), _in_one_line(ours))
+    return f"{what}: compiled for {theirs}, here it is {ours}"
 
 
-def shortened(value: str, most: int = 100) -> str:
-    """A condition for a message: in one line, and cut to at most `most` characters."""
-    line = value.replace("\n", ", ")
-    return line if len(line) <= most else f"{line[:most]}..."
+def _in_one_line(value: str) -> str:
+    return value.replace("\n", ", ") or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from jaxexp._errors import shown
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.paths import argument_paths
 from jaxexp._public import public
 
 from . import conditions, placing, reuse
@@ -38,7 +40,7 @@ class Executable:
             used only if all conditions are the same.
         size: how many bytes of code there are.
         used: whether calls use it.
-        why: why it is not used; None if it is.
+        why: why it is not used, or cannot be; None if nothing prevents it.
     """
 
     conditions: Mapping[str, str]
@@ -47,10 +49,14 @@ class Executable:
     why: str | None
     _weights: int = dataclasses.field(default=0, compare=False)  # how many of the first arguments are weights
 
+    @property
+    def arguments(self) -> str:
+        """The dtypes and shapes of the arguments in one line, which is cut if it is long. Weights are only counted."""
+        return _shown_arguments(self.conditions.get("arguments", ""), self._weights)
+
     def __repr__(self) -> str:
-        arguments = _shown_arguments(self.conditions.get("arguments", ""), self._weights)
-        state = "used" if self.used else f"not used: {self.why}"
-        return shown(f"Executable({self.conditions.get('function')} of {arguments}: {state})")
+        state = "used" if self.used else "usable" if self.why is None else f"not used: {self.why}"
+        return shown(f"Executable({self.conditions.get('function')} of {self.arguments}: {state})")
 
 
 class Executables:
@@ -66,6 +72,7 @@ class Executables:
         self._made: dict[tuple[Any, ...], tuple[Any, Record] | None] = {}
         self._why: dict[int, str] = {}  # by the position of the code
         self._used: set[int] = set()
+        self._said: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -83,15 +90,18 @@ class Executables:
 
         The types are those of the arguments and of the wanted results, whose indices are `results`; None for all.
         """
+        name = data.described(exported)
         candidates = self._functions.get(_digest(exported))
         if not candidates:
+            self._say(f"{name}: {self.name!r} has no code of this function")
             return None
-        if (why := reuse.why_not()) is not None:
+        if (why := self._say_why_not(name)) is not None:
             self._note(candidates, why)
             return None
         try:
             placement = placing.placement_of(leaves)
-        except placing.UnknownPlacementError:
+        except placing.UnknownPlacementError as error:
+            self._say(f"{name}: code in {self.name!r} is not used: the call has {error}")
             return None
         call = conditions.of_call(leaves, placement, results)
         key = (placement.devices[0].client, placement.is_committed, _digest(exported), *call.values())
@@ -119,6 +129,7 @@ class Executables:
         """
 
         def plain(*args: Any, **kwargs: Any) -> Any:
+            self._say_why_not(name)
             return jitted()(*args, **kwargs)
 
         def miss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -141,7 +152,10 @@ class Executables:
             results = jax.tree_util.tree_unflatten(out_tree, flat)
             return results, reuse.for_dispatch(code, out_tree, leaves, flat)
 
-        return reuse.dispatched(name, plain, miss) if _jax.missing_for_reuse is None else jitted()
+        if _jax.missing_for_reuse is None:
+            return reuse.dispatched(name, plain, miss)
+        self._say_why_not(name)
+        return jitted()
 
     def _give_up(self, code: Any, why: str) -> None:
         """Stops using code that `find` returned."""
@@ -151,6 +165,20 @@ class Executables:
                     self._made[key] = None
                     self._used.discard(made[1].position)
                     self._note([made[1]], why)
+                    self._say(f"{made[1].conditions['function']}: code in {self.name!r} is not used: {why}")
+
+    def _say_why_not(self, name: str) -> str | None:
+        """Why no code can be used at the moment, which is logged; None if it can."""
+        if (why := reuse.why_not()) is not None:
+            self._say(f"{name}: code in {self.name!r} is not used: {why}")
+        return why
+
+    def _say(self, message: str) -> None:
+        """Logs why code is not used: once, because a reason may hold for each of a million calls."""
+        with self._lock:
+            if message not in self._said:
+                self._said.add(message)
+                logger.info("%s", shown(message))
 
     def listed(self, exported: ExportedData) -> tuple[Executable, ...]:
         """The records for a function, or for another one of its name, and whether they are used."""
@@ -159,6 +187,30 @@ class Executables:
         records = {record.position: record for record in (*named, *self._functions.get(own["module"], ()))}
         with self._lock:
             return tuple(self._state(record, own, weights) for record in records.values())
+
+    def all(self, *, check: bool = False) -> tuple[Executable, ...]:
+        """Everything in the file, whatever function it is for; `why` is None for code that this process could use.
+
+        Args:
+            check: whether to compare the code with its digests.
+
+        Raises:
+            ExecutablesError: some code is damaged.
+        """
+        if check:
+            for record in self._file.records:
+                self._file.code(record)
+        return tuple(
+            Executable(types.MappingProxyType(dict(one.conditions)), one.size, False, self._why_not_usable(one))
+            for one in self._file.records
+        )
+
+    def _why_not_usable(self, record: Record) -> str | None:
+        if "jaxlib" not in record.conditions:
+            return "it is code of the C++ runtime"
+        if (why := self._why_not_here(record)) is not None:
+            return why
+        return _lacking(record, _devices_by_id()[record.conditions["devices"].split(",")[0]])
 
     def _state(self, record: Record, own: Mapping[str, str], weights: int) -> Executable:
         recorded = types.MappingProxyType(dict(record.conditions))
@@ -169,7 +221,11 @@ class Executables:
 
     def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
         """The first difference in the function or the machine, whatever the arguments are."""
-        if (why := conditions.difference(record.conditions, own) or reuse.why_not()) is not None:
+        return conditions.difference(record.conditions, own) or self._why_not_here(record)
+
+    def _why_not_here(self, record: Record) -> str | None:
+        """The first difference in the machine."""
+        if (why := reuse.why_not()) is not None:
             return why
         by_id = _devices_by_id()
         ids = record.conditions.get("devices", "")
@@ -195,11 +251,14 @@ class Executables:
         out_avals: Sequence[Any],
     ) -> tuple[Any, Record] | None:
         own = conditions.of_function(exported)
-        name = shown(exported.fun_name)
-        arguments = shown(_shown_arguments(call["arguments"], _weights_of(exported), 200))
+        name = shown(data.described(exported))
+        weights = _weights_of(exported)
+        arguments = shown(_shown_arguments(call["arguments"], weights, 200))
+        is_vjp = data.origin(exported)[1] > 0  # which takes weights one by one
+        paths = functools.partial(argument_paths, exported.in_tree, 0 if is_vjp else weights)
         others = []
         for record in reversed(candidates):
-            if (why := conditions.difference(record.conditions, call)) is not None:
+            if (why := conditions.difference(record.conditions, call, paths)) is not None:
                 others.append(why)
                 continue
             why = self._mismatch(record, own) or _lacking(record, placement.devices[0])
@@ -237,10 +296,19 @@ def _weights_of(exported: ExportedData) -> int:
 
 def _shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
     """The condition `arguments` in one line. Weights are only counted, because they are the same in all calls."""
-    lines = arguments.split("\n")
-    if not 0 < weights <= len(lines):
-        return conditions.shortened(arguments, most)
-    return f"{counted(weights, 'weight')}; {conditions.shortened(chr(10).join(lines[weights:]), most) or 'nothing'}"
+    types = arguments.split("\n")
+    if not 0 < weights <= len(types):
+        return _shortened(types, most)
+    return f"{counted(weights, 'weight')}; {_shortened(types[weights:], most) or 'nothing'}"
+
+
+def _shortened(types: Sequence[str], most: int) -> str:
+    """Types in one line. The last one stays: calls of a model mostly differ in what follows its parameters."""
+    line = ", ".join(types)
+    if len(line) <= most:
+        return line
+    head = line[: max(0, most - len(types[-1]))].rpartition(", ")[0]
+    return f"{head}, ..., {types[-1]}" if head else f"{line[:most]}..."
 
 
 def _digest(exported: ExportedData) -> str:

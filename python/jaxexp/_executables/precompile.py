@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError
 from jaxexp._kernel.call.call import compiled
 from jaxexp._kernel.call.callables import jitted_as
 from jaxexp._kernel.call.derivatives import is_differentiable
@@ -49,13 +49,16 @@ def precompile(
         kwargs = given if kwargs is None else kwargs
     elif not isinstance(args, tuple):
         raise ExportError(f"precompiling {exported.fun_name}: args is the tuple of its arguments, found {type(args)}")
+    if not isinstance(vjp_order, (int, np.integer)) or vjp_order < 0:
+        raise ExportTypeError(
+            f"precompiling {exported.fun_name}: vjp_order is the number of VJPs to compile, an int of 0 or more, found "
+            f"{vjp_order!r}"
+        )
     program, is_apart, args = apart(exported, args, as_specs=True)
     leaves, _ = flattened(program, is_apart, args, kwargs or {})
 
     made = [_Call(program, leaves, None, len(args[0]) if is_apart else 0)]
-    for order in range(vjp_order):
-        if not made[-1].exported.has_vjp():
-            raise ExportError(f"precompiling {data.name_of_order(exported.fun_name, order + 1)}: there is no such VJP")
+    for _ in range(vjp_order):
         made.append(made[-1].vjp())
     file = into if isinstance(into, GrowingFile) else GrowingFile(into)
     return tuple(one.write(file) for one in made)
