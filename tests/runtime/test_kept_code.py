@@ -149,6 +149,13 @@ def test_other_flags_are_named(
     np.testing.assert_allclose(found, np.tanh(X) @ X, rtol=1e-5, atol=1e-5)
 
 
+def test_code_of_jax_is_named(artifact: Path, exe: Path) -> None:
+    jaxexp.load(artifact).precompile(into=exe)
+    found, said = call(artifact, "--executables", exe)
+    assert "is not used: JAX compiled its code of this function, which only Python can use" in said
+    np.testing.assert_allclose(found, np.tanh(X) @ X, rtol=1e-5, atol=1e-5)
+
+
 def test_other_numbers_of_devices_are_named(artifact: Path, exe: Path) -> None:
     save(artifact, exe)
     assert "plugin options: compiled for cpu_device_count=1" in call(artifact, "--executables", exe, devices=2)[1]
@@ -164,7 +171,8 @@ def test_shardings_come_from_the_file(tmp_path: Path, exe: Path) -> None:
     found, said = call(artifact, "--executables", exe, devices=2)
     assert said == ""
     np.testing.assert_allclose(found, np.sin(X).sum(0), rtol=1e-5, atol=1e-5)
-    assert "compile options" in call(artifact, "--executables", exe, "--device", 1, "--device", 0, devices=2)[1]
+    said = call(artifact, "--executables", exe, "--device", 1, "--device", 0, devices=2)[1]
+    assert "devices: compiled for 0,1, here it is 1,0" in said
 
 
 def test_damage_is_named_and_harmless(artifact: Path, exe: Path) -> None:
@@ -190,7 +198,8 @@ def test_something_else_is_not_overwritten(artifact: Path, tmp_path: Path) -> No
     other = tmp_path / "notes.txt"
     other.write_text("not executables")
     done = runtime.run(artifact, "--save-executable", other)
-    assert done.returncode == 1 and "a file of executables" in done.stderr
+    assert done.returncode == 1
+    assert f"cannot read the executables '{other}': expected a file of executables" in done.stderr
     assert other.read_text() == "not executables"
 
 

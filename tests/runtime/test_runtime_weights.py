@@ -75,7 +75,10 @@ def test_arguments_are_counted_as_in_python(model: Path, tmp_path: Path) -> None
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), result(model))
     assert "the function has no argument args[1]" in built.run(model, "--argument", f"args[1]={x}").stderr
     assert "no file gives args[0], float32[4, 32]" in built.run(model).stderr
-    assert built.run(model, wrong).stderr == "jaxexp-run: args[0] is float32[4, 32], and not float32[4, 31]\n"
+    said = (
+        "args[0].shape[1] must have size 32, found size 31 (exported with float32[4, 32], called with float32[4, 31])"
+    )
+    assert built.run(model, wrong).stderr == f"jaxexp-run: {said}\n"
     assert "the function takes 1 argument;" in built.run(model, x, x).stderr
 
 
@@ -142,6 +145,10 @@ def test_other_weights_and_none(library: Library, runtime: Handle, call: Call, m
     unbound = library.changed("unbound", function)
     assert library.c.jaxexp_argument_count(pointer(unbound)) == 8
     close(call(unbound, *(other[name] for name in sorted(other)), X), expected)
+    with pytest.raises(RunError, match=r"^args\[0\].shape\[1\] must have size 32, found size 31"):
+        call(function, X[:, :-1])
+    with pytest.raises(RunError, match=r"^args\[1\].shape\[1\] must have size 32, found size 31"):  # weights count
+        call(unbound, *(other[name] for name in sorted(other)), X[:, :-1])
     with pytest.raises(RunError, match="takes 1 argument beside its weights, and not 2"):
         call(function, X, X)
 

@@ -29,7 +29,7 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
                      ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), file)
                      : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights);
   auto placed = weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
-  return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed));
+  return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed), /*is_vjp=*/false);
 }
 
 }  // namespace
@@ -69,8 +69,16 @@ Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_
 
 Function Runtime::load(const std::filesystem::path& file, const LoadOptions& options) const {
   auto bytes = runtime::opened(file);
-  const Artifact artifact(bytes->bytes());
-  return Function(bound(client_, artifact, std::move(bytes), options, file));
+  try {
+    const Artifact artifact(bytes->bytes());
+    return Function(bound(client_, artifact, std::move(bytes), options, file));
+  } catch (const WeightsError&) {  // which names a file of its own
+    throw;
+  } catch (const DeserializationError& error) {
+    throw error.in_file(file.string());
+  } catch (const RunError& error) {
+    throw RunError(error.reason(), file.string() + ": " + error.what());
+  }
 }
 
 Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) const {
@@ -98,6 +106,7 @@ const Artifact& Function::artifact() const { return bound_->callable()->artifact
 std::vector<Value> Function::arguments() const {
   std::vector<Value> arguments = artifact().arguments();
   arguments.erase(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(bound_->nr_weights()));
+  for (Value& argument : arguments) argument.path = bound_->as_called(argument.path);
   return arguments;
 }
 
@@ -124,12 +133,12 @@ std::vector<Array> Function::call(const std::map<std::string, Array>& arguments)
   std::set<std::string_view> unused;
   for (const auto& [path, array] : arguments) unused.insert(path);
   for (const runtime::Parameter& parameter : std::span(bound_->callable()->arguments()).subspan(bound_->nr_weights())) {
-    const auto found = arguments.find(parameter.path);
+    const std::string path = bound_->as_called(parameter.path);
+    const auto found = arguments.find(path);
     if (found == arguments.end())
-      throw RunError(Reason::argument, "the argument " + parameter.path + ", " + parameter.str() + ", is missing");
-    if (unused.erase(parameter.path) == 0)  // a path that was cut
-      throw RunError(Reason::argument,
-                     "several arguments have the path " + parameter.path + ": give them in their order");
+      throw RunError(Reason::argument, "the argument " + path + ", " + parameter.str() + ", is missing");
+    if (unused.erase(path) == 0)  // a path that was cut
+      throw RunError(Reason::argument, "several arguments have the path " + path + ": give them in their order");
     numbers.push_back(found->second.numbers_);
   }
   if (!unused.empty())
@@ -144,7 +153,7 @@ std::optional<Function> Function::vjp() const {
   if (!artifact) return std::nullopt;
   auto vjp = std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable,
                                                        callable->devices(), callable->executables());
-  return Function(std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights()));
+  return Function(std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights(), /*is_vjp=*/true));
 }
 
 std::map<std::string, Array> Function::weights() const {
@@ -158,11 +167,11 @@ Function Function::with_weights(const std::filesystem::path& file) const {
   const auto& callable = bound_->callable();
   auto host = runtime::HostWeights::named(callable->artifact(), callable->arguments(), file);
   return Function(std::make_shared<const runtime::Bound>(
-      callable, std::make_shared<const runtime::PlacedWeights>(std::move(host))));
+      callable, std::make_shared<const runtime::PlacedWeights>(std::move(host)), bound_->is_vjp()));
 }
 
 Function Function::unbound() const {
-  return Function(std::make_shared<const runtime::Bound>(bound_->callable(), nullptr));
+  return Function(std::make_shared<const runtime::Bound>(bound_->callable(), nullptr, bound_->is_vjp()));
 }
 
 }  // namespace jaxexp

@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "runtime/api/given.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
+#include "wire/api/beside_weights.h"
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/tensors/mapped_file.h"
@@ -34,20 +34,9 @@ using jaxexp::command::Arguments;
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
 
-/// The path at the beginning of a text as Python counts where a function gets its weights by itself: these are the
-/// first argument of the module, and no argument of the call. "args[0]['w']" becomes "weights['w']", and "args[1]"
-/// "args[0]".
-std::string beside_weights(const std::string& text) {
-  std::size_t number = 0;
-  int end = 0;
-  if (std::sscanf(text.c_str(), "args[%9zu]%n", &number, &end) != 1 || end == 0) return text;
-  const std::string rest = text.substr(static_cast<std::size_t>(end));
-  return (number == 0 ? "weights" : "args[" + std::to_string(number - 1) + ']') + rest;
-}
-
-/// The same for the paths of arguments.
+/// Arguments with the paths of a call in Python.
 std::vector<Value> beside_weights(std::vector<Value> arguments) {
-  for (Value& argument : arguments) argument.path = beside_weights(argument.path);
+  for (Value& argument : arguments) argument.path = jaxexp::wire::beside_weights(argument.path);
   return arguments;
 }
 
@@ -56,7 +45,9 @@ template <class Function>
 Function vjp_of(Function function, std::size_t order) {
   for (std::size_t i = 0; i < order; ++i) {
     auto vjp = function.vjp();
-    if (!vjp) refuse("it has " + std::to_string(i) + " VJPs, and not " + std::to_string(order));
+    if (!vjp)
+      refuse("the function has no VJP of order " + std::to_string(i + 1) +
+             ": it was saved with vjp_order=" + std::to_string(i));
     function = std::move(*vjp);
   }
   return function;
@@ -87,7 +78,7 @@ auto reading(const Arguments& arguments, const Read& read) {
     const std::string& file = arguments.artifact;
     if (arguments.member.empty() && is_zip(file))
       refuse(file + " is an archive: name a member of it, as in " + file + "::resnet/b8 ('jaxexp ls' lists them)");
-    throw std::runtime_error(file + (arguments.member.empty() ? "" : "::" + arguments.member) + ": " + error.what());
+    throw error.in_file(file + (arguments.member.empty() ? "" : "::" + arguments.member));
   }
 }
 
@@ -186,16 +177,8 @@ void inspect_file(const Arguments& arguments) {
   });
 }
 
-/// Whether a function gets its weights by itself. Then Python counts only the other arguments, and so does the program.
-bool has_weights(const jaxexp::Function& function, const Arguments& arguments) {
-  const Artifact& artifact = function.artifact();
-  return arguments.vjp_order == 0 && artifact.weights() && function.arguments().size() < artifact.arguments().size();
-}
-
 void call(const jaxexp::Function& function, const Arguments& arguments) {
-  const bool is_beside_weights = has_weights(function, arguments);
-  auto values = function.arguments();
-  if (is_beside_weights) values = beside_weights(std::move(values));
+  const auto values = function.arguments();
   const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, values);
   if (arguments.repeat > 0) {
     const auto start = Clock::now();
@@ -206,14 +189,7 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
     else
       std::printf("compiled in %.1f ms\n", took);
   }
-  double first = 0;
-  std::vector<Array> results;
-  try {
-    std::tie(results, first) = timed_call(function, inputs);
-  } catch (const RunError& error) {
-    if (!is_beside_weights || error.reason() != RunError::Reason::argument) throw;
-    refuse(beside_weights(std::string(error.what())));  // which begins with the path of the argument
-  }
+  const auto [results, first] = timed_call(function, inputs);
   if (const std::string why = function.why_compiled(); !why.empty())
     std::cerr << "jaxexp-run: compiled, because the code in " << arguments.executables << " is not used: " << why
               << '\n';

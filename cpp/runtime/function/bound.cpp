@@ -5,6 +5,7 @@
 #include <string>
 
 #include "jaxexp/run_error.h"
+#include "wire/api/beside_weights.h"
 
 namespace jaxexp::runtime {
 
@@ -31,6 +32,10 @@ const Arrays& Bound::placed() const {
   return placed_;
 }
 
+std::string Bound::as_called(const std::string& text) const {
+  return weights_ && !is_vjp_ ? wire::beside_weights(text) : text;
+}
+
 Arrays Bound::call(Arrays arguments) const {
   const std::size_t expected = callable_->arguments().size() - nr_weights();
   if (arguments.size() != expected)
@@ -40,7 +45,11 @@ Arrays Bound::call(Arrays arguments) const {
                        ", and not " + std::to_string(arguments.size()));
   const auto& weights = placed();
   arguments.insert(arguments.begin(), weights.begin(), weights.end());
-  return callable_->call(arguments);
+  try {
+    return callable_->call(arguments);
+  } catch (const RunError& error) {
+    throw RunError(error.reason(), as_called(error.what()));
+  }
 }
 
 }  // namespace jaxexp::runtime

@@ -30,13 +30,18 @@ class PlacedWeights {
 /// May be called by several threads at once.
 class Bound {
  public:
-  /// `weights` may be null: then the function takes all of its arguments.
-  Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights)
-      : callable_(std::move(callable)), weights_(std::move(weights)) {}
+  /// `weights` may be null: then the function takes all of its arguments. A VJP counts them in Python, too.
+  Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights, bool is_vjp)
+      : callable_(std::move(callable)), weights_(std::move(weights)), is_vjp_(is_vjp) {}
 
   const std::shared_ptr<const Callable>& callable() const { return callable_; }
   const std::shared_ptr<const PlacedWeights>& weights() const { return weights_; }
   std::size_t nr_weights() const { return weights_ ? weights_->host().size() : 0; }
+
+  bool is_vjp() const { return is_vjp_; }
+
+  /// A text that may begin with the path of an argument, with the path as Python counts arguments.
+  std::string as_called(const std::string& text) const;
 
   /// The weights on devices; none where there are none. Throws what `HostWeights::numbers` does.
   const Arrays& placed() const;
@@ -46,6 +51,7 @@ class Bound {
  private:
   std::shared_ptr<const Callable> callable_;
   std::shared_ptr<const PlacedWeights> weights_;
+  bool is_vjp_;
   mutable std::mutex mutex_;
   mutable Arrays placed_;
 };

@@ -116,7 +116,10 @@ wire::Entries Callable::conditions() const {
   wire::Entries entries{{"function", std::string(artifact_.function_name())},
                         {"module", wire::hexadecimal(wire::digest(program_.module))}};
   for (auto& entry : client_->identity(device(0))) entries.push_back(std::move(entry));
-  entries.emplace_back("compile options", wire::hexadecimal(options()));  // the devices are among them
+  std::string ids;
+  for (std::size_t d = 0; d < devices_.size(); ++d) (ids += d > 0 ? "," : "") += std::to_string(device(d).id);
+  entries.emplace_back("devices", std::move(ids));  // they are among the options, too, where nobody could read them
+  entries.emplace_back("compile options", wire::hexadecimal(options()));
   return entries;
 }
 
@@ -181,16 +184,24 @@ Variables Callable::check(const Arrays& arguments) const {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const Parameter& expected = arguments_[i];
     const Numbers& found = *arguments[i];
-    bool fits = found.type == expected.type && found.shape.size() == expected.dimensions.size();
-    for (std::size_t d = 0; fits && d < found.shape.size(); ++d) {
+    const auto refuse = [&](const std::string& where, const std::string& what, const std::string& theirs,
+                            const std::string& ours) {
+      throw RunError(Reason::argument, where + " must have " + what + ' ' + theirs + ", found " + what + ' ' + ours +
+                                           " (exported with " + expected.str() + ", called with " + description(found) +
+                                           ')');
+    };
+    if (found.shape.size() != expected.dimensions.size())
+      refuse(expected.path, "rank", std::to_string(expected.dimensions.size()), std::to_string(found.shape.size()));
+    if (found.type != expected.type)
+      refuse(expected.path, "dtype", std::string(expected.type->name), std::string(found.type->name));
+    for (std::size_t d = 0; d < found.shape.size(); ++d) {
       const Dimension& dimension = expected.dimensions[d];
-      if (dimension.is_constant())
-        fits = dimension.constant() == found.shape[d];
-      else
-        equations.push_back({&dimension, found.shape[d], expected.path + ".shape[" + std::to_string(d) + "]"});
+      const auto where = [&] { return expected.path + ".shape[" + std::to_string(d) + "]"; };
+      if (!dimension.is_constant())
+        equations.push_back({&dimension, found.shape[d], where()});
+      else if (dimension.constant() != found.shape[d])
+        refuse(where(), "size", std::to_string(dimension.constant()), std::to_string(found.shape[d]));
     }
-    if (!fits)
-      throw RunError(Reason::argument, expected.path + " is " + expected.str() + ", and not " + description(found));
   }
   return solve(equations);
 }

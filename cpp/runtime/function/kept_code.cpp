@@ -2,6 +2,7 @@
 #include "runtime/function/kept_code.h"
 
 #include <system_error>
+#include <utility>
 
 #include "jaxexp/deserialization_error.h"
 #include "runtime/function/kept_record.h"
@@ -28,14 +29,23 @@ std::optional<Executable> load(const std::shared_ptr<const Client>& client, cons
 
 KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& file, const wire::Entries& conditions) {
   KeptCode found{std::nullopt, {}, "it has no code of this function"};
+  bool is_explained = false;
   try {
     const wire::ExecutableRecords records = wire::read_executables(file);
     for (auto record = records.records.rbegin(); record != records.records.rend(); ++record) {
       // Records of other functions are no reason.
       const std::string* const function = value_of(record->conditions, "function");
       if (!function || *function != conditions.front().second) continue;
-      found.why_not = difference(record->conditions, conditions);
-      if (!found.why_not.empty()) continue;
+      if (!value_of(record->conditions, "plugin")) {
+        if (!is_explained) found.why_not = "JAX compiled its code of this function, which only Python can use";
+        continue;
+      }
+      const std::string why_not = difference(record->conditions, conditions);
+      if (!why_not.empty()) {
+        if (!std::exchange(is_explained, true)) found.why_not = why_not;  // of the newest
+        continue;
+      }
+      is_explained = true;
       found.executable = load(client, file, *record, found.why_not);
       if (!found.executable) continue;
       found.shardings = shardings_in(record->call);
@@ -67,7 +77,7 @@ void keep_code(const Executable& executable, bool has_shardings, const wire::Ent
   try {
     wire::append_executable(path, conditions, call, executable.serialize());
   } catch (const wire::Error& error) {
-    throw DeserializationError(error.path, error.expected, error.found);
+    throw DeserializationError(error.path, error.expected, error.found).in_file(path.string(), "executables");
   } catch (const wire::FileIsLocked&) {
     throw RunError(RunError::Reason::argument, path.string() + " is being changed by somebody else at the moment");
   } catch (const std::system_error& error) {

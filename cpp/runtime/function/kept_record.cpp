@@ -11,8 +11,13 @@ namespace {
 
 constexpr std::string_view parameter = "parameter ", result = "result ";
 
-std::string shown(const std::string& value) {
-  return value.empty() ? "none" : wire::escaped(wire::shortened(value, 100));
+/// A value for a message: all of it, or the part around the place where it differs from another.
+std::string shown(const std::string& value, std::size_t differs_at) {
+  constexpr std::size_t around = 50;
+  if (value.size() <= 2 * around) return value.empty() ? "none" : wire::escaped(value);
+  const std::size_t start = differs_at > around ? differs_at - around : 0;
+  const std::string_view part = std::string_view(value).substr(std::min(start, value.size()), 2 * around);
+  return (start > 0 ? "..." : "") + wire::escaped(part) + (start + part.size() < value.size() ? "..." : "");
 }
 
 }  // namespace
@@ -26,7 +31,9 @@ std::string difference(const wire::Entries& record, const wire::Entries& here) {
   for (const auto& [name, value] : here) {
     const std::string* const found = value_of(record, name);
     if (!found) return name + ": the code does not say for which it was compiled";
-    if (*found != value) return name + ": compiled for " + shown(*found) + ", here it is " + shown(value);
+    if (*found == value) continue;
+    const auto same = static_cast<std::size_t>(std::ranges::mismatch(*found, value).in1 - found->begin());
+    return name + ": compiled for " + shown(*found, same) + ", here it is " + shown(value, same);
   }
   return {};
 }

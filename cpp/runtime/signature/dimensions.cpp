@@ -108,9 +108,8 @@ class Solver {
     for (const auto& [name, where] : waiting_)
       if (!variables_.contains(name)) {
         const Equation& equation = equations_[where.front()];
-        refuse("the dimension variable '" + std::string(name) +
-               "' cannot be found from the arguments' shapes: " + equation.place + " is " +
-               std::to_string(equation.size) + ", where " + std::string(equation.dimension->text) + " is expected");
+        refuse(equation.place + " must have size " + std::string(equation.dimension->text) + ", found size " +
+               std::to_string(equation.size) + ": the shapes of the arguments give no '" + std::string(name) + "'");
       }
     return variables_;
   }
@@ -158,11 +157,11 @@ Variables solve(const std::vector<Equation>& equations) {
   for (const Equation& equation : equations) {
     const Checked size = equation.dimension->evaluate(variables);
     if (size == equation.size) continue;
-    std::string expected(equation.dimension->text);
-    if (!equation.dimension->is_constant())
-      for (const auto& [name, value] : variables)
-        (expected += ", ") += std::string(name) + " = " + std::to_string(value);
-    refuse(equation.place + " is " + std::to_string(equation.size) + ", where " + expected + " is expected");
+    std::string values;
+    for (const auto& [name, value] : variables)
+      (values += values.empty() ? ", where " : ", ") += std::string(name) + " = " + std::to_string(value);
+    refuse(equation.place + " must have size " + std::string(equation.dimension->text) + ", found size " +
+           std::to_string(equation.size) + values);
   }
   return variables;
 }

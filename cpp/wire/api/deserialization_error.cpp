@@ -4,11 +4,22 @@
 #include <utility>
 
 namespace jaxexp {
+namespace {
+
+std::string said(const std::string& what, const std::string& path, const std::string& expected,
+                 const std::string& found) {
+  return "cannot read the " + what + ": " + (path.empty() ? "" : "at " + path + ": ") + "expected " + expected +
+         ", found " + found;
+}
+
+}  // namespace
 
 DeserializationError::DeserializationError(std::string path, std::string expected, std::string found)
-    : DeserializationError("cannot read the artifact: " + (path.empty() ? "" : "at " + path + ": ") + "expected " +
-                               expected + ", found " + found,
-                           path, expected, found) {}
+    : DeserializationError(said("artifact", path, expected, found), path, expected, found) {}
+
+DeserializationError DeserializationError::in_file(const std::string& file, const std::string& what) const {
+  return {said(what + " '" + file + "'", path_, expected_, found_), path_, expected_, found_};
+}
 
 DeserializationError::DeserializationError(const std::string& message, std::string path, std::string expected,
                                            std::string found)

@@ -397,6 +397,7 @@ std::string_view other_format(std::string_view bytes) {
       {"PK\3\4"sv, "a zip archive"},
       {"\x1F\x8B"sv, "a gzip file"},
       {"\x28\xB5\x2F\xFD"sv, "a Zstandard file"},
+      {"JAXEXPEX"sv, "a file of executables"},
       {"\x93NUMPY"sv, "a NumPy array"},
       {"\x89HDF\r\n"sv, "an HDF5 file"},
       {"ML\xEFR"sv, "an MLIR module, such as the StableHLO inside an artifact"},

@@ -34,7 +34,8 @@ class Function {
   /// What it takes and returns: names, dtypes, shapes, shardings, paths in the trees. Weights are its first arguments.
   const Artifact& artifact() const;
 
-  /// What a call takes: the arguments of the artifact, without the weights that were loaded with it.
+  /// What a call takes: the arguments of the artifact, without the weights that were loaded with it. Their paths are
+  /// those of a call in Python: where weights were loaded, "args[0]" is the first argument after them.
   std::vector<Value> arguments() const;
 
   /// Compiles, which the first call does otherwise. Throws RunError.

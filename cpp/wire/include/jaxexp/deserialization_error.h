@@ -16,6 +16,9 @@ class DeserializationError : public std::runtime_error {
   const std::string& expected() const noexcept { return expected_; }
   const std::string& found() const noexcept { return found_; }
 
+  /// The same error with a message that names the file, and what was read from it.
+  DeserializationError in_file(const std::string& file, const std::string& what = "artifact") const;
+
  protected:
   DeserializationError(const std::string& message, std::string path, std::string expected, std::string found);
 
