@@ -50,6 +50,24 @@ def symbolic() -> jaxexp.Exported:
     return jaxexp.export(jax.jit(model), weights=weights)(features, tokens, spec(()))
 
 
+def transformer(params, tokens):
+    def norm(gain, x):
+        return gain * x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+    def attention(layer, x):
+        q, k, v = (x @ layer[name] for name in "qkv")
+        return jax.nn.softmax(q @ k.mT) @ v
+
+    def mlp(layer, x):
+        return jnp.tanh(x @ layer["up"]) @ layer["down"]
+
+    x = params["embed"][tokens]
+    for layer in params["layers"]:
+        x = x + attention(layer, norm(layer["first"], x))
+        x = x + mlp(layer, norm(layer["second"], x))
+    return x @ params["embed"].T
+
+
 def with_hostile_names() -> jaxexp.Exported:
     def plus(tree):
         with jax.named_scope(HOSTILE_NAME.replace("/", "_")):
@@ -85,6 +103,11 @@ def folder(tmp_path_factory) -> Path:
     )
     symbolic().save(folder / "symbolic.jaxexp", vjp_order=1)
     jaxexp.export(jax.jit(lambda a, unused, b: a + b))(*[spec((4,))] * 3).save(folder / "unused.jaxexp")
+    layer = {name: spec((8, 8)) for name in ("q", "k", "v", "up", "down")} | {"first": spec((8,)), "second": spec((8,))}
+    params = {"embed": spec((20, 8)), "layers": [layer] * 12}
+    jaxexp.export(jax.jit(transformer))(params, jax.ShapeDtypeStruct((2, 6), "int32")).save(
+        folder / "transformer.jaxexp"
+    )
     with_hostile_names().save(folder / "hostile.jaxexp", metadata={HOSTILE_NAME: HOSTILE_NAME})
 
     def long(x):

@@ -257,7 +257,7 @@ def test_a_long_module_opens_at_once(browser, opened, folder) -> None:
     page = opened("long.jaxexp")
     assert page.evaluate("() => view.modules[0].root.ops.length") > 2_000
     assert 10 < len(titles(page)) < 200
-    node(page, "part 3").dblclick()
+    node(page, "29 to 42 of 700 repeats").dblclick()
     assert "sine" in titles(page)
     context = browser.new_context()
     measured = context.new_page()
@@ -267,6 +267,20 @@ def test_a_long_module_opens_at_once(browser, opened, folder) -> None:
     found = {metric["name"]: metric["value"] for metric in tools.send("Performance.getMetrics")["metrics"]}
     context.close()
     assert 0.001 < found["TaskDuration"] < 2
+
+
+def test_a_transformer_is_understood_at_first(opened) -> None:
+    """The layers with their weights in order; the first one is open, and those that are like it are not."""
+    page = opened("transformer.jaxexp")
+    found = titles(page)
+    assert [title for title in found if title.startswith("layers")] == [f"layers[{i}]" for i in range(12)]
+    assert {"norm", "attention", "mlp"} <= {*found}
+    texts = page.locator("#canvas .sub").all_text_contents()
+    assert any(text.endswith("ops: attention, MLP") for text in texts)
+    assert any(text.startswith("args[0].layers[3]: ") and text.endswith(" more") for text in texts)
+    assert not any(title.startswith("part") or title.endswith("…") for title in found)
+    node(page, "layers[3]").dblclick()
+    assert titles(page).count("attention") == 2
 
 
 def test_hostile_names_run_nothing(opened) -> None:

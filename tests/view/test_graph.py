@@ -148,6 +148,22 @@ def test_compared() -> None:
     assert marked == [{"sine"}, {"cosine"}]
 
 
+def test_a_scope_with_another_name_is_no_difference() -> None:
+    def named(name, function):
+        def inside(x):
+            with jax.named_scope("first"):
+                x = jnp.sin(x)
+            with jax.named_scope(name):
+                return function(x)
+
+        return read(inside, spec((4,)))
+
+    old, new = named("second", jnp.sin), named("last", lambda x: jnp.sin(jnp.sin(x)))
+    graph.compare(old, new)
+    assert [operation[7] for operation in old.functions["main"]["o"]] == [0, 0]
+    assert [operation[7] for operation in new.functions["main"]["o"]] == [0, 0, 1]
+
+
 def test_too_many_values_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(graph, "MOST_VALUES", 10)
     with pytest.raises(DeserializationError, match="at most 10 operands and results to draw"):

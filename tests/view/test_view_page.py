@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from jaxexp._view import graph
+import jaxexp
+from jaxexp._view import figures, graph
 from kit.pages import HOSTILE_NAME, Page
 
 ALL = ["scoped.jaxexp", "sharded.jaxexp", "bound.jaxexp", "hostile.jaxexp", "long.jaxexp", "fleet.zip::nested/scoped"]
@@ -68,6 +69,12 @@ def test_weights(pages) -> None:
     areas = [a for name, a in page.elements if name == "rect" and (a.get("class") or "").startswith("area")]
     sizes = sorted(float(a["width"] or 0) * float(a["height"] or 0) for a in areas)
     assert sizes[1] / sizes[0] == pytest.approx(2, rel=0.02)
+
+
+def test_names_of_weights_are_what_differs() -> None:
+    paths = [f"args[0]['model'].{name}.value" for name in ("first.bias", "first.kernel", "second.bias")]
+    assert figures._short_names(paths) == ["first/bias", "first/kernel", "second/bias"]
+    assert figures._short_names(["args[0].value"]) == ["value"]
 
 
 def test_sections(pages) -> None:
@@ -137,6 +144,14 @@ def test_an_artifact_beside_itself(pages) -> None:
     page = Page(pages("scoped.jaxexp", "scoped.jaxexp"))
     assert "The two artifacts are the same." in page.text
     assert not [a for _, a in page.elements if (a.get("class") or "").startswith("leaf ")]
+    for module in page.data()["modules"]:
+        assert all(len(operation) < 8 for _, block in module["functions"] for operation in block["o"])
+
+
+def test_versions_of_an_operation_are_one_operation(folder, pages) -> None:
+    jaxexp.load(folder / "scoped.jaxexp").save(folder / "before.jaxexp", vjp_order=2, compatibility="0.4.30")
+    page = Page(pages("before.jaxexp", "scoped.jaxexp"))
+    assert "VJP 1: dot_general" not in page.text
     for module in page.data()["modules"]:
         assert all(len(operation) < 8 for _, block in module["functions"] for operation in block["o"])
 

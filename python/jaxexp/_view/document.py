@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxexp._kernel.artifact.words import cut
 
-from . import card, dimensions, graph
+from . import blocks, card, dimensions, graph
 from .dimensions import Known
 from .graph import Graph
 from .markup import Markup, element, joined
@@ -37,6 +37,7 @@ def data(sides: Sequence[Side]) -> Markup:
             if order < len(taken[one]):
                 found, arguments = _named(one, found, taken[one][order])
                 takes = taken[one][order].takes
+            found = blocks.folded(found, arguments)
             about |= {
                 "name": name,
                 "texts": [cut(text) for text in found.texts],
@@ -121,7 +122,7 @@ def _short_block(block: dict[str, Any]) -> dict[str, Any]:
 
 def _short_operation(operation: list[Any]) -> list[Any]:
     """An operation without the empty items at its end."""
-    short = [*operation[:6], [_short_block(block) for block in operation[6]], *operation[7:]]
+    short = [*operation[:6], [_short_block(block) for block in operation[6]], operation[7]]
     while len(short) > 5 and not short[-1]:
         short.pop()
     return short

@@ -13,6 +13,7 @@ from jaxexp._kernel.artifact.words import bytes_in_words, cut
 
 from .facts import STEP, Leaf, Placement
 from .markup import Markup, element
+from .paths import common
 
 # How many parts of an array, and devices, are drawn one by one.
 _MOST_PARTS, _MOST_DEVICES = 64, 256
@@ -117,12 +118,12 @@ def areas(leaves: Sequence[Leaf], what: str) -> Markup | None:
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """Names for paths in one tree, without their common beginning, such as ``layers/0/w``."""
-    steps = [[step.strip("[]<>'\"./") for step in STEP.findall(path)] for path in paths]
-    shared = 0
-    while all(len(one) > shared + 1 and one[shared] == steps[0][shared] for one in steps):
-        shared += 1
-    return ["/".join(one[shared:]) for one in steps]
+    """Names for paths in one tree, without what all begin or end with, such as ``layers/0/w``."""
+    steps = [tuple(step.strip("[]<>'\"./") for step in STEP.findall(path)) for path in paths]
+    room = max(min(map(len, steps)) - 1, 0)  # a step is left of each
+    first = min(room, len(common(steps) or ()))
+    last = min(room - first, len(common(one[::-1] for one in steps) or ()))
+    return ["/".join(one[first : len(one) - last]) for one in steps]
 
 
 def _area(look: str, name: str, title: str, size: int, place: tuple[float, float, float, float]) -> list[Markup]:

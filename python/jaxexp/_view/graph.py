@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from . import locations
+from .locations import Call
 
 # Limits: operations of all modules of an artifact, and operands and results of one module.
 MOST_OPERATIONS, MOST_VALUES = 10_000, 100_000
@@ -20,6 +22,8 @@ MOST_OPERATIONS, MOST_VALUES = 10_000, 100_000
 _DEEPEST, LONGEST = 48, 160
 # Operations whose operands are the results of the block that they end.
 _TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
+
+_Key = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,19 +33,22 @@ class Graph:
     A block is a dict of the types of its arguments (`a`), its operations (`o`) and the values that it returns (`r`).
     A function's block also has the numbers and names of the arguments that are dimensions, if there are any (`d`).
     An operation is a list: its kind, its name scope, its source line, its operands, the types of its results, other
-    facts, the blocks inside of it, and 1 if it has no counterpart in the module that this one is compared with.
-    All but operands and blocks are indices into `texts`. Values are numbered within a function: in each block first its
-    arguments, then the results of each operation, followed by the values inside of it; -1 is a value from elsewhere.
+    facts, the blocks inside of it, 1 if it has no counterpart in the module that this one is compared with, and its
+    calls. All but operands and blocks are indices into `texts`, or into `calls`. Values are numbered within a function:
+    in each block first its arguments, then the results of each operation, followed by the values inside of it; -1 is a
+    value from elsewhere.
 
     Attributes:
         texts: the distinct texts; the first one is empty.
         functions: the block of each function by its name, `main` first.
         donated: for each argument of `main`, whether its memory may be used for results.
+        calls: the distinct chains of calls that led to operations, outermost call first.
     """
 
     texts: tuple[str, ...]
     functions: dict[str, dict[str, Any]]
     donated: tuple[bool, ...]
+    calls: tuple[tuple[Call, ...], ...] = ((),)
 
 
 def read(module: bytes | memoryview) -> Graph:
@@ -61,16 +68,29 @@ def read(module: bytes | memoryview) -> Graph:
 
 
 def compare(old: Graph, new: Graph) -> None:
-    """Marks the operations of each graph that the other lacks: same kind, types, attributes and scope."""
-    found = [
-        collections.Counter(_key(graph, operation) for operation in operations(graph.functions.values()))
-        for graph in (old, new)
-    ]
-    for graph, others in ((old, found[1].copy()), (new, found[0].copy())):
-        for operation in operations(graph.functions.values()):
-            key = _key(graph, operation)
-            operation[7] = int(others[key] == 0)
-            others[key] -= others[key] > 0
+    """Marks the operations of each graph that the other lacks: same kind, types and attributes. Those of one scope
+    are paired first. Then scopes do not matter: another JAX may have other ones.
+    """
+    graphs = (old, new)
+    left = [list(operations(graph.functions.values())) for graph in graphs]
+    for with_scope in (True, False):
+        keys = [
+            [_key(graph, operation, with_scope) for operation in some] for graph, some in zip(graphs, left, strict=True)
+        ]
+        both = collections.Counter(keys[0]) & collections.Counter(keys[1])
+        left = [_unpaired(*pair, both.copy()) for pair in zip(left, keys, strict=True)]
+    for operation in itertools.chain(*left):
+        operation[7] = 1
+
+
+def _unpaired(some: list[list[Any]], keys: list[_Key], both: collections.Counter[_Key]) -> list[list[Any]]:
+    found = []
+    for operation, key in zip(some, keys, strict=True):
+        if both[key]:
+            both[key] -= 1
+        else:
+            found.append(operation)
+    return found
 
 
 def operations(blocks: Iterable[dict[str, Any]]) -> Iterator[list[Any]]:
@@ -82,9 +102,10 @@ def operations(blocks: Iterable[dict[str, Any]]) -> Iterator[list[Any]]:
             waiting += operation[6]
 
 
-def _key(graph: Graph, operation: list[Any]) -> tuple[str, ...]:
-    kind, scope, _, operands, types, more, inner, _ = operation
-    return (*(graph.texts[i] for i in (kind, scope, more, *types)), f"{len(operands)} {len(inner)}")
+def _key(graph: Graph, operation: list[Any], with_scope: bool) -> _Key:
+    kind, scope, _, operands, types, more, inner, _, _ = operation
+    texts = (graph.texts[i] for i in (kind, scope if with_scope else 0, more, *types))
+    return (*texts, f"{len(operands)} {len(inner)}")
 
 
 def numbered(text: str, numbers: dict[str, int]) -> int:
@@ -100,6 +121,7 @@ class _Reader:
 
         self.module, self.ir = module, _jax.ir
         self.texts = {"": 0}
+        self.calls: dict[tuple[Call, ...], int] = {(): 0}
         self.types: dict[Any, int] = {}
         self.attributes: dict[Any, str] = {}
         self.values_left = MOST_VALUES
@@ -120,7 +142,8 @@ class _Reader:
                 made["d"] = dimensions
             functions[name[:LONGEST]] = made
         self._place(order)
-        return Graph(tuple(self.texts), functions, self._donated(found["main"]) if "main" in found else ())
+        donated = self._donated(found["main"]) if "main" in found else ()
+        return Graph(tuple(self.texts), functions, donated, tuple(self.calls))
 
     def _block(self, block: Any, numbers: dict[Any, int], order: list[tuple[Any, list[Any]]], depth: int) -> Any:
         for argument in block.arguments:
@@ -136,7 +159,7 @@ class _Reader:
                 continue
             types = [self._type(result.type) for result in operation.results]
             kind = self._number(name.removeprefix("stablehlo."))
-            one = [kind, 0, 0, operands, types, self._number(self._more(operation, name)), [], 0]
+            one = [kind, 0, 0, operands, types, self._number(self._more(operation, name)), [], 0, 0]
             made["o"].append(one)
             order.append((operation, one))
             for result in operation.results:
@@ -181,7 +204,10 @@ class _Reader:
         """The facts that distinguish an operation from others of its kind: its callee, its value, its attributes."""
         attributes = operation.attributes
         if name == "stablehlo.constant" and "value" in attributes:
-            return self._constant(attributes["value"])
+            try:
+                return self._constant(attributes["value"])
+            except TypeError:  # MLIR's bindings have no class for complex constants
+                return ""
         called = _CALLED.get(name)
         if called is not None and called in attributes:
             return str(attributes[called].value)
@@ -241,9 +267,10 @@ class _Reader:
         if found is None:
             return
         for operation, one in order:
-            place = found.get(operation)
-            if place is not None:
+            if operation in found:
+                place, calls = found[operation]
                 one[1], one[2] = self._number(place.scope), self._number(place.source)
+                one[8] = self.calls.setdefault(calls, len(self.calls))
 
 
 # The attribute that marks an argument as a dimension variable, or as the platform.

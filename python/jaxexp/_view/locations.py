@@ -14,10 +14,13 @@ _LAST = re.compile(r"loc\((#loc\d*|unknown)\)$")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
 _LINE = re.compile(r":(\d+):\d+")
+_PLACE = re.compile(r":(\d+):(\d+)")
+_CALLSITE = re.compile(r"callsite\((#loc\d*) at (#loc\d*)\)")
 _FIRST_IN = re.compile(r"(?:callsite\(|fused(?:<[^>]*>)?\[)(#loc\d*|unknown)")
 _ALIAS = re.compile(r"#loc\d*")
 _TRANSFORMED = re.compile(r"((?:(?:vmap|jvp|transpose)\()+)([^()]*)(\)+)")
 _MOST_STEPS = 32  # from an operation to its line
+_MOST_CALLS = 100  # that an operation is inside of
 _KEPT = 64  # elements of a constant in the text
 
 
@@ -33,8 +36,17 @@ class Place(NamedTuple):
     source: str
 
 
-def of_operations(module: Any) -> dict[Any, Place] | None:
-    """The places of all operations of a module; None if its text is not as expected."""
+class Call(NamedTuple):
+    """A function that ran when the module was traced, and where it was: file, line and column."""
+
+    function: str
+    at: str
+
+
+def of_operations(module: Any) -> dict[Any, tuple[Place, tuple[Call, ...]]] | None:
+    """The places of all operations of a module, and the calls that led to them, outermost first; None if its text is
+    not as expected.
+    """
     from jaxexp._kernel.module import mlir
 
     text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_KEPT)
@@ -48,7 +60,8 @@ def of_operations(module: Any) -> dict[Any, Place] | None:
     operations = list(mlir.iter_operations(module, innermost_first=True))  # in the order in which their texts end
     if len(operations) != len(last):
         return None
-    places = {name: place_of(name, named) for name in {*last}}
+    known: dict[str, tuple[Call, ...]] = {}
+    places = {name: (place_of(name, named), calls_of(name, named, known)) for name in {*last}}
     return {operation: places[name] for operation, name in zip(operations, last, strict=True)}
 
 
@@ -69,6 +82,53 @@ def place_of(name: str, named: dict[str, str]) -> Place:
         else:
             break
     return Place(_scope(names), "")
+
+
+def calls_of(name: str, named: dict[str, str], known: dict[str, tuple[Call, ...]]) -> tuple[Call, ...]:
+    """The calls that the name of a location stands for, in the text of a module, outermost first. Chains of calls that
+    were read before are known by their names.
+    """
+    for _ in range(_MOST_STEPS):
+        text = named.get(name, "")
+        if text.startswith("callsite"):
+            break
+        name = _inner(text)
+        if text.startswith('"'):  # the name of the operation
+            break
+    inside: list[tuple[str, str]] = []
+    while name not in known and len(inside) < _MOST_CALLS:
+        both = _CALLSITE.match(named.get(name, ""))
+        if both is None:
+            known[name] = _call(name, named)
+        else:
+            inside.append((name, both[1]))
+            name = both[2]
+    chain = known.get(name, ())
+    for name, inner in reversed(inside):
+        if inner not in known:
+            known[inner] = _call(inner, named)
+        # A function that is inlined names its caller once more.
+        chain = known[name] = chain if chain[-1:] == known[inner] or len(chain) == _MOST_CALLS else chain + known[inner]
+    return chain
+
+
+def _call(name: str, named: dict[str, str]) -> tuple[Call, ...]:
+    """A function with its place; nothing if the location is another one."""
+    text = named.get(name, "")
+    file = named.get(_inner(text), "")
+    function, quoted = _QUOTED.match(text), _QUOTED.match(file)
+    place = None if quoted is None else _PLACE.match(file, quoted.end())
+    if function is None or quoted is None or place is None:
+        return ()
+    return (Call(plain(function[1]), f"{plain(quoted[1])}:{place[1]}:{place[2]}"),)
+
+
+def _inner(text: str) -> str:
+    """The location in a name, or the first one of many; empty if there is none."""
+    if (first := _FIRST_IN.match(text)) is not None:
+        return first[1]
+    inner = _ALIAS.match(text, text.rfind("(") + 1)
+    return "" if inner is None else inner[0]
 
 
 def plain(text: str) -> str:

@@ -92,7 +92,7 @@ def _differences(old: Side, new: Side, differences: Differences) -> list[Markup]
     for section, found in differences.items():
         lines = [
             (
-                _plain(name),
+                cut(name),
                 cut(a),
                 cut(b),
                 "added" if a in ("", "none") else "removed" if b in ("", "none") else "changed",
@@ -107,19 +107,13 @@ def _differences(old: Side, new: Side, differences: Differences) -> list[Markup]
     return parts or [element("p", "The two artifacts are the same.")]
 
 
-def _plain(name: str) -> str:
-    """The name of a difference, with kinds of operations as in StableHLO."""
-    order, colon, kind = name.rpartition(": ")
-    return cut(f"{order}{colon}{_short(kind)}")
-
-
 def _module(sides: Sequence[Side]) -> list[Markup]:
     parts: list[Markup] = []
     for one, order, _, label in modules(sides):
         counts = one.found.operation_counts[order]
         kinds = sorted((counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
         found = [
-            element("li", [element("b", f"{count:,}"), element("span", f" {cut(_short(kind))}")])
+            element("li", [element("b", f"{count:,}"), element("span", f" {cut(words.kind(kind))}")])
             for kind, count in kinds[:_MOST_KINDS]
         ]
         head = element(
@@ -127,13 +121,6 @@ def _module(sides: Sequence[Side]) -> list[Markup]:
         )
         parts.append(element("details", [head, element("ul", found, class_="kinds")]))
     return [*parts, _drawing()]
-
-
-def _short(kind: str) -> str:
-    """The kind of an operation of a portable artifact, as StableHLO names it."""
-    name = kind.removeprefix("vhlo.")
-    stem, _, version = name.rpartition("_v")
-    return stem if stem and version.isdecimal() else name
 
 
 def _counts(one: Side, order: int) -> str:

@@ -115,7 +115,7 @@ function place(nodes, edges, cells, rows, chains) {
   edges.forEach((edge, i) => {
     edge.points = chains[i].flatMap((cell, j, all) => {
       const x = cell.x - left, top = tops[cell.rank];
-      if (j === 0) return [[x, cell.y + cell.h]];
+      if (j === 0) return [[x, cell.y + cell.h], [x, top + cell.row]];
       if (j === all.length - 1) return [[x, cell.y]];
       return [[x, top], [x, top + cell.row]];
     });

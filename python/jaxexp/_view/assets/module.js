@@ -1,18 +1,18 @@
-// A module as levels of nodes: functions, name scopes, loops and their bodies open into levels of their own.
+// A module as levels of nodes: functions, groups of operations, loops and their bodies open into levels of their own.
 
-// Nodes of a level before they are put into groups, and the size of such a group.
-const MOST_NODES = 60, GROUP = 40;
 // How many nodes may lie between two users of an argument that is drawn once for both.
 const NEAR = 8;
-const COPIES = new Set(["broadcast_in_dim", "convert", "reshape"]);
+// Characters of a name that is not shortened, and of names that are listed below it.
+const LONG_NAME = 34, LISTED = 44;
 // The path of a weight, with its name.
 const WEIGHT = /^weights\['(.*)'\]$/;
 const BLOCKS = {while: ["condition", "body"], if: ["true", "false"]};
 // What JAX calls the function that `main` calls after it has measured and checked the shapes of its arguments.
 const WRAPPED = "_wrapped_jax_export_main";
 
-// Index 0 to 7 of an operation, as graph.py makes it.
+// Index 0 to 7 of an operation, as graph.py makes it, and 0 to 5 of a group, as blocks.py does.
 const KIND = 0, SCOPE = 1, SOURCE = 2, OPERANDS = 3, TYPES = 4, MORE = 5, INNER = 6, MARK = 7;
+const TITLE = 0, ABOUT = 1, CALLED = 2, FIRST = 3, LAST = 4, GROUPS = 5;
 
 class Module {
   constructor({name, texts, functions, labels, kinds, takes}) {
@@ -58,13 +58,22 @@ class Function_ {
     this.block = this.read(block, null);
   }
 
+  // Its name without the number that makes it the only one of its name.
+  get title() {
+    const [, name] = /^(.+)_\d+$/.exec(this.name) ?? [];
+    return this.module.functions.has(name) ? name : this.name;
+  }
+
   // Numbers values as graph.py does: arguments, then results, then what is inside.
   read(block, parent) {
     const dimensions = new Map((block.d ?? []).map(([i, text]) => [i, this.module.texts[text]]));
     const made = {args: block.a, dimensions, returned: block.r ?? [], ops: [], parent, of: this, first: this.values.length};
+    Object.assign(made, {groups: block.g ?? [], about: this.module.texts[block.s ?? 0]});
+    const hidden = new Set(block.h);
     block.a.forEach((type, i) => this.values.push({type, arg: i, block: made}));
-    for (const raw of block.o) {
+    for (const [i, raw] of block.o.entries()) {
       const op = new Operation(this, raw, made, this.ops.length);
+      op.hidden = hidden.has(i);  // a number, or a copy of one: its users show it
       this.ops.push(op);
       made.ops.push(op);
       op.results = op.raw[TYPES].map((type) => this.values.push({type, op}) - 1);
@@ -84,16 +93,6 @@ class Operation {
   get called() { return this.kind === "func.call" ? this.of.module.functions.get(this.text(MORE)) : undefined; }
   get opens() { return this.called !== undefined || this.blocks.some((block) => block.ops.length); }
 
-  // A number, or one that was only spread out: its users show it.
-  get hidden() {
-    if (this.quiet === undefined) {
-      const values = this.of.values;
-      this.quiet = (this.kind === "constant" && (this.text(MORE) !== "" || this.types[0].endsWith("[]"))) ||
-        (COPIES.has(this.kind) && this.raw[OPERANDS].every((i) => i >= 0 && values[i].op?.hidden));
-    }
-    return this.quiet;
-  }
-
   // All values that it takes, for what is inside of it, too.
   get uses() {
     if (!this.used) {
@@ -110,20 +109,43 @@ class Operation {
   get around() { return this.block.parent ? [...this.block.parent.around, this.block.parent] : []; }
 }
 
-// The nodes of a block: its operations by name scopes, its arguments and its results.
+// The nodes of a block: its operations in groups, its arguments and its results.
 function levelOfBlock(block, key) {
   const {module} = block.of;
-  let ops = visible(module, block.ops);
-  if (!ops.length) ops = block.ops;
   const isRoot = block.of === module.root && !block.parent;
-  const nodes = [...(isRoot ? checks(module, key) : []), ...grouped(scoped(ops, isRoot), key, 0)];
+  const nodes = [...(isRoot ? checks(module, key) : []), ...nodesOf(block, key)];
   const level = {nodes: [...inputs(block, nodes, key), ...nodes], edges: []};
   if (block.returned.length) level.nodes.push(outputs(block, key));
   level.edges = edges(level.nodes, block.of);
   return level;
 }
 
-function visible(module, ops) { return module.constants ? ops : ops.filter((op) => !op.hidden); }
+function visible(module, ops) {
+  const shown = module.constants ? ops : ops.filter((op) => !op.hidden);
+  return shown.length ? shown : ops;
+}
+
+// Nodes for a part of a block, and for the groups in it.
+function nodesOf(block, key, groups = block.groups, ops = visible(block.of.module, block.ops)) {
+  const at = new Map(block.ops.map((op, i) => [op, i])), nodes = [];
+  let i = 0;
+  const before = (end) => { while (i < ops.length && at.get(ops[i]) < end) nodes.push(nodeOfOperation(ops[i++], key)); };
+  for (const raw of groups) {
+    before(raw[FIRST]);
+    const inside = [];
+    while (i < ops.length && at.get(ops[i]) <= raw[LAST]) inside.push(ops[i++]);
+    if (inside.length) nodes.push(nodeOfGroup(block, raw, inside, key));
+  }
+  before(Infinity);
+  return nodes;
+}
+
+function nodeOfGroup(block, raw, ops, key) {
+  const {texts} = block.of.module, title = texts[raw[TITLE]];
+  if (raw[FIRST] === raw[LAST] && ops[0].called) return {...nodeOfOperation(ops[0], key), title};
+  const node = group("scope", title, ops, key, (own) => nodesOf(block, own, raw[GROUPS] ?? [], ops), texts[raw[ABOUT]]);
+  return {...node, called: texts[raw[CALLED]]};
+}
 
 function same(a, b) { return a.length === b.length && a.every((one, i) => one === b[i]); }
 
@@ -131,74 +153,17 @@ function same(a, b) { return a.length === b.length && a.every((one, i) => one ==
 function checks(module, key) {
   const ops = module.call ? visible(module, module.main.block.ops).filter((op) => op !== module.call) : [];
   if (!ops.length) return [];
-  const node = group("checks", "shape checks", ops, key, (own) => grouped(scoped(ops, false), own, 0));
+  const {block} = module.main;
+  const node = group("checks", "shape checks", ops, key, (own) => nodesOf(block, own, [], ops));
   const passed = new Map(module.call.raw[OPERANDS].map((value, i) => [value, i]));
   const taken = new Set(ops.flatMap((op) => op.uses).filter((value) => passed.has(value) && !module.main.values[value]?.op));
   return [{...node, type: "scope", aside: true, uses: [...taken].map((value) => passed.get(value))}];
 }
 
-// Operations with their scopes; one without stands where its neighbours do. What all have in common says nothing.
-function scoped(ops, isRoot) {
-  const found = ops.map((op) => ({op, scopes: op.text(SCOPE) ? op.text(SCOPE).split("/") : []}));
-  const named = found.filter(({scopes}) => scopes.length);
-  const shared = isRoot || !named.length ? 0 : named.reduce((most, {scopes}) => common(most, scopes), named[0].scopes).length;
-  let before = [];
-  const after = [];
-  for (let i = found.length - 1, next = []; i >= 0; i--) {
-    after[i] = next;
-    if (found[i].scopes.length) next = found[i].scopes;
-  }
-  found.forEach((one, i) => {
-    if (one.scopes.length) before = one.scopes;
-    else one.scopes = common(before, after[i]);
-  });
-  return found.map(({op, scopes}) => ({op, scopes: scopes.slice(shared)}));
-}
-
-function common(a, b) {
-  let i = 0;
-  while (i < a.length && i < b.length && a[i] === b[i]) i++;
-  return a.slice(0, i);
-}
-
-// Nodes for operations in a row: those of one scope make one node, and so do many without.
-function grouped(items, key, depth) {
-  const nodes = [];
-  for (let i = 0; i < items.length;) {
-    const name = items[i].scopes[depth];
-    if (name === undefined) {
-      nodes.push(nodeOfOperation(items[i++].op, key));
-      continue;
-    }
-    const run = [];
-    while (i < items.length && items[i].scopes[depth] === name) run.push(items[i++]);
-    nodes.push(run.length === 1 && depth > 0 ? nodeOfOperation(run[0].op, key) : nodeOfScope(run, key, depth));
-  }
-  return nodes.length > MOST_NODES ? chunked(nodes, key) : nodes;
-}
-
-function chunked(nodes, key) {
-  const size = Math.max(GROUP, Math.ceil(nodes.length / MOST_NODES)), made = [];
-  for (let i = 0; i < nodes.length; i += size) {
-    const part = nodes.slice(i, i + size);
-    made.push(group("part", `part ${made.length + 1}`, part.flatMap((node) => node.ops), key, () => part));
-  }
-  return made;
-}
-
-function nodeOfScope(run, key, depth) {
-  const names = [run[0].scopes[depth]];
-  let inside = depth + 1;
-  while (run.every(({scopes}) => scopes[inside] !== undefined && scopes[inside] === run[0].scopes[inside])) {
-    names.push(run[0].scopes[inside++]);
-  }
-  return group("scope", names.join("/"), run.map(({op}) => op), key, (own) => grouped(run, own, inside));
-}
-
-function group(type, title, ops, key, nodes) {
+function group(type, title, ops, key, nodes, about = "") {
   const own = `${key}/${type}${ops[0].id}-${ops[ops.length - 1].id}`;
   return {
-    type, title, ops, key: own, sub: summary(ops), mark: marked(ops),
+    type, title, ops, key: own, sub: summary(ops, about), mark: marked(ops),
     level: () => { const made = nodes(own); return {nodes: made, edges: edges(made)}; },
   };
 }
@@ -206,8 +171,8 @@ function group(type, title, ops, key, nodes) {
 function nodeOfOperation(op, key) {
   const own = `${key}/${op.id}`, calls = op.called;
   const node = {type: calls ? "call" : "op", op, ops: [op], key: own, mark: marked([op])};
-  node.title = calls ? calls.name : short(op.kind);
-  node.sub = calls ? summary(calls.ops) : said(op);
+  node.title = calls ? calls.title : short(op.kind);
+  node.sub = calls ? summary(calls.block.ops, calls.block.about) : said(op);
   if (calls) node.level = () => levelOfBlock(calls.block, own);
   else if (op.opens) node.level = () => levelOfBlocks(op, own);
   return node;
@@ -221,7 +186,7 @@ function levelOfBlocks(op, key) {
     const own = `${key}/block${i}`;
     return {
       type: "scope", title: names[i] ?? `branch ${i}`, ops: block.ops, block, key: own,
-      sub: summary(block.ops), mark: marked(block.ops),
+      sub: summary(block.ops, block.about), mark: marked(block.ops),
       level: block.ops.length ? () => levelOfBlock(block, own) : undefined,
     };
   });
@@ -253,9 +218,32 @@ function inputs(block, nodes, key) {
   return [...together.values()].map(({by, kind, values, names}) => ({
     type: "input", ops: [], values, names, weight: 0.001, key: `${key}/in${values[0]}-${by[0]}`, mark: 0,
     users: by.map((i) => nodes[i]),
-    title: names.length === 1 ? names[0] : counted(kind, names.length, module.takes[kind]),
-    sub: names.length === 1 ? module.texts[block.of.values[values[0]].type] : `${WEIGHT.exec(names[0])?.[1] ?? names[0]} …`,
+    title: names.length === 1 ? (names[0].length > LONG_NAME ? dotted(names[0]) : names[0]) : counted(kind, names.length, module.takes[kind]),
+    sub: names.length === 1 ? module.texts[block.of.values[values[0]].type] : listed(names.map(dotted)),
   }));
+}
+
+// The path of an argument as short as code has it: "blocks[0].attention.kernel".
+function dotted(name) {
+  const path = WEIGHT.exec(name)?.[1].replaceAll("/", ".").replace(/\.(\d+)(?![^.])/g, "[$1]") ?? name;
+  return path.replace(/\['([^']*)'\]/g, ".$1").replace(/<(\d+)>/g, "[$1]").replace(/\.(raw_)?value$/, "");
+}
+
+// Names with what they have in common before them, as many as there is room for: "blocks[0]: up.kernel, 3 more".
+function listed(names) {
+  const parts = names.map((name) => name.split("."));
+  let same = 0;
+  while (parts.every((part) => part.length > same + 1 && part[same] === parts[0][same])) same++;
+  const before = same ? `${parts[0].slice(0, same).join(".")}: ` : "", shown = [];
+  let left = LISTED - before.length;
+  for (const part of parts) {
+    const name = part.slice(same).join(".");
+    left -= name.length + 2;
+    if (shown.length && left < 0) break;
+    shown.push(name);
+  }
+  const more = names.length - shown.length;
+  return `${before}${shown.join(", ")}${more ? `, ${more.toLocaleString("en")} more` : ""}`;
 }
 
 // How many arguments of a kind, and of how many the function has.
@@ -315,13 +303,7 @@ function marked(ops) { return ops.reduce((sum, op) => sum + op.mark + op.blocks.
 
 function short(kind) { return kind.replace(/^func\./, ""); }
 
-// How many operations of which kinds, most of them first.
-function summary(ops) {
-  const counts = new Map();
-  for (const op of ops) if (!op.hidden) counts.set(short(op.kind), (counts.get(short(op.kind)) ?? 0) + 1);
-  const kinds = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 2).map(([kind, count]) => (count > 1 ? `${count} ${kind}` : kind));
-  return `${ops.length.toLocaleString("en")} ops: ${kinds.join(", ")}${counts.size > 2 ? ", …" : ""}`;
-}
+function summary(ops, about) { return `${ops.length.toLocaleString("en")} op${ops.length === 1 ? "" : "s"}${about ? `: ${about}` : ""}`; }
 
 // What there is to say of an operation below its kind.
 function said(op) {
@@ -332,6 +314,9 @@ function said(op) {
     .filter((from) => from?.hidden).map(numberOf).filter(Boolean);
   if (op.kind === "compare") return (/comparison_direction = (\w+)/.exec(more)?.[1] ?? "") + (numbers.length ? ` ${numbers.join(", ")}` : "");
   if (numbers.length && !op.blocks.length) return numbers.join(", ");
+  const weights = op.raw[OPERANDS].filter((i) => i >= 0 && op.of.values[i].arg !== undefined)
+    .map((i) => [dotted(argument(op.of.values[i].block, op.of.values[i].arg).name).split("."), typeOf(op.of, i)]).filter(([path]) => path.length > 1);
+  if (weights.length && !op.blocks.length) return weights.map(([path, type]) => `${path.slice(-2).join(".")} ${type}`).join(", ");
   const body = op.blocks.length === 1 && op.blocks[0].ops.length === 1 ? short(op.blocks[0].ops[0].kind) : "";
   return body || (op.blocks.length ? `${op.last - op.id} ops inside` : "");
 }

@@ -1,7 +1,7 @@
 // The page: draws the module, answers to keys, finds operations. All names of the artifact are put in as text.
 
 const SVG = "http://www.w3.org/2000/svg";
-const PAD = 14, HEAD = 34, MOST_OPEN = 400, FIRST_OPEN = 36, MOST_FOUND = 60, LONGEST_TITLE = 34;
+const PAD = 14, PARTS = 3, HEAD = 34, MOST_OPEN = 400, FIRST_OPEN = 36, MOST_FOUND = 60, LONGEST_TITLE = 80, LONGEST_SUB = 64, LONGEST_TYPE = 40;
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const view = {
@@ -39,7 +39,7 @@ function measure(level, fonts) {
   for (const node of level.nodes) {
     node.inside = null;
     node.title1 = shortened(node.title);
-    node.sub1 = shortened(node.sub ?? "", 40);
+    node.sub1 = shortened(node.sub ?? "", LONGEST_SUB);
     const wide = Math.max(width(node.title1, fonts.title), width(node.sub1, fonts.sub)) + (node.level ? 42 : 26);
     node.w = Math.max(72, wide);
     node.h = node.sub1 ? 40 : 28;
@@ -116,8 +116,8 @@ function look(node) {
 function drawEdges(parent, level) {
   const labelled = new Set();
   for (const edge of level.edges) {
-    const [first, ...rest] = edge.points;
-    let path = `M${first[0]} ${first[1]}`, [x, y] = first;
+    const [first, below, ...rest] = edge.points;
+    let path = `M${first[0]} ${first[1]} L${below[0]} ${below[1]}`, [x, y] = below;
     for (const [toX, toY] of rest) {
       const half = (toY - y) / 2;
       path += Math.abs(toX - x) < 0.5 ? ` L${toX} ${toY}` : ` C${x} ${y + half} ${toX} ${toY - half} ${toX} ${toY}`;
@@ -130,7 +130,7 @@ function drawEdges(parent, level) {
     labelled.add(name);
     const many = [...labelled].filter((other) => other.startsWith(`${edge.from} `)).length;
     if (many > 1 && rest.length > 1) continue;
-    draw(parent, "text", many > 1 ? {x: x + 5, y: y - 9} : {x: first[0] + 6, y: first[1] + 14}, shortened(text, 26));
+    draw(parent, "text", many > 1 ? {x: x + 5, y: y - 9} : {x: first[0] + 6, y: below[1] + 14}, shortened(text, LONGEST_TYPE));
   }
 }
 
@@ -179,24 +179,39 @@ function toggle(at) {
 // What is folded at first: shape checks, and the operation that a reduction makes.
 function isDetail(node) { return node.aside || (node.type === "op" && /^(reduce|sort|scatter|map)/.test(node.title)); }
 
-// Opens levels, outer ones first, while there is room for their nodes. If all is in one block, that one is opened.
+// Opens levels, outer ones first, while there is room for their nodes. If all is in one block, that one is opened. If not all
+// fits at first, what has several parts is opened, and only the first of those that are alike.
 function openUpTo(most) {
   const module = view.modules[view.at];
-  if (!module) return;
+  if (!module || open(most, () => true) || most > FIRST_OPEN) return;
+  open(most, (node, all) => {
+    const isOnly = all.every((other) => other === node || !other.level || other.ops.length < PARTS || isDetail(other));
+    return isOnly || (parts(node) >= PARTS && all.find((other) => other.sub === node.sub) === node);
+  });
+}
+
+function parts(node) { return node.level().nodes.filter((inner) => inner.level && !isDetail(inner)).length; }
+
+function open(most, isWanted) {
+  const root = levelOfBlock(view.modules[view.at].root.block, `${view.at}`).nodes;
+  let waiting = [root], count = root.length, isAll = true;
   view.open.clear();
-  let waiting = levelOfBlock(module.root.block, `${view.at}`).nodes, count = waiting.length;
   while (waiting.length) {
     const next = [];
-    const opening = waiting.filter((node) => node.level && (most > FIRST_OPEN || !isDetail(node)));
+    const opening = waiting.flatMap((nodes) => nodes.filter((node) => node.level && (most > FIRST_OPEN || !isDetail(node)) && isWanted(node, nodes)));
     for (const node of opening) {
       const inner = node.level().nodes;
-      if (count + inner.length > most && (opening.length > 1 || count > most)) continue;
+      if (count + inner.length > most && (opening.length > 1 || count > most)) {
+        isAll = false;
+        continue;
+      }
       count += inner.length;
       view.open.add(node.key);
-      next.push(...inner);
+      next.push(inner);
     }
     waiting = next;
   }
+  return isAll;
 }
 
 function describe(node) {
@@ -210,7 +225,7 @@ function describe(node) {
   } else if (node.values) {
     rows.push(["arguments", node.values.slice(0, 40).map((value, i) => `${node.names[i]}  ${typeOf(func, value)}`).join("\n")]);
   } else if (node.ops.length) {
-    rows.push(["contains", node.sub], ["scope", node.ops[0].text(SCOPE)], ["source", node.ops[0].text(SOURCE)]);
+    rows.push(["contains", node.sub], ["called at", node.called], ["scope", node.ops[0].text(SCOPE)], ["source", node.ops[0].text(SOURCE)]);
   }
   if (list.length) rows.push(["takes", list.slice(0, 20).map((value) => origin(func, value)).join("\n")]);
   if (node.mark) rows.push(["differs", `${node.mark.toLocaleString("en")} without a counterpart`]);

@@ -1,0 +1,199 @@
+"""The groups of a module's operations: calls, scopes and weights, and the words for what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxexp
+from jaxexp._view import blocks, chains, graph, paths
+from jaxexp._view.locations import Call
+from kit.corpus import spec
+
+LAYERS = 3
+
+
+def norm(gain, x):
+    x = x - x.mean(-1, keepdims=True)
+    return gain * x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+
+def attention(layer, x):
+    q, k, v = (x @ layer[name] for name in "qkv")
+    return jax.nn.softmax(jnp.einsum("bid,bjd->bij", q, k)) @ v
+
+
+def mlp(layer, x):
+    return jnp.tanh(x @ layer["up"]) @ layer["down"]
+
+
+class Block:
+    def __call__(self, layer, x):
+        x = x + attention(layer, norm(layer["first"], x))
+        return x + mlp(layer, norm(layer["second"], x))
+
+
+def transformer(params, tokens):
+    x = params["embed"][tokens]
+    for layer in params["layers"]:
+        x = x + attention(layer, norm(layer["first"], x))
+        x = x + mlp(layer, norm(layer["second"], x))
+    return x @ params["head"]
+
+
+def of_blocks(params, tokens):
+    x, block = params["embed"][tokens], Block()
+    for layer in params["layers"]:
+        x = block(layer, x)
+    return x @ params["head"]
+
+
+def weights() -> dict[str, Any]:
+    layer = {name: spec((8, 8)) for name in "qkv"}
+    layer |= {"up": spec((8, 16)), "down": spec((16, 8)), "first": spec((8,)), "second": spec((8,))}
+    return {"embed": spec((20, 8)), "head": spec((8, 20)), "layers": [layer] * LAYERS}
+
+
+def folded(function, *args, kind: str = "argument") -> graph.Graph:
+    exported = jaxexp.export(jax.jit(function))(*args)
+    found = jaxexp.inspect(exported.serialize()).arguments
+    labels = [(value.path, kind) for value in found if value.kept]
+    return blocks.folded(graph.read(exported.mlir_module_serialized), labels)
+
+
+def groups(found: graph.Graph, inside: list[Any] | None = None) -> list[tuple[str, str, list[Any]]]:
+    """Titles, what they contain, and the groups inside."""
+    inside = found.functions["main"]["g"] if inside is None else inside
+    return [(found.texts[one[0]], found.texts[one[1]], groups(found, [*one[5:6], []][0])) for one in inside]
+
+
+def titles(found: list[tuple[str, str, list[Any]]]) -> list[str]:
+    return [title for title, _, _ in found]
+
+
+TOKENS = jax.ShapeDtypeStruct((2, 6), "int32")
+
+
+def test_a_loop_over_layers_folds_by_weights() -> None:
+    found = groups(folded(transformer, weights(), TOKENS))
+    layers = [one for one in found if one[0].startswith("layers")]
+    assert titles(layers) == [f"layers[{i}]" for i in range(LAYERS)]
+    assert {about for _, about, _ in layers} == {"attention, MLP"}
+    assert titles(layers[0][2]) == ["norm", "attention", "norm", "mlp"]
+    assert [about for _, about, _ in layers[0][2]] == ["normalization", "attention", "normalization", "MLP"]
+
+
+def test_calls_of_one_function_are_told_apart() -> None:
+    found = groups(folded(of_blocks, weights(), TOKENS))
+    turns = [one for one in found if "Block" in one[0]]
+    assert titles(turns) == [f"layers[{i}] · Block" for i in range(LAYERS)]
+    assert titles(turns[1][2]) == ["norm", "attention", "norm", "mlp"]
+
+
+@pytest.mark.parametrize("function", [transformer, of_blocks])
+def test_without_lines_weights_are_enough(function) -> None:
+    """Each layer ends where only its result goes on: with the addition."""
+    limit = jax.config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        jax.clear_caches()
+        found = folded(function, weights(), TOKENS)
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", limit)
+        jax.clear_caches()
+    main = found.functions["main"]
+    layers = [one for one in main["g"] if found.texts[one[0]].startswith("layers")]
+    assert [found.texts[one[0]] for one in layers] == [f"layers[{i}]" for i in range(LAYERS)]
+    ends = [main["o"][one[4]] for one in layers]
+    assert {found.texts[operation[0]] for operation in ends} == {"add"}
+    assert layers[1][3] == layers[0][4] + 1
+    assert len({one[4] - one[3] for one in layers}) == 1
+
+
+def test_scopes_are_groups_and_hold_calls() -> None:
+    def scoped(params, x):
+        with jax.named_scope("first"):
+            x = mlp(params, norm(params["first"], x))
+        with jax.named_scope("last"):
+            return mlp(params, x)
+
+    found = groups(folded(scoped, weights()["layers"][0], spec((2, 8))))
+    assert titles(found) == ["first", "last"]
+    assert titles(found[0][2]) == ["norm", "mlp"]
+    assert found[1][1] == "MLP"
+
+
+def test_repeats_are_parts() -> None:
+    def long(x):
+        for i in range(100):
+            x = jnp.sin(x) * i + x
+        return x
+
+    found = folded(long, spec((4,)))
+    assert titles(groups(found)) == ["1 to 14 of 100 repeats", *titles(groups(found))[1:-1], "99 to 100 of 100 repeats"]
+    assert {about for _, about, _ in groups(found)[:-1]} == {"14 sine, 14 multiply, 14 add"}
+
+
+def test_groups_are_in_order_and_inside_of_each_other() -> None:
+    main = folded(of_blocks, weights(), TOKENS).functions["main"]
+    waiting = [(0, len(main["o"]) - 1, main["g"])]
+    while waiting:
+        first, last, inside = waiting.pop()
+        ends = [end for one in inside for end in one[3:5]]
+        assert ends == sorted(ends)
+        assert all(first <= end <= last for end in ends)
+        waiting += [(one[3], one[4], one[5]) for one in inside if len(one) > 5]
+
+
+def test_what_is_only_like_attention_is_not_called_so() -> None:
+    def layers(params, x):
+        return mlp(params, jax.nn.softmax(x @ params["q"]) @ params["k"])
+
+    def inner(params, x):
+        return layers(params, x) + 1
+
+    found = folded(inner, weights()["layers"][0], spec((2, 8)))
+    assert found.texts[found.functions["main"]["s"]] == "MLP"
+
+
+def test_a_function_that_is_called_has_its_contents() -> None:
+    found = folded(lambda params, x: jax.jit(attention)(params, x), weights()["layers"][0], spec((2, 4, 8)))
+    assert found.texts[found.functions["main"]["s"]] == "attention"
+    assert found.texts[found.functions["attention"]["s"]] == "attention"
+
+
+def test_complex_numbers_are_drawn() -> None:
+    found = folded(lambda x: x * (1 + 2j) + jnp.zeros((4,), jnp.complex64), jax.ShapeDtypeStruct((4,), "complex64"))
+    assert found.functions["main"]["o"]
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "path"),
+    [
+        ("args[0]['blocks']<0>['key']['bias'].value", "argument", ("args[0]", "blocks", "[0]", "key", "bias")),
+        ("args[0].blocks[0].bias", "argument", ("args[0]", "blocks", "[0]", "bias")),
+        ("weights['blocks/0/key/value']", "weight", ("blocks", "[0]", "key")),
+        ("weights['h.0.w']", "weight", ("h", "[0]", "w")),
+        ("args[1]", "argument", None),
+        ("cotangent of args[0]['w']", "cotangent", None),
+    ],
+)
+def test_paths(label: str, kind: str, path: tuple[str, ...] | None) -> None:
+    assert paths.of_labels([(label, kind)]) == [path]
+
+
+def test_names_of_paths() -> None:
+    assert paths.dotted(("blocks", "[0]", "attention")) == "blocks[0].attention"
+    assert paths.dotted(("[0]", "w")) == "[0].w"
+
+
+def test_chains_that_were_cut_are_continued() -> None:
+    """Older releases of JAX keep ten calls, here three. What they are inside of is known from the operation before."""
+    a, b, c, d = (Call(name, f"{name}.py:1:0") for name in "abcd")
+    again = Call("b", "b.py:2:0")
+    assert chains.of_calls([(a, b), (b, c, d), (again, c, d)], 3) == [(a, b), (a, b, c, d), (a, again, c, d)]
+    assert chains.of_calls([(), (a, b), ()], 3) == [(a, b)] * 3
+    assert chains.of_calls([(a, b, c)], 3) == [(a, b, c)]
