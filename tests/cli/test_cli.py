@@ -17,7 +17,10 @@ from jaxexp._cli.commands import migrate
 from kit.command_line import started
 from kit.places import ROOT
 
-COMMANDS = ("inspect", "verify", "diff", "compat", "migrate", "pack", "ls", "unpack", "archive", "bench", "completion")
+COMMANDS = (
+    "inspect", "verify", "run", "diff", "compat", "migrate", "specialize", "precompile", "pack", "ls", "unpack",
+    "archive", "bench", "completion"
+)  # fmt: skip
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
@@ -73,7 +76,7 @@ sys.exit(main())
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert f"needs {named}," in done.stderr
-    assert "pip install 'jaxexp[cli]'" in done.stderr
+    assert done.stderr.endswith(f": pip install {' '.join(absent)}\n")
 
 
 def imported(env: dict[str, str], *arguments: object) -> tuple[int, set[str]]:
@@ -125,7 +128,9 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
         ["inspect", "--colour", scores],
         ["inspect", "--mlir", "--json", scores],
         ["inspect", "--mlir", "--jaxpr", scores],
-        ["inspect", fleet],
+        ["view", fleet],
+        ["inspect", "--mlir", damaged],
+        ["inspect", "--import", "no_such_module", scores],
         ["verify"],
         ["verify", "-j", "0", scores],
         ["verify", "--workers", "many", scores],
@@ -134,6 +139,12 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
         ["migrate", "--to", "yesterday", scores, tmp_path / "new"],
         ["migrate", "--inputs", damaged / "text", f"{fleet}::*", tmp_path / "new"],
         ["migrate", "--workers", "2", scores, tmp_path / "new"],
+        ["run"],
+        ["run", scores],
+        ["run", scores, "--random", "-o", tmp_path / "y.txt"],
+        ["specialize", scores, "--size", "batch=4"],
+        ["specialize", scores, "--size", "batch", "-o", tmp_path / "new"],
+        ["precompile", scores, "--size", "batch=two"],
         ["pack", tmp_path / "a.zip"],
         ["pack", tmp_path / "a.zip", scores, "-m", "nothing"],
         ["archive", "nothing"],
@@ -142,7 +153,8 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
     )
     failed = (
         ["inspect", damaged / "missing"],
-        ["inspect", damaged],
+        ["view", damaged],
+        ["ls", damaged, "nothing*"],
         ["inspect", damaged / "cut"],
         ["inspect", damaged / "text"],
         ["inspect", f"{damaged / 'missing'}::member"],
@@ -151,6 +163,12 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
         ["migrate", damaged / "cut", tmp_path / "new"],
         ["migrate", scores, tmp_path / "no" / "folder"],
         ["migrate", "--inputs", damaged / "text", scores, tmp_path / "new"],
+        ["run", damaged / "cut"],
+        ["run", damaged / "missing", "--random"],
+        ["run", f"{fleet}::nothing"],
+        ["specialize", damaged / "flipped", "--size", "batch=4", "-o", tmp_path / "new"],
+        ["specialize", scores, "-o", tmp_path / "new"],
+        ["precompile", damaged / "empty", "-o", tmp_path / "new"],
         ["bench", damaged / "missing"],
         ["archive", "rm", fleet, "nothing"],
         ["archive", "rm", scores, "nothing"],
@@ -178,10 +196,10 @@ def test_what_errors_suggest(folder, fleet, tmp_path, run) -> None:
         (["nothing"], "No such command 'nothing'. 'jaxexp --help' has examples"),
         (["inspect", "--checkk", scores], "Did you mean '--check'? 'jaxexp inspect --help' has examples"),
         (["completion"], "Choose from: bash, zsh, fish. 'jaxexp completion --help' has examples"),
-        (["inspect", folder], f"{str(folder)!r} is a folder: 'jaxexp verify' takes folders"),
+        (["view", folder], f"{str(folder)!r} is a folder: 'jaxexp ls {folder}' lists what is in it"),
         (["inspect", "--vjp", 1, scores], "--vjp chooses the VJP that --mlir or --jaxpr prints: add one"),
         (["inspect", "--jaxpr", scores], "say how large batch is, as in --size batch=4; or --mlir prints the module"),
-        (["inspect", fleet], f"is an archive: name a member as {fleet}::NAME"),
+        (["view", fleet], f"is an archive: name a member as {fleet}::NAME"),
         (["inspect", tmp_path / "other.zip"], "expected an archive"),
     ):
         status, out, err = run(*arguments)

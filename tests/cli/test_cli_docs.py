@@ -7,6 +7,7 @@ print rows of the same names in the same order.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 
@@ -15,6 +16,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("there are no pseudo-terminals to record on", allow_module_level=True)
 
+from tools import picture_cli
 from tools.record_cli import CONSOLE, PAGE, PROMPT, VERSIONS, recorded, versions
 
 pytestmark = pytest.mark.once(reason="sessions look alike with every JAX")
@@ -34,7 +36,9 @@ def sessions(text: str) -> list[tuple[str, list[str]]]:
 
 def names(lines: list[str]) -> list[str]:
     """The first cells of rows, with what differs between releases and runs left out."""
-    rows = [line for line in lines if line.strip() and not line.startswith(" " * 10)]  # others go on from above
+    # Totals and the reasons below them are of verdicts, which are those of one JAX.
+    rows = itertools.takewhile(lambda line: not re.match(r"\d+ artifacts: ", line), lines)
+    rows = [line for line in rows if line.strip() and not line.startswith(" " * 10)]  # others go on from above
     return [re.sub(r"[0-9a-f]*\d[0-9a-f.,]*", "0", re.split(r"\s{2,}", row.strip())[0]) for row in rows]
 
 
@@ -62,9 +66,12 @@ def test_every_command_has_a_session() -> None:
     assert ran >= {
         "inspect",
         "verify",
+        "run",
         "diff",
         "compat",
         "migrate",
+        "specialize",
+        "precompile",
         "pack",
         "ls",
         "unpack",
@@ -72,3 +79,14 @@ def test_every_command_has_a_session() -> None:
         "bench",
         "completion",
     }
+
+
+@pytest.mark.sampled(one_in=0, reason="commands that other tests run, too")
+@pytest.mark.processes(reason="runs the commands of the picture")
+def test_the_picture_is_that_of_today() -> None:
+    """Without colours: `python tests/tools/picture_cli.py` draws it again."""
+    if VERSIONS.search(PAGE.read_text())[1] != versions():
+        pytest.skip("the picture is of another JAX")
+    shown = picture_cli.texts(picture_cli.PICTURE.read_text(encoding="utf-8"))
+    assert shown == picture_cli.texts(picture_cli.drawn(picture_cli.printed()))
+    assert "$ jaxexp compat old" in shown

@@ -37,6 +37,10 @@ def test_commands_options_and_files(offered) -> None:
     assert offered("jaxexp in") == ["plain,inspect"]
     assert offered("jaxexp archive ") == ["plain,compact", "plain,rm"]
     assert "plain,--include" in offered("jaxexp verify --i")
+    assert offered("jaxexp specialize --si") == ["plain,--size"]
+    assert offered("jaxexp run model.jaxexp --exec") == ["plain,--executables"]
+    assert offered("jaxexp run model.jaxexp x") == ["file,x"]
+    assert offered("jaxexp prec") == ["plain,precompile"]
     assert offered("jaxexp inspect flee") == ["file,flee"]
     assert offered("jaxexp completion z") == ["plain,zsh"]
 
@@ -44,6 +48,7 @@ def test_commands_options_and_files(offered) -> None:
 def test_members(offered, fleet) -> None:
     assert offered("jaxexp inspect fleet.zip::") == [f"plain,fleet.zip::{name}" for name in NAMES]
     assert offered(f"jaxexp compat --json {fleet}::inner/b") == [f"plain,{fleet}::inner/b16"]
+    assert offered("jaxexp run fleet.zip::b") == ["plain,fleet.zip::b8"]
     assert offered("jaxexp ls fleet.zip b") == ["plain,b8"]
     assert offered("jaxexp archive rm fleet.zip b8 inner/a") == ["plain,inner/again"]
     for nothing in ("missing.zip::", "models/b8.jaxexp::", "http://127.0.0.1:1/fleet.zip::", "models::"):

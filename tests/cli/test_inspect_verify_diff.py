@@ -15,7 +15,7 @@ import pytest
 import jaxexp
 from jaxexp._kernel.artifact.inspection import facts_of
 from kit.command_line import NAMES
-from kit.corpus import arr, spec
+from kit.corpus import arr, mesh, spec
 from kit.places import GOLDEN
 
 # --- inspect ----------------------------------------------------------------------------------------------------------
@@ -107,10 +107,10 @@ def test_inspect_jaxpr_for_sizes(tmp_path, good, run) -> None:
     exported.save(tmp_path / "f", vjp_order=1)
     text = good("inspect", "--jaxpr", "--size", "batch=4", "--size", "width=3", tmp_path / "f")
     x, y = spec((4, 6)), spec((6,))
-    assert text == f"{exported.jaxpr({'x': x}, y=y)}\n"
+    assert text == f"{exported.make_jaxpr({'x': x}, y=y)}\n"
     assert "f32[4,6]" in text
     text = good("inspect", "--jaxpr", "--vjp", 1, "--size", "batch=4", "--size", "width=3", tmp_path / "f")
-    assert text == f"{exported.vjp().jaxpr(x, y, x)}\n"
+    assert text == f"{exported.vjp().make_jaxpr(x, y, x)}\n"
     for sizes, status, said in (
         ([], 1, "say how large batch, width are, as in --size batch=4 --size width=4"),
         (["batch=4"], 1, "say how large width is, as in --size width=4"),
@@ -157,12 +157,22 @@ def test_inspect_goes_on_after_an_error(folder, fleet, damaged, run) -> None:
     assert status == 1
     assert "float32[batch,4]" in out
     assert [("cut" in line, "missing" in line) for line in err.splitlines()] == [(True, False), (False, True)]
-    assert run("inspect", fleet, folder / "scores.jaxexp")[0] == 1
     status, out, err = run("inspect", "--json", damaged / "cut", folder / "scores.jaxexp")
     assert status == 1
     first, second = json.loads(out)
     assert first.keys() == {"file", "error"}
     assert second["fun_name"] == "scores"
+
+
+def test_one_mesh_is_said_once(folder, tmp_path, good) -> None:
+    assert "P('x', None) on Mesh(" in good("inspect", folder / "sharded.jaxexp")  # it has one sharding
+    sharding = jax.sharding.NamedSharding(mesh((4, 2), ("x", "y")), jax.sharding.PartitionSpec("x"))
+    two = jaxexp.export(jax.jit(lambda x, y: x.sum() + y.sum(), in_shardings=(sharding, sharding)))
+    two(arr(8), arr(8)).save(tmp_path / "two.jaxexp")
+    text = good("inspect", tmp_path / "two.jaxexp")
+    assert re.search(r"^  shardings +all on Mesh\('x': 4, 'y': 2\)( in device)?$", text, re.MULTILINE)
+    assert text.count("Mesh(") == 1
+    assert re.search(r"^  args\[1\] +float32\[8\] +P\('x',?\)$", text, re.MULTILINE)
 
 
 def test_thousands_of_arguments(tmp_path, good) -> None:
@@ -201,7 +211,7 @@ def test_verify_json(folder, damaged, run) -> None:
         "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "refused": 0, "bytes": total, "skipped": [str(text)]
     }  # fmt: skip
     keys = {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "archive_bytes", "weights"}
-    assert all(file.keys() == keys | {"weight_bytes", "more_bytes"} for file in files)
+    assert all(file.keys() == keys | {"weight_bytes", "more_bytes", "what"} for file in files)
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
 
@@ -306,6 +316,19 @@ def test_diff_of_vjps_and_modules_that_cannot_be_read(folder, tmp_path, run) -> 
     assert changes["signature"] == {"VJPs": {"a": 1, "b": 0}}
     assert "operations" not in changes
     assert changes["sizes"]["VJP 1: module"]["b"] is None
+
+
+def test_diff_of_operations_in_other_versions(tmp_path, run) -> None:
+    """StableHLO has versions of an operation, as tanh_v1 and tanh_v2. Their counts are those of one operation."""
+    exported = jaxexp.export(jax.jit(lambda x: jnp.tanh(x) @ x))(arr(2, 2))
+    exported.save(tmp_path / "old", compatibility="0.4.30")
+    exported.save(tmp_path / "new")
+    kinds = [{*jaxexp.inspect(tmp_path / name).operations} for name in ("old", "new")]
+    assert {"vhlo.tanh_v1", "vhlo.dot_general_v1"} <= kinds[0] - kinds[1]
+    assert run("diff", "--only", "operations", tmp_path / "old", tmp_path / "new") == (0, "", "")
+    jaxexp.export(jax.jit(lambda x: jnp.tanh(jnp.tanh(x)) @ x))(arr(2, 2)).save(tmp_path / "twice")
+    _, out, _ = run("diff", "--json", "--only", "operations", tmp_path / "old", tmp_path / "twice")
+    assert json.loads(out)["changes"] == {"operations": {"tanh": {"a": 1, "b": 2}}}
 
 
 def test_diff_of_archives(folder, fleet, tmp_path, good, run) -> None:

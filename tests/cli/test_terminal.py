@@ -209,6 +209,8 @@ def test_text_is_wrapped_at_spaces() -> None:
     assert page._wrapped("", 4) == [""]
     assert page._wrapped("models/resnet/b8", 10) == ["models/", "resnet/b8"]
     assert page._wrapped("m/aaaaaaaaaaaa", 10) == ["m/aaaaaaaa", "aaaa"]
+    assert page._wrapped("args[0]['layers']['kernel']", 22) == ["args[0]['layers']", "['kernel']"]
+    assert page._wrapped("float32[8,4,4,2,3,7,5,2]", 16) == ["float32[8,4,4,2,", "3,7,5,2]"]
     text = " ".join(["word"] * 100_000)
     assert " ".join(page._wrapped(text, 72)) == text
     assert page._shortened("漢字漢字漢", 7) == "漢字..."

@@ -44,8 +44,9 @@ def test_members_and_damage(fleet, damaged, policy, run) -> None:
     status, out, err = run("verify", "--policy", policy, fleet, damaged / "cut")
     assert status == 1
     assert err.splitlines() == ["jaxexp: 1 of 5 artifacts is not whole", "jaxexp: 1 of 5 artifacts is not allowed"]
-    (row,) = (line for line in out.splitlines() if "refused" in line)
+    (row,) = (line for line in out.splitlines()[:-1] if "refused" in line)
     assert f"{fleet}::inner/b16" in row
+    assert out.splitlines()[-1].startswith("3 of 5 artifacts whole and allowed, 1 damaged, 1 refused, ")
 
 
 def test_every_field_can_be_in_a_file(folder, policy, good) -> None:

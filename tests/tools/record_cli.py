@@ -31,28 +31,39 @@ VERSIONS = re.compile(r"<!-- recorded with -->\n(.*)\n")
 def recorded(text: str) -> str:
     """The page with what its commands print today."""
     with tempfile.TemporaryDirectory() as place:
-        folder, bin_ = Path(place) / "here", Path(place) / "bin"
-        folder.mkdir()
-        bin_.mkdir()
-        program = bin_ / "jaxexp"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jaxexp "$@"\n')
-        program.chmod(0o755)
-        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "XLA_FLAGS")}
-        env |= {
-            "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
-            "NO_COLOR": "1",
-            "TERM": "xterm",
-            "LC_ALL": "C.UTF-8",
-            "JAX_PLATFORMS": "cpu",
-            # Modules remember which files they were traced from; so their sizes would tell where jaxexp is installed.
-            "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
-        }
-        (folder / "old.bin").write_bytes(OLD.read_bytes())
-        code = PYTHON.search(text)
-        assert code is not None, "the page has no block of Python that makes artifacts"
-        subprocess.run([sys.executable, "-c", code[1]], cwd=folder, env=env, check=True)
+        folder, env = setting(Path(place))
+        make_artifacts(text, folder, env)
         text = CONSOLE.sub(lambda block: "```console\n" + session(block[1], folder, env) + "```", text)
     return VERSIONS.sub(f"<!-- recorded with -->\n{versions()}\n", text)
+
+
+def setting(place: Path) -> tuple[Path, dict[str, str]]:
+    """An empty folder, and the variables of commands that run there."""
+    folder, bin_ = place / "here", place / "bin"
+    folder.mkdir()
+    bin_.mkdir()
+    program = bin_ / "jaxexp"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jaxexp "$@"\n')
+    program.chmod(0o755)
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "XLA_FLAGS")}
+    env |= {
+        "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
+        "NO_COLOR": "1",
+        "TERM": "xterm",
+        "LC_ALL": "C.UTF-8",
+        "JAX_PLATFORMS": "cpu",
+        # Modules remember which files they were traced from; so their sizes would tell where jaxexp is installed.
+        "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
+    }
+    return folder, env
+
+
+def make_artifacts(text: str, folder: Path, env: dict[str, str]) -> None:
+    """Makes the artifacts of the page, with its own program."""
+    (folder / "old.bin").write_bytes(OLD.read_bytes())
+    code = PYTHON.search(text)
+    assert code is not None, "the page has no block of Python that makes artifacts"
+    subprocess.run([sys.executable, "-c", code[1]], cwd=folder, env=env, check=True)
 
 
 def session(block: str, folder: Path, env: dict[str, str]) -> str:

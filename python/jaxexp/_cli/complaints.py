@@ -6,11 +6,12 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
 import click
 
 from jaxexp._errors import ExportError
+from jaxexp._kernel.artifact.words import counted, listed
 
 from .page import colours, one_line
 
@@ -22,6 +23,28 @@ def complain(text: str) -> None:
     """One line on stderr."""
     start = click.style("jaxexp:", fg="red") if colours(sys.stderr) else "jaxexp:"
     click.echo(f"{start} {one_line(text)}", err=True, color=colours(sys.stderr))
+
+
+def complain_of(failed: Iterable[tuple[str, Exception]]) -> None:
+    """A line for each error of an artifact, or for all errors that differ only in the name of the artifact."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for name, error in failed:
+        text = said(error)
+        alike.setdefault(without_name(text, name, error), []).append((name, text))
+    for text, found in alike.items():
+        names = listed([name for name, _ in found], repr, most=_NAMED)
+        complain(found[0][1] if len(found) == 1 else f"{counted(len(found), 'artifact')} ({names}): {text}")
+
+
+_NAMED = 4  # artifacts in a message
+
+
+def without_name(text: str, name: str, error: Exception) -> str:
+    """The message of an error about an artifact, without the artifact's name."""
+    for known in (getattr(error, "file", None), getattr(error, "filename", None), name):
+        if isinstance(known, str):
+            text = text.replace(f" {known!r}:", ":").removeprefix(f"{known!r}: ")
+    return text
 
 
 def status_of(error: BaseException) -> int:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._fleet.passes.folders import Folders
-from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, split
+from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, is_url, split
 from jaxexp._fleet.places.verify import checked
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
     from jaxexp._fleet.engine.work import Unusable
     from jaxexp._fleet.passes.given import Place
+
+T = TypeVar("T")
 
 __all__ = ["MEMBER", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
@@ -33,10 +36,10 @@ def artifacts(text: str) -> Iterator[Source]:
         return
     if is_archive(path):
         opened(path)  # fails if it is a ZIP file of something else
-        raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME, or * for all")
-    if os.path.isdir(path):
+        raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME")
+    if is_folder(path):
         raise click.ClickException(
-            f"{path!r} is a folder: 'jaxexp verify' takes folders; here, name files, as in {path}/*.jaxexp"
+            f"{path!r} is a folder: 'jaxexp ls {path}' lists what is in it; here, name files, as in {path}/*.jaxexp"
         )
     yield Source(text, path)
 
@@ -47,6 +50,56 @@ def artifact(text: str) -> Source:
     if len(found) != 1:
         raise click.UsageError(f"{text!r} stands for {len(found):,} artifacts: one is expected here")
     return found[0]
+
+
+def is_folder(text: str) -> bool:
+    """Whether FILE is a folder, on this machine or behind a URL."""
+    return text.endswith("/") if is_url(text) else os.path.isdir(text)
+
+
+def stands_for_all(text: str) -> bool:
+    """Whether FILE is a folder or an archive, and so stands for everything in it."""
+    path, member = split(text)
+    return member is None and (is_folder(path) or is_archive(path))
+
+
+def in_folder(folder: str, folders: Folders, command: str) -> Iterator[Source | Unusable]:
+    """The artifacts in a folder, and the members of the archives in it; or the members of an archive.
+
+    Raises:
+        click.ClickException: there are none.
+    """
+    from jaxexp._fleet.engine.work import Unusable
+
+    found, _ = given([folder], folders, command)
+    for place in found:
+        if isinstance(place, Unusable):
+            yield place
+        elif place.archive is None:
+            yield Source(place.name, place.name)
+        else:
+            try:
+                handles = list(place.archive.values())
+            except (DeserializationError, OSError) as error:  # the index is read when it is needed
+                yield Unusable(place.name, error)
+                continue
+            yield from (Source(handle.label, handle=handle) for handle in handles)
+
+
+def read_each(
+    sources: Iterable[Source | Unusable], read: Callable[[Source], T]
+) -> tuple[list[T], list[tuple[str, Exception]]]:
+    """What `read` returns for each source, and the errors of those that cannot be read, by their names."""
+    found: list[T] = []
+    failed: list[tuple[str, Exception]] = []
+    for one in sources:
+        try:
+            if not isinstance(one, Source):
+                raise one.error
+            found.append(read(one))
+        except (ExportError, OSError, ImportError) as error:
+            failed.append((one.name, error))
+    return found, failed
 
 
 def part(path: str, pattern: str | None) -> Archive:

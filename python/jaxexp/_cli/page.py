@@ -55,6 +55,7 @@ class Column:
         name: its head.
         right: whether it has numbers.
         cut: whether a narrow terminal may show only the beginning of a cell, instead of several lines.
+        optional: whether a terminal that is too narrow for all columns leaves it out.
         words: whether words of up to 40 characters, such as digests, stay in one piece.
         style: how it looks on a terminal.
         marks: styles of cells that begin with one of these texts.
@@ -63,6 +64,7 @@ class Column:
     name: str
     right: bool = False
     cut: bool = False
+    optional: bool = False
     words: bool = False
     style: str | None = None
     marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -121,7 +123,7 @@ class Page:
         left_out = len(rows) - _SHOWN if self._is_short else 0
         if left_out > 0:
             rows = rows[:_SHOWN]
-        kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+        kept = self._fitting(columns, rows, [i for i in range(len(columns)) if any(row[i] for row in rows)])
         columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
         widths = self._widths(columns, rows)
         if widths is None:
@@ -152,6 +154,19 @@ class Page:
         if self._is_short and len(lines) > _TALLEST:
             lines[_TALLEST - 1 :] = ["... (--all)"]
         return lines
+
+    def _fitting(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: list[int]) -> list[int]:
+        """The columns that stay: those that may be left out go, the widest one first, until the others fit."""
+
+        def needed(i: int) -> int:
+            width = max(_cells(text) for text in (columns[i].name, *(row[i] for row in rows)))
+            return min(width, _SHORT) if columns[i].cut else width
+
+        while self._is_terminal and (optional := [i for i in kept if columns[i].optional]):
+            if _INDENT + sum(map(needed, kept)) + len(_GAP) * (len(kept) - 1) <= self._width:
+                break
+            kept.remove(max(optional, key=needed))
+        return kept
 
     def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int] | None:
         """What each column needs; if that is too much, the widest ones get less. None if they still do not all fit."""
@@ -244,7 +259,7 @@ def _head(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of a text, broken at spaces if there are any, else after a slash."""
+    """Lines of a text, broken at spaces if there are any, else after a slash, or between the steps of a path."""
     lines: list[str] = []
     start = 0
     while True:
@@ -256,7 +271,7 @@ def _wrapped(text: str, width: int) -> list[str]:
         if space > width // 3 or (space > 0 and _cells(ahead[space + 1 :].partition(" ")[0]) <= min(width, _WORD)):
             place = space
         else:
-            place = head.rfind("/") + 1
+            place = max(head.rfind("/"), head.rfind("][")) + 1
         head = head[:place] if place == space or place > width // 3 else head
         lines.append(head.rstrip())
         start += len(head)

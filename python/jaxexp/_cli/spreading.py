@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import importing
+
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Means, Workers
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """The values of `--workers`, `--dask` and `--journal`; None for each that was not given."""
+    """The values of `--workers`, `--dask`, `--journal` and `--wait-for-workers`."""
 
     workers: int | None
     address: str | None
     journal: str | None
+    wait_for_workers: float
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether any of the options was given."""
-        return self != Spread(None, None, None)
+        """Whether any of the first three was given."""
+        return (self.workers, self.address, self.journal) != (None, None, None)
 
     @contextlib.contextmanager
     def means(self, *, processes: bool) -> Generator[Means]:
@@ -44,11 +47,11 @@ class Spread:
                 executor = stack.enter_context(crew.dask(self.address))
             elif processes and self.workers is not None and self.workers > 1:
                 executor = crew.processes(self.workers)
-            yield crew.Means(executor, self.workers, self.journal)
+            yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, importing.imported())
 
 
 def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options `--workers`, with this help, `--dask` and `--journal`, which make one argument, `spread`."""
+    """The options `--workers`, with this help, and those beside it. They make one argument, `spread`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("-j", "--workers", type=click.IntRange(1), help=workers)
@@ -65,11 +68,24 @@ def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             help="Remember finished work in this file. If the command is interrupted, run it again to continue; inputs "
             "that have changed since are done again.",
         )
+        @click.option(
+            "--wait-for-workers",
+            type=click.FloatRange(0),
+            default=60,
+            show_default=True,
+            metavar="SECONDS",
+            help="With --dask, give up when the cluster has had no workers for this long; inf never gives up.",
+        )
         @functools.wraps(command)
         def with_spread(
-            *args: Any, workers: int | None, address: str | None, journal: str | None, **kwargs: Any
+            *args: Any,
+            workers: int | None,
+            address: str | None,
+            journal: str | None,
+            wait_for_workers: float,
+            **kwargs: Any,
         ) -> Any:
-            return command(*args, spread=Spread(workers, address, journal), **kwargs)
+            return command(*args, spread=Spread(workers, address, journal, wait_for_workers), **kwargs)
 
         return with_spread
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, inputs, progress
+from jaxexp._cli import complaints, completing, headers, importing, inputs, progress
 from jaxexp._cli.page import Column, Page
 from jaxexp._errors import DeserializationError
 from jaxexp._kernel.artifact.words import counted
@@ -28,6 +28,7 @@ _SAMPLE = 0.005  # the least seconds for a sample: the clock is precise enough f
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=completing.Artifact())
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="How many times to measure each.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each row.")
+@importing.option
 @headers.option
 def command(files: tuple[str, ...], rounds: int, as_json: bool) -> int:
     """Time how long jaxexp and jax.export take to load artifacts, and check that both load the same.
@@ -65,7 +66,7 @@ def _need_flatbuffers() -> None:
     import importlib.util
 
     if importlib.util.find_spec("flatbuffers") is None:
-        raise click.ClickException("jax.export loads nothing without flatbuffers: pip install 'jaxexp[jax-export]'")
+        raise click.ClickException("jax.export loads nothing without flatbuffers: pip install flatbuffers")
 
 
 def _cases(files: tuple[str, ...]) -> list[tuple[str, bytes | str]]:

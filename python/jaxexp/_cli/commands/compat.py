@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
+import importlib.metadata
 import json
 import shlex
 from collections.abc import Iterator
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -22,7 +25,10 @@ from jaxexp._kernel.releases.table import number
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
 
-_MARKS = {"loaded": "good", "refused": "bad"}
+    _Described = tuple[str, Compatibility | Exception]
+
+_BY_JAXEXP, _UNREADABLE = "jaxexp only", "unreadable"
+_MARKS = {"loaded": "good", "refused": "bad", _UNREADABLE: "bad"}
 
 _EXAMPLE = """\b
 Example:
@@ -42,51 +48,50 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
 @spreading.options("How many processes to use; by default only this one.")
+@importing.option
 @headers.option
 def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: inputs.Folders, spread: Spread) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
     FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. If there are several
-    artifacts, each gets a row with the most important facts. Nothing is run. JAX is imported, to parse the modules. If
-    there is only one artifact, and some releases refuse it, the last line says how 'migrate' helps. This is tried, but
-    nothing is written.
+    artifacts, each gets a row: who wrote it, which releases load it, whether it is loaded here, and if not, why. The
+    totals follow. Nothing is run. JAX is imported, to parse the modules. If there is only one artifact, and some
+    releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is written.
     """
     from jaxexp._compat.compatibility import release_of, to_json
 
     with complaints.misused():
         asked = None if reader is None else release_of(reader, "--reader").version
-    found, unreadable = _described(files, folders, spread)
-    refused = [name for name, one in found if asked is not None and not one.readable_by(asked)]
+    found = _described(files, folders, spread)
+    described_ = [(name, one) for name, one in found if not isinstance(one, Exception)]
+    unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
+    refused = [name for name, one in described_ if asked is not None and not one.readable_by(asked)]
     if as_json:
-        facts = [{"file": name, **to_json(one)} for name, one in found]
+        facts = [{"file": name, **to_json(one)} for name, one in described_]
         facts += [{"file": name, "error": complaints.said(error)} for name, error in unreadable]
         click.echo(json.dumps(facts, indent=2))
     else:
         page = Page()
-        if asked is not None:
-            _show_for(page, asked, found)
-        elif len(found) == 1:
-            _show(page, *found[0])
-            if remedy := "; ".join(_remedies(*found[0])):
+        if len(found) == 1 and asked is None:
+            _show(page, *described_[0])
+            if remedy := "; ".join(_remedies(*described_[0])):
                 page.blank()
                 page.fields([("remedy", remedy)])
         else:
-            _show_all(page, found)
+            _show_all(page, found, asked, files, folders)
         page.write()
     if asked is not None and refused:
-        remedy = f"; {_remedy_for(asked, *found[0])}" if len(found) == 1 else ""
+        remedy = f"; {_remedy_for(asked, *described_[0])}" if len(found) == 1 else ""
         complaints.complain(f"JAX {asked} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
-    for _, error in unreadable[:_NAMED]:
-        complaints.complain(complaints.said(error))
-    if more := unreadable[_NAMED:]:
-        complaints.complain(f"{counted(len(more), 'artifact')} more cannot be read")
+    if as_json:
+        complaints.complain_of(unreadable)
+    elif unreadable:
+        complaints.complain(f"{len(unreadable):,} of {counted(len(found), 'artifact')} cannot be read")
     return complaints.FAILED if refused or unreadable else 0
 
 
-def _described(
-    files: tuple[str, ...], folders: inputs.Folders, spread: Spread
-) -> tuple[list[tuple[str, Compatibility]], list[tuple[str, Exception]]]:
-    """The facts about the artifacts, and the errors of those that cannot be read, both in the order of the files.
+def _described(files: tuple[str, ...], folders: inputs.Folders, spread: Spread) -> list[_Described]:
+    """The facts about the artifacts, or the errors of those that cannot be read, in the order of the files.
 
     Raises:
         Exception: there is only one artifact, and it cannot be read.
@@ -98,42 +103,85 @@ def _described(
             found.append((place.order, name, one))
             advance(1)
     found.sort(key=lambda one: one[:2])
-    unreadable = [(name, one) for _, name, one in found if isinstance(one, Exception)]
-    if len(found) == len(unreadable) == 1:
-        raise unreadable[0][1]
-    return [(name, one) for _, name, one in found if not isinstance(one, Exception)], unreadable
+    if len(found) == 1 and isinstance(found[0][2], Exception):
+        raise found[0][2]
+    return [(name, one) for _, name, one in found]
 
 
 _NAMED = 8  # artifacts in a message
+_REASONS = 20  # below a table
 
 
-def _show_for(page: Page, reader: str, described: list[tuple[str, Compatibility]]) -> None:
-    """Prints for each artifact whether one release loads it."""
-    asked = number(reader)
-    rows = []
-    for name, found in described:
-        reasons = [r.reason for r in found.refusals if number(r.first) <= asked <= number(r.last)]
-        rows.append((name, "refused" if reasons else "loaded", (reasons or [""])[0]))
-    state = Column(f"by JAX {reader}", marks=_MARKS)
-    page.table([Column("artifact", style="name"), state, Column("because of")], rows)
-
-
-def _show_all(page: Page, described: list[tuple[str, Compatibility]]) -> None:
-    """Prints a row for each artifact."""
-    columns = [
-        Column("artifact", style="name"),
-        Column("written by"),
-        Column("jax.export of"),
-        Column("here", marks=_MARKS),
-        Column("promised until"),
+def _show_all(
+    page: Page, found: list[_Described], asked: str | None, files: tuple[str, ...], folders: inputs.Folders
+) -> None:
+    """Prints a row for each artifact, and totals. With a release, the rows are only about that one."""
+    verdicts = [_verdict(name, one, asked) for name, one in found]
+    state = Column("here" if asked is None else f"by JAX {asked}", marks=_MARKS)
+    reasons = collections.Counter(verdict for verdict in verdicts if verdict[1])
+    many_alike = any(count > 1 for count in reasons.values())  # then reasons are written out once, below
+    note = Column("because of", cut=many_alike)
+    about = [Column("artifact", style="name")]
+    if asked is None:
+        about += [Column("written by JAX", optional=True), Column("jax.export of", optional=True)]
+    rows = [
+        (name, *(_age(one) if asked is None else ()), *verdict)
+        for (name, one), verdict in zip(found, verdicts, strict=True)
     ]
-    rows = []
-    for name, found in described:
-        here = "refused" if found.unreadable_here else "loaded" if not found.jax_export_refuses else "by jaxexp only"
-        until = "" if found.promised_until is None else found.promised_until.isoformat()
-        readers = listed(found.readers, lambda one: span(*one))
-        rows.append((name, f"JAX {found.jax_version or span(*found.writers)}", readers, here, until))
-    page.table(columns, rows)
+    page.table([*about, state, note], rows)
+    page.blank()
+    totals = collections.Counter(verdict for verdict, _ in verdicts)
+    said = listed([f"{count:,} {verdict}" for verdict, count in totals.most_common()])
+    page.line(f"{counted(len(found), 'artifact')}: {said}{folders.said()}", "heading")
+    if many_alike:
+        page.blank()
+        columns = [Column("artifacts", right=True), state, dataclasses.replace(note, cut=False)]
+        page.table(columns, [(f"{count:,}", *verdict) for verdict, count in reasons.most_common(_REASONS)])
+        if len(reasons) > _REASONS:
+            page.line(f"  and {counted(len(reasons) - _REASONS, 'other reason')}: --json has all")
+    if advice := list(_advice(verdicts, found, asked, files)):
+        page.blank()
+        page.fields(advice)
+
+
+def _age(found: Compatibility | Exception) -> tuple[str, str]:
+    """Who wrote an artifact, and which releases of jax.export load it."""
+    if isinstance(found, Exception):
+        return "", ""
+    return found.jax_version or span(*found.writers), listed(found.readers, lambda one: span(*one))
+
+
+def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> tuple[str, str]:
+    """Whether an artifact is loaded, here or by one release, and the reason why not."""
+    if isinstance(found, Exception):
+        return _UNREADABLE, _reason(complaints.without_name(complaints.said(found), name, found))
+    if asked is not None:
+        reasons = [r.reason for r in found.refusals if number(r.first) <= number(asked) <= number(r.last)]
+        return ("refused", reasons[0]) if reasons else ("loaded", "")
+    if found.unreadable_here is not None:
+        return "refused", _reason(found.unreadable_here)
+    notes = [found.jax_export_refuses] if found.jax_export_refuses else []
+    if found.generic_nodes:
+        notes.append(f"generic nodes for {listed(found.generic_nodes, most=_NAMED)}")
+    return _BY_JAXEXP if found.jax_export_refuses else "loaded", "; ".join(notes)
+
+
+def _reason(message: str) -> str:
+    return message.removeprefix("cannot read the artifact: ")
+
+
+def _advice(
+    verdicts: list[tuple[str, str]], found: list[_Described], asked: str | None, files: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """What to do about artifacts that are not loaded as they should be; not tried, because there may be many."""
+    to_migrate = _BY_JAXEXP if asked is None else "refused"
+    if names := [name for (name, _), (verdict, _) in zip(found, verdicts, strict=True) if verdict == to_migrate]:
+        release = importlib.metadata.version("jax") if asked is None else asked
+        given = files[0] if len(files) == 1 else names[0] if len(names) == 1 else "IN"
+        them = "it" if len(names) == 1 else "them"
+        yield "remedy", f"{_migrate(given, asked)} rewrites {them} for JAX {release}, if that is possible"
+    if any(not isinstance(one, Exception) and one.generic_nodes for _, one in found):
+        yield "generic nodes", "stand for classes that are not known here; --import MODULE imports what registers them"
 
 
 def _show(page: Page, name: str, found: Compatibility) -> None:

@@ -9,6 +9,7 @@ import click
 
 from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
+from jaxexp._kernel.artifact import words
 
 from .inspect import read
 
@@ -99,7 +100,9 @@ def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, d
         whose = "" if order == 0 else f"VJP {order}: "
         kinds, calls = found.operation_counts[order], found.custom_calls[order]
         if order < orders:
-            operations |= {f"{whose}{kind}": count for kind, count in (kinds or {}).items()}
+            for name, count in (kinds or {}).items():
+                kind = f"{whose}{words.kind(name)}"
+                operations[kind] = operations.get(kind, 0) + count
             operations |= {f"{whose}custom call of {target}": count for target, count in (calls or {}).items()}
         sizes[f"{whose}module"] = size
     origin = {

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, inputs
+from jaxexp._cli import compiled, complaints, completing, headers, importing, inputs, sizes
 from jaxexp._cli.page import Column, Page
+from jaxexp._fleet.places import executables
 from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, notes_of, type_of
+from jaxexp._kernel.artifact.words import counted
 
 _EXAMPLE = """\b
 Example:
   jaxexp inspect model.jaxexp
+  jaxexp inspect models/
   jaxexp inspect --jaxpr --size batch=4 model.jaxexp
   jaxexp inspect --json fleet.zip::resnet/b8 | jq '.[0].platforms'"""
 
@@ -26,47 +28,67 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
 @click.option("--jaxpr", is_flag=True, help="Print only the program, as a jaxpr. This imports JAX.")
-@click.option(
-    "--size",
-    "given",
-    multiple=True,
-    metavar="DIMENSION=SIZE",
-    help="With --jaxpr, the size of a symbolic dimension, as in batch=4; once for each dimension.",
-)
+@sizes.option("With --jaxpr, the size of a symbolic dimension, as in batch=4; once for each dimension.")
 @click.option(
     "--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="With --mlir or --jaxpr, print this VJP."
 )
-@click.option("--check", is_flag=True, help="Also compare the modules with their digests.")
+@click.option("--check", is_flag=True, help="Also compare the modules, or the code of executables, with their digests.")
 @click.option("--all", "everything", is_flag=True, help="Also show what is too long for a terminal.")
+@inputs.folder_options
+@importing.option
 @headers.option
 def command(
     files: tuple[str, ...],
+    folders: inputs.Folders,
     as_json: bool,
     mlir: bool,
     jaxpr: bool,
-    given: tuple[str, ...],
+    sized: tuple[str, ...],
     order: int,
     check: bool,
     everything: bool,
 ) -> int:
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
 
-    Nothing is run, and JAX is imported only for --mlir and --jaxpr. This shows what a file says about itself; 'verify'
-    checks its bytes.
+    FILE is an artifact or a member of an archive; or a folder or an archive, in which each artifact gets a row in a
+    table. Nothing is run, and JAX is imported only for --mlir, --jaxpr and --import. This shows what a file says about
+    itself; 'verify' checks its bytes. FILE may also be a file of executables; JAX is then imported, to say whether they
+    fit here.
     """
     if [mlir, jaxpr, as_json].count(True) > 1:
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")
     if order and not (mlir or jaxpr):
         raise click.UsageError("--vjp chooses the VJP that --mlir or --jaxpr prints: add one of them")
-    if given and not jaxpr:
+    if sized and not jaxpr:
         raise click.UsageError("--size chooses the sizes for --jaxpr: add it")
-    sizes = _sizes_of_dimensions(given)
+    with_sizes = sizes.parsed(sized)
     status, page, found = 0, Page(everything=everything), []
     for text in files:
         try:
+            if inputs.stands_for_all(text):
+                if mlir or jaxpr:
+                    raise click.UsageError(f"{text!r} holds several artifacts: --mlir and --jaxpr print one")
+                inspected, failed = inputs.read_each(
+                    inputs.in_folder(text, folders, "inspect"), lambda one: (one.name, read(one, check=check))
+                )
+                if as_json:
+                    found += [{"file": name, **one.to_dict()} for name, one in inspected]
+                    found += [{"file": name, "error": complaints.said(error)} for name, error in failed]
+                elif inspected:
+                    _show_folder(page, inspected, folders)
+                page.write()
+                complaints.complain_of(failed)
+                status = complaints.FAILED if failed else status
+                continue
+            if not (mlir or jaxpr) and executables.is_file_of_executables(text):
+                code = executables.executables_in(text, check=check)
+                found.append(compiled.to_dict(text, code))
+                if not as_json:
+                    compiled.show(page, text, code)
+                continue
             for source in inputs.artifacts(text):
                 if mlir or jaxpr:
-                    page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order, sizes))
+                    page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order, with_sizes))
                     page.write()
                     continue
                 inspection = read(source, check=check)
@@ -98,22 +120,71 @@ def read(source: inputs.Source, *, check: bool = False) -> Inspection:
         return described(source.mapped(), check)
 
 
+_Inspected = tuple[str, Inspection]
+
+
+def _show_folder(page: Page, inspected: list[_Inspected], folders: inputs.Folders) -> None:
+    """Prints a row for each artifact in a folder."""
+    columns = [
+        Column("artifact", style="name"),
+        Column("function", cut=True),
+        Column("platforms", cut=True),
+        Column("bytes", right=True),
+        Column("operations", right=True, optional=True),
+        Column("custom calls", cut=True, optional=True),
+        Column("VJPs", right=True, optional=True),
+        Column("written by JAX", optional=True),
+    ]
+    page.blank()
+    page.table(columns, [_row(name, one) for name, one in inspected])
+    page.blank()
+    size = sum(one.total_bytes for _, one in inspected)
+    page.line(f"{counted(len(inspected), 'artifact')}, {size:,} bytes{folders.said()}", "heading")
+
+
+def _row(name: str, found: Inspection) -> tuple[str, ...]:
+    operations, calls = found.operation_counts[0], found.custom_calls[0]
+    return (
+        name,
+        found.fun_name,
+        ", ".join(found.platforms),
+        f"{found.total_bytes:,}",
+        "not known" if operations is None else f"{sum(operations.values()):,}",
+        ", ".join(calls or ()),
+        f"{found.vjp_order:,}" if found.vjp_order else "",
+        found.jax_version or found.writer,
+    )
+
+
 def show(page: Page, name: str, found: Inspection) -> None:
     """Prints an inspection as fields and two tables."""
     page.title(found.fun_name, name)
-    page.fields([*facts_of(found), ("in tree", found.in_tree), ("out tree", found.out_tree)])
+    where = _where_all_are(found)
+    shardings = [("shardings", f"all{where}")] if where else []
+    page.fields([*facts_of(found), *shardings, ("in tree", found.in_tree), ("out tree", found.out_tree)])
     if found.weights:
         page.blank()
         _show_weights(page, found)
     for heading, values in (("argument", found.arguments[len(found.weights) :]), ("result", found.results)):
         if values:
             page.blank()
-            _show_values(page, heading, values)
+            _show_values(page, heading, values, where)
 
 
-def _show_values(page: Page, heading: str, values: Sequence[Value]) -> None:
+_ON = " on "
+
+
+def _where_all_are(found: Inspection) -> str:
+    """The end of all shardings, from the mesh on, if there are several and they agree; it is then said once."""
+    texts = [value.sharding for value in (*found.arguments, *found.results) if value.sharding]
+    ends = {text[text.find(_ON) :] if _ON in text else "" for text in texts}
+    return ends.pop() if len(texts) > 1 and len(ends) == 1 else ""
+
+
+def _show_values(page: Page, heading: str, values: Sequence[Value], where: str) -> None:
     columns = [Column(heading, style="name"), Column("type"), Column("sharding"), Column("note")]
-    page.table(columns, [(v.path, type_of(v), v.sharding or "", ", ".join(notes_of(v))) for v in values])
+    rows = [(v.path, type_of(v), (v.sharding or "").removesuffix(where), ", ".join(notes_of(v))) for v in values]
+    page.table(columns, rows)
 
 
 def _show_weights(page: Page, found: Inspection) -> None:
@@ -124,7 +195,7 @@ def _show_weights(page: Page, found: Inspection) -> None:
         Column("bytes", right=True),
         Column("share", right=True),
         Column("file"),
-        Column("digest"),
+        Column("digest", cut=True),
         Column("also"),  # for tied weights
     ]
     rows = [
@@ -148,20 +219,7 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     return mlir.text_of(bytes(module), None if everything else _ELEMENTS)
 
 
-def _sizes_of_dimensions(given: tuple[str, ...]) -> dict[str, int]:
-    """The sizes in --size, by the names of the dimensions."""
-    sizes: dict[str, int] = {}
-    for text in given:
-        found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18})\s*", text)
-        if found is None:
-            raise click.UsageError(f"--size {text!r} is not DIMENSION=SIZE, as in batch=4")
-        if found[1] in sizes:
-            raise click.UsageError(f"--size gives {found[1]} twice")
-        sizes[found[1]] = int(found[2])
-    return sizes
-
-
-def _jaxpr(source: inputs.Source, order: int, sizes: dict[str, int]) -> str:
+def _jaxpr(source: inputs.Source, order: int, given: sizes.Sizes) -> str:
     """The program of a function, read back from its module, with these sizes for its symbolic dimensions."""
     from jaxexp._api.load import deserialize
 
@@ -171,11 +229,11 @@ def _jaxpr(source: inputs.Source, order: int, sizes: dict[str, int]) -> str:
             if not exported.has_vjp():
                 raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
             exported = exported.vjp()
-        args, kwargs = _specs(source.name, exported, sizes)
-        return str(exported.jaxpr(*args, **kwargs))
+        args, kwargs = _specs(source.name, exported, given)
+        return str(exported.make_jaxpr(*args, **kwargs))
 
 
-def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _specs(name: str, exported: Any, given: sizes.Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a function whose dimensions have these sizes; none if it has no symbolic dimensions.
 
     Raises:
@@ -184,16 +242,8 @@ def _specs(name: str, exported: Any, sizes: dict[str, int]) -> tuple[tuple[Any, 
     from jaxexp._kernel.function import specs
 
     names = specs.dimension_variables(exported)
-    if unknown := [one for one in sizes if one not in names]:
-        has = f"its symbolic dimensions are {', '.join(names)}" if names else "it has no symbolic dimensions"
-        raise click.ClickException(f"{name!r} has no symbolic dimension {', '.join(unknown)}: {has}")
-    if missing := [one for one in names if one not in sizes]:
-        raise click.ClickException(
-            f"{name!r} has symbolic shapes, and a jaxpr constant ones: say how large {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'}, as in {' '.join(f'--size {one}=4' for one in missing)}; or "
-            "--mlir prints the module as it is"
-        )
-    return specs.of_sizes(exported, sizes) if names else ((), {})
+    sizes.check(name, names, given, "a jaxpr constant ones", "; or --mlir prints the module as it is")
+    return specs.of_sizes(exported, given) if names else ((), {})
 
 
 _ELEMENTS = 16  # larger constants are cut

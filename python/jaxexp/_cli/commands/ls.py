@@ -1,31 +1,46 @@
-"""`jaxexp ls`: lists the members of an archive."""
+"""`jaxexp ls`: lists the members of an archive, or the artifacts in a folder."""
 
 from __future__ import annotations
 
+import dataclasses
+import fnmatch
 import json
 import textwrap
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, headers, inputs
+from jaxexp import _native
+from jaxexp._cli import complaints, completing, headers, inputs
 from jaxexp._cli.page import Column, Page
 from jaxexp._kernel.artifact.words import counted
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.archive.summary import Summary
 
 _EXAMPLE = """\b
 Example:
   jaxexp ls fleet.zip
-  jaxexp ls --long fleet.zip 'resnet/*'"""
+  jaxexp ls --long fleet.zip 'resnet/*'
+  jaxexp ls models/ '*/v2.*'"""
 
 
-@click.command(epilog=_EXAMPLE, short_help="List the members of an archive.")
-@click.argument("archive", type=click.Path())
+@click.command(epilog=_EXAMPLE, short_help="List the members of an archive, or the artifacts in a folder.")
+@click.argument("archive", metavar="PLACE", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
+@inputs.folder_options
 @headers.option
-def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> None:
-    """List the members of an archive with their signatures. Only its index is read, and JAX is not imported."""
+def command(archive: str, pattern: str | None, long: bool, as_json: bool, folders: inputs.Folders) -> int:
+    """List the members of an archive, or the artifacts in a folder, with their signatures.
+
+    PLACE is an archive, of which only the index is read, or a folder. GLOB chooses members by their names, or
+    artifacts by their paths in the folder. JAX is not imported.
+    """
+    if inputs.is_folder(archive):
+        return _list_folder(archive, pattern, long, as_json, folders)
     with inputs.part(archive, pattern) as opened:
         handles = list(opened.values())
         if as_json:
@@ -34,21 +49,72 @@ def command(archive: str, pattern: str | None, long: bool, as_json: bool) -> Non
             for i, text in enumerate(texts):
                 click.echo(f"{',' if i else '['}\n{text}", nl=False)
             click.echo("\n]" if texts else "[]")
-            return
-        page = Page()
-        page.table([*_COLUMNS, *_LONG] if long else _COLUMNS, [_row(handle, long) for handle in handles])
-        page.blank()
-        total = sum(handle.size for handle in handles)
+            return 0
         weights = opened.weight_bytes if pattern is None else 0
-        beside = f", and {weights:,} bytes of weights" if weights else ""
-        page.line(f"{counted(len(handles), 'member')}, {total:,} bytes{beside}", "heading")
-        page.write()
+        _print(handles, long, "member", f", and {weights:,} bytes of weights" if weights else "")
+        return 0
+
+
+def _list_folder(folder: str, pattern: str | None, long: bool, as_json: bool, folders: inputs.Folders) -> int:
+    start = folder.rstrip("/") + "/"
+    sources = (
+        source
+        for source in inputs.in_folder(folder, folders, "ls")
+        if pattern is None or fnmatch.fnmatchcase(source.name.removeprefix(start), pattern)
+    )
+    listed, failed = inputs.read_each(sources, lambda source: _of_source(source, long or as_json))
+    if pattern is not None and not (listed or failed):
+        raise click.ClickException(f"no artifact in {folder!r} matches {pattern!r}")
+    if as_json:
+        facts = [_facts(one) for one in listed]
+        facts += [{"name": name, "error": complaints.said(error)} for name, error in failed]
+        click.echo(json.dumps(facts, indent=2))
+    elif listed:
+        _print(listed, long, "artifact", folders.said())
+    complaints.complain_of(failed)
+    return complaints.FAILED if failed else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listed:
+    """An artifact in a folder, with what a `Handle` says about a member."""
+
+    name: str
+    size: int
+    digest: str
+    metadata: dict[str, Any]
+    summary: Summary
+
+
+def _of_source(source: inputs.Source, with_digest: bool) -> _Listed:
+    from jaxexp._fleet.archive.summary import of_artifact
+    from jaxexp._kernel.artifact.metadata import from_json
+    from jaxexp._kernel.artifact.opened import opened
+    from jaxexp._kernel.io.files import Mapped
+
+    if (handle := source.handle) is not None:
+        return _Listed(source.name, handle.size, handle.digest, handle.metadata, handle.summary)
+    with source.named():
+        buffer = source.mapped()
+        artifact = opened(buffer, in_place=isinstance(buffer, Mapped))
+        digest = _native.digest(buffer).hex() if with_digest else ""  # which reads all of the file
+        size = memoryview(buffer).nbytes
+        return _Listed(source.name, size, digest, from_json(artifact.metadata() or {}), of_artifact(artifact))
+
+
+def _print(listed: Sequence[Any], long: bool, what: str, more: str) -> None:
+    page = Page()
+    every = [*(dataclasses.replace(column, optional=False) for column in _COLUMNS), *_LONG]
+    page.table(every if long else _COLUMNS, [_row(one, long) for one in listed])
+    page.blank()
+    page.line(f"{counted(len(listed), what)}, {sum(one.size for one in listed):,} bytes{more}", "heading")
+    page.write()
 
 
 _COLUMNS = [
     Column("name", style="name"),
-    Column("bytes", right=True),
-    Column("platforms"),
+    Column("bytes", right=True, optional=True),
+    Column("platforms", cut=True, optional=True),
     Column("function", cut=True),
     Column("signature", cut=True),
 ]
@@ -56,7 +122,7 @@ _LONG = [
     Column("devices", right=True),
     Column("VJPs", right=True),
     Column("written by"),
-    Column("digest"),
+    Column("digest", words=True),
     Column("metadata"),
 ]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from typing import Any
 
 import click
 
-from jaxexp._cli import completing, headers, outputs, progress, spreading
-from jaxexp._cli.complaints import FAILED, complain, misused, said
+from jaxexp._cli import completing, headers, importing, outputs, progress, spreading
+from jaxexp._cli.complaints import FAILED, complain_of, misused
 from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
 from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
@@ -44,6 +43,7 @@ Example:
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
 @spreading.options("How many processes to use for several artifacts; by default only this one.")
+@importing.option
 @headers.option
 def command(old: str, new: str, to: str | None, inputs: str | None, force: bool, spread: Spread) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
@@ -101,8 +101,7 @@ def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Sp
             else:
                 size += found.size
     say(f"{old} -> {new}: {counted(steps - len(failed), 'artifact')}, {size:,} bytes{folders.said()}")
-    for _, error in sorted(failed, key=lambda one: one[0]):
-        complain(said(error))
+    complain_of(sorted(failed, key=lambda one: one[0]))
     return FAILED if failed else 0
 
 
@@ -148,16 +147,12 @@ def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:
 def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
     """(args, kwargs) from arrays in the order of their leaves."""
     import jax
-    import numpy as np
 
     from jaxexp._api.exported import reader
+    from jaxexp._cli import arrays
 
     exported = reader.read(buffer)
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise click.ClickException(f"{path!r} is not a file of numpy.savez: {error}") from error
+    found = arrays.read_all(path)
     names = [f"arr_{i}" for i in range(len(exported.in_avals))]
     if found.keys() != set(names):
         raise click.ClickException(

@@ -100,8 +100,7 @@ def command(
 
 def _complain(failed: dict[str, Exception]) -> int:
     """Says what was not packed, and returns the exit status."""
-    for error in failed.values():
-        complaints.complain(complaints.said(error))
+    complaints.complain_of(failed.items())
     return complaints.FAILED if failed else 0
 
 

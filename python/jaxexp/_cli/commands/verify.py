@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, inputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
@@ -49,6 +49,7 @@ class Verdict:
         weights: the files of weights beside it, which were read, too.
         weight_bytes: the size of these files.
         more_bytes: how many bytes follow its end in the file; they are not part of it.
+        what: what the file has, if it is no artifact but a file of executables or weights; None for an artifact.
     """
 
     file: str
@@ -62,6 +63,7 @@ class Verdict:
     weights: tuple[str, ...] = ()
     weight_bytes: int = 0
     more_bytes: int = 0
+    what: str | None = None
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
@@ -79,6 +81,7 @@ class Verdict:
 @spreading.options(
     "How many threads to use; by default one for each processor. With --dask, the threads of each worker; by default 1."
 )
+@importing.option
 @headers.option
 def command(
     paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, policy: str | None, spread: Spread
@@ -87,6 +90,7 @@ def command(
 
     FILE is an artifact, an archive (index, directory and all members), or a folder. In a folder, files are checked if
     their names or their first bytes are those of artifacts or archives; the last line says how many were skipped.
+    A file of executables, or a safetensors file, is verified if you name it.
     Weights in files beside an artifact are read and compared with their digests, too. JAX is imported only for a
     policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, or is not
     allowed.
@@ -144,6 +148,7 @@ def _of_file(found: Verified) -> Verdict:
         weights=tuple(name for name, *_ in file.weights),
         weight_bytes=sum(size for _, size, _ in file.weights),
         more_bytes=file.bytes_behind,
+        what=file.what or None,
     )
 
 
@@ -167,7 +172,8 @@ def _wrong(name: str, size: int, error: Exception) -> Verdict:
     if isinstance(error, FatalArtifactError):
         return Verdict(name, "unreadable", size, None, _said(error))
     if isinstance(error, WeightsError):  # the weights may be in another file
-        said = f"{_WEIGHTS}{error.path[:300]}: {_said(error)}" if error.file == name and error.path else str(error)
+        where = f"{_WEIGHTS}{error.path[:300]}: " if error.path else ""
+        said = f"{where}{_said(error)}" if error.file == name else str(error)
         return Verdict(name, "damaged", size, None, said)
     if isinstance(error, DeserializationError):
         where = f"at {error.path}: " if error.path else ""
@@ -190,12 +196,19 @@ def _print(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool, whole:
         page.table([Column("artifact", style="name"), Column("bytes", right=True), state, note], rows)
     if not quiet:
         page.blank()
-        good = sum(1 for verdict in verdicts if verdict.error is None)
         size, weights = _total(verdicts)
         more = f", and {weights:,} bytes of weights" if weights else ""
-        artifacts = counted(len(verdicts), "artifact")
-        page.line(f"{good:,} of {artifacts} {whole}, {size:,} bytes{more}{folders.said()}", "heading")
+        page.line(f"{_totals(verdicts, whole)}, {size:,} bytes{more}{folders.said()}", "heading")
     page.write()
+
+
+def _totals(verdicts: list[Verdict], whole: str) -> str:
+    """As in "4 of 6 artifacts whole (1 without digests), 1 damaged, 1 unreadable"."""
+    states = collections.Counter(verdict.state for verdict in verdicts)
+    without = sum(1 for verdict in verdicts if verdict.error is None and verdict.digests is False)
+    said = f"{states['whole']:,} of {counted(len(verdicts), 'artifact')} {whole}"
+    bad = "".join(f", {states[state]:,} {state}" for state in _BAD if states[state])
+    return f"{said}{f' ({without:,} without digests)' if without else ''}{bad}"
 
 
 _BAD = {"damaged": "bad", "unreadable": "bad", "refused": "bad"}
@@ -244,7 +257,7 @@ _WEIGHTS = "weights "
 
 
 def _row(verdict: Verdict) -> tuple[str, str, str, str]:
-    notes = [] if verdict.error is None else [verdict.error]
+    notes = [note for note in (verdict.error, verdict.what) if note is not None]
     if verdict.weights:
         names = ", ".join(map(os.path.basename, verdict.weights))
         notes.append(f"{verdict.weight_bytes:,} bytes of weights in {names}")

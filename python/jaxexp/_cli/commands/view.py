@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, headers, inputs, outputs
+from jaxexp._cli import completing, headers, importing, inputs, outputs
 from jaxexp._cli.page import one_line
 
 from . import diff
@@ -34,6 +34,7 @@ Example:
 @click.option("-o", "--output", metavar="PAGE", help="The page; - for stdout. [default: the name of FILE, with .html]")
 @click.option("--open", "show", is_flag=True, help="Open the page in a browser. Without -o, it is a temporary file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
+@importing.option
 @headers.option
 def command(file: str, other: str | None, output: str | None, show: bool, force: bool) -> None:
     """Make one HTML page about an artifact, or about what differs between two.

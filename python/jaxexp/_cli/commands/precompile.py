@@ -1,0 +1,88 @@
+"""`jaxexp precompile`: compiles functions, and keeps their code in a file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from jaxexp._cli import completing, functions, headers, importing, inputs, sizes
+from jaxexp._cli.page import Column, Page, say
+from jaxexp._fleet.places.source import is_url
+from jaxexp._kernel.artifact.words import counted
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.places.executables import Executable
+
+_EXAMPLE = """\b
+Example:
+  jaxexp precompile model.jaxexp
+  jaxexp precompile model.jaxexp --size batch=1,8 --vjp 1 -o model.exe
+  jaxexp precompile 'fleet.zip::resnet/*'"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Compile functions, and keep their code in a file.")
+@click.argument("file", metavar="FILE", type=completing.Artifact())
+@sizes.option_of_several("compiled")
+@click.option(
+    "-o",
+    "--output",
+    metavar="EXE",
+    type=click.Path(),
+    help="The file of executables, by default FILE with the suffix .exe. If it exists, code is added to it.",
+)
+@click.option("--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="Also compile this many VJPs.")
+@importing.option
+@headers.option
+def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -> None:
+    """Compile functions for this machine, and keep the code in a file, so that later processes compile nothing.
+
+    load(FILE, executables=EXE) and 'run --executables EXE' use the code where the machine, the releases and the flags
+    are the same; 'inspect EXE' shows them. Code that EXE already has is not compiled again. The file is native code:
+    trust it as you trust a program. This imports JAX.
+    """
+    chosen = sizes.combinations(sized)
+    path, _ = inputs.split(file)
+    if output is None and is_url(path):
+        raise click.UsageError(f"say where the code of {file!r} goes, as in -o model.exe")
+    into = output if output is not None else f"{os.path.splitext(path)[0]}.exe"
+    page, before = Page(), os.path.getsize(into) if os.path.exists(into) else 0
+    rows = [
+        (one.conditions["function"], sizes.shown(of), one.arguments, f"{one.size:,}")
+        for source in inputs.artifacts(file)
+        for of, one in _compiled(source, chosen, into, order)
+    ]
+    columns = [
+        Column("function", style="name"),
+        Column("sizes"),
+        Column("arguments", cut=True),
+        Column("bytes", right=True),
+    ]
+    page.table(columns, rows)
+    page.write()
+    added = os.path.getsize(into) - before
+    more = f"{added:,} bytes{' more' if before else ''}" if added else "all there already"
+    say(f"{into}: {counted(len(rows), 'executable')}, {more}")
+
+
+def _compiled(
+    source: inputs.Source, chosen: list[sizes.Sizes], into: str, order: int
+) -> list[tuple[sizes.Sizes, Executable]]:
+    """Compiles a function for all combinations of sizes; the file has the code then."""
+    import jax
+
+    exported, shardings = functions.on_devices(source.name, functions.loaded(source))
+    found: list[tuple[sizes.Sizes, Executable]] = []
+    for one in chosen:
+        specs, tree = jax.tree_util.tree_flatten(
+            functions.arguments(source.name, exported, one, "code is compiled for constant ones")
+        )
+        placed = [
+            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+            for spec, sharding in zip(specs, shardings, strict=True)
+        ]
+        args, kwargs = jax.tree_util.tree_unflatten(tree, placed)
+        with functions.with_dtypes_of(exported):
+            found += [(one, code) for code in exported.precompile(args, kwargs, into=into, vjp_order=order)]
+    return found

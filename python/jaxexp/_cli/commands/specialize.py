@@ -1,0 +1,110 @@
+"""`jaxexp specialize`: writes a function with constant shapes."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, progress, sizes
+from jaxexp._cli.page import say
+from jaxexp._kernel.artifact.words import counted, listed
+
+if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
+
+_EXAMPLE = """\b
+Example:
+  jaxexp specialize model.jaxexp --size batch=8 -o model_8.jaxexp
+  jaxexp specialize model.jaxexp --size batch=1,8 --size n=64 -o fleet.zip"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Fix the symbolic dimensions of a function.")
+@click.argument("file", metavar="FILE", type=completing.Artifact())
+@sizes.option_of_several("made")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    type=click.Path(),
+    help="An archive, NAME.zip, for any number of sizes; or an artifact for one.",
+)
+@click.option("--append", is_flag=True, help="Add to an archive that exists.")
+@click.option("--force", is_flag=True, help="Replace what exists: OUT, or with --append members.")
+@importing.option
+@headers.option
+def command(file: str, sized: tuple[str, ...], output: str, append: bool, force: bool) -> None:
+    """Fix the symbolic dimensions of a function, so that it compiles to faster code and runs where shapes are constant.
+
+    For each combination of sizes, there is one function. In an archive, its name has the name of FILE and the sizes, as
+    in model-batch-8, and weights are stored once for all of them. The VJPs of FILE and its metadata are kept. OUT
+    appears when everything is written. This imports JAX.
+    """
+    chosen = sizes.combinations(sized)
+    is_archive = append or output.endswith(".zip")
+    if not is_archive and len(chosen) > 1:
+        raise click.UsageError(f"{len(chosen):,} functions need an archive: name one, as in -o fleet.zip")
+    if not append and not force:
+        outputs.refuse_existing(output)
+    source = inputs.artifact(file)
+    exported = functions.loaded(source)
+    order = _orders(exported)
+    if is_archive:
+        _to_archive(source, exported, chosen, order, output, append, force)
+        return
+    _save(functions.specialized(source.name, exported, chosen[0]), output, order, force)
+    say(f"{source.name} -> {output}: {os.path.getsize(output):,} bytes")
+
+
+def _orders(exported: Exported) -> int:
+    """How many VJPs the artifact has."""
+    from jaxexp._kernel.function import vjps
+
+    return vjps.stored_orders(exported.unbound)
+
+
+def _to_archive(
+    source: inputs.Source,
+    exported: Exported,
+    chosen: list[sizes.Sizes],
+    order: int,
+    path: str,
+    append: bool,
+    force: bool,
+) -> None:
+    from jaxexp._fleet.archive.archive import Archive
+
+    first = PurePath(source.path).stem if source.path is not None else source.name.rpartition(inputs.MEMBER)[2]
+    made = {"-".join([first, *(f"{name}-{size}" for name, size in one.items())]): one for one in chosen}
+    with progress.bar("specializing", len(made)) as advance:
+        writer = Archive.append(path) if append else Archive.create(path)
+        with writer:
+            if not force and (there := next((name for name in made if name in writer), None)) is not None:
+                raise click.ClickException(f"{there!r} is in {path!r} already: --force replaces it")
+            for name, one in made.items():
+                specialized = functions.specialized(source.name, exported, one)
+                if name in writer:
+                    writer.remove(name)
+                writer.add(name, specialized, vjp_order=order)
+                advance(1)
+    did = f"{counted(len(made), 'artifact')} {'added' if append else 'packed'}, {os.path.getsize(path):,} bytes"
+    say(f"{path}: {did}: {listed(made, most=8)}")
+
+
+def _save(exported: Any, path: str, order: int, force: bool) -> None:
+    """Saves a function. Weights that are in files in the same folder stay in these files."""
+    if not exported.weights:
+        exported.save(path, vjp_order=order)
+        return
+    folder, stored = os.path.dirname(os.path.abspath(path)), exported.weights.stored
+    if stored is not None and os.path.samefile(os.path.dirname(stored.path), folder):
+        weights = re.sub(r"-[0-9]{5}-of-[0-9]{5}(?=\.safetensors$)", "", stored.table.files[0].name)
+        exported.save(path, vjp_order=order, weights=weights)
+        return
+    if not force:
+        outputs.refuse_existing(f"{os.path.splitext(path)[0]}.safetensors")
+    exported.save(path, vjp_order=order)

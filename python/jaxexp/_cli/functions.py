@@ -1,0 +1,98 @@
+"""Functions for the commands that call, compile or specialize them. All of this imports JAX."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp._errors import ExportError
+from jaxexp._kernel.artifact.words import counted
+
+from . import inputs, sizes
+
+if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
+
+
+def loaded(source: inputs.Source, **options: Any) -> Exported:
+    """The function in an artifact, with its weights; options as in `jaxexp.load`."""
+    from jaxexp._fleet.places.load import load
+
+    given = source.path if source.handle is None else source.handle
+    assert given is not None
+    return load(given, **options)
+
+
+def as_called(exported: Exported) -> Any:
+    """The function with the signature of its calls: without weights."""
+    from jaxexp._kernel.call import first_argument
+
+    return first_argument.as_called(exported)
+
+
+def with_dtypes_of(exported: Exported) -> contextlib.AbstractContextManager[Any]:
+    """A context in which JAX has arrays of 64-bit dtypes if the function has some."""
+    import jax
+
+    dtypes = {str(aval.dtype) for aval in (*exported.in_avals, *exported.out_avals)}
+    is_wide = dtypes & {"float64", "int64", "uint64", "complex128"}
+    return jax.enable_x64(True) if is_wide else contextlib.nullcontext()
+
+
+def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Specs of the arguments of a call, with these sizes for the symbolic dimensions.
+
+    Raises:
+        click.ClickException: a dimension has no size, or a size has no dimension; the message says why sizes are
+            needed.
+    """
+    from jaxexp._kernel.function import specs
+
+    called = as_called(exported)
+    sizes.check(file, specs.dimension_variables(called), given, why)
+    return specs.of_sizes(called, given)
+
+
+def specialized(file: str, exported: Exported, given: sizes.Sizes) -> Exported:
+    """The function with these sizes for its symbolic dimensions.
+
+    Raises:
+        click.ClickException: it has none, or other ones; or the sizes do not fit its constraints.
+    """
+    args, kwargs = arguments(file, exported, given, "a specialized function has constant ones")
+    if not given:
+        raise click.ClickException(f"{file!r} has no symbolic dimensions: its shapes are constant already")
+    try:
+        return exported.specialize(*args, **kwargs)
+    except ExportError as error:
+        raise click.ClickException(f"{file!r} with {sizes.shown(given)}: {error}") from error
+
+
+def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
+    """A function with its weights where the export had them, on the first devices, and the shardings of the arguments
+    of its calls; for a function of one device, these are None.
+
+    Raises:
+        click.ClickException: there are fewer devices.
+    """
+    import jax
+
+    needed, devices, called = exported.nr_devices, jax.devices(), as_called(exported)
+    if needed == 1:
+        return exported, [None] * len(called.in_avals)
+    if len(devices) < needed:
+        on_cpu = f"; JAX_NUM_CPU_DEVICES={needed} makes as many of a CPU" if devices[0].platform == "cpu" else ""
+        raise click.ClickException(f"{file!r} is for {counted(needed, 'device')}, here are {len(devices)}{on_cpu}")
+    stored = [one for one in (*exported.in_shardings_jax(), *exported.out_shardings_jax()) if one is not None]
+    if stored:
+        like = stored[0].mesh
+        mesh = jax.make_mesh(like.axis_sizes, like.axis_names, axis_types=like.axis_types, devices=devices[:needed])
+    else:
+        mesh = jax.make_mesh((needed,), ("devices",), devices=devices[:needed])
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shardings = called.in_shardings_jax(mesh)
+    if not any(shardings):
+        shardings = [everywhere] * len(shardings)
+    return (exported.with_mesh(mesh) if exported.weights else exported), list(shardings)

@@ -1,0 +1,163 @@
+"""Folders of artifacts of all ages: what is in them, what can be loaded, and what has to be migrated."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import jaxexp
+from kit import wire
+from kit.damaged import jax_blob
+from kit.goldens import blob_of
+from kit.places import GOLDEN
+
+
+@pytest.fixture
+def old(tmp_path: Path, fleet: Path) -> Path:
+    """A folder as it grows over the years: artifacts of several releases, an archive, and files of other kinds."""
+    folder = tmp_path / "old"
+    for release in ("jax-0.4.35", "jax-0.8.3", "jax-0.12.0.1"):
+        for name in ("sin", "sharded"):
+            (folder / release).mkdir(parents=True, exist_ok=True)
+            shutil.copy(GOLDEN / release / f"{name}.bin", folder / release)
+    shutil.copy(fleet, folder / "fleet.zip")
+    (folder / "notes.txt").write_text("no artifact, and long enough to be looked at")
+    return folder
+
+
+NAMES = [f"jax-{release}/{name}.bin" for release in ("0.12.0.1", "0.4.35", "0.8.3") for name in ("sharded", "sin")]
+MEMBERS = ["b8", "h", "inner/again", "inner/b16"]
+
+
+def rows_of(text: str) -> list[str]:
+    """The first cells of the first table."""
+    return [line.split()[0] for line in text.split("\n\n")[0].splitlines()[1:]]
+
+
+def test_ls(old: Path, good: Any, run: Any) -> None:
+    expected = [*(f"{old}/fleet.zip::{name}" for name in MEMBERS), *(f"{old}/{name}" for name in NAMES)]
+    text = good("ls", old)
+    assert rows_of(text) == expected
+    size = sum(Path(name).stat().st_size for name in expected[4:]) + sum(
+        handle.size for handle in jaxexp.Archive.open(old / "fleet.zip").values()
+    )
+    assert text.endswith(f"10 artifacts, {size:,} bytes; 1 other file skipped\n")
+    assert rows_of(good("ls", old, "*/sin.bin")) == [name for name in expected if name.endswith("/sin.bin")]
+    assert rows_of(good("ls", "--no-recursive", old)) == expected[:4]
+    listed = {one["name"]: one for one in json.loads(good("ls", "--json", old))}
+    assert list(listed) == expected
+    member = jaxexp.Archive.open(old / "fleet.zip")["b8"]
+    assert listed[expected[0]]["digest"] == member.digest
+    # The same artifact says the same in a folder and in an archive.
+    (old / "b8.jaxexp").write_bytes(member.read())
+    in_folder = json.loads(good("ls", "--json", old, "b8.jaxexp"))[0]
+    assert {**in_folder, "name": "", "metadata": {}} == {**listed[expected[0]], "name": "", "metadata": {}}
+    assert in_folder["metadata"] == {"run": [1, 2], "by": "me"}
+
+
+def test_inspect(old: Path, good: Any) -> None:
+    text = good("inspect", old)
+    assert rows_of(text) == rows_of(good("ls", old))
+    assert "10 artifacts, " in text and text.endswith("; 1 other file skipped\n")
+    assert rows_of(good("inspect", old / "fleet.zip")) == rows_of(text)[:4]
+    found = json.loads(good("inspect", "--json", old))
+    assert [one.pop("file") for one in found] == rows_of(text)
+    assert found[-1] == json.loads(json.dumps(jaxexp.inspect(old / NAMES[-1]).to_dict()))
+
+
+def test_damage_in_a_folder(old: Path, run: Any) -> None:
+    """Equal errors are one line, and what is whole is shown."""
+    blob = (old / NAMES[0]).read_bytes()
+    for i in range(6):
+        (old / f"cut{i}.jaxexp").write_bytes(blob[:200])
+    (old / "other.jaxexp").write_bytes(b"PK\3\4 is no archive")
+    for command in ("ls", "inspect"):
+        status, out, err = run(command, old)
+        assert status == 1
+        assert "10 artifacts, " in out
+        assert err.count("\n") == 2, err
+        names = ", ".join(repr(f"{old}/cut{i}.jaxexp") for i in range(4))
+        assert f"jaxexp: 6 artifacts ({names} and 2 more): cannot read the artifact: " in err
+        listed = json.loads(run(command, "--json", old)[1])
+        assert sum("error" in one for one in listed) == 7 and len(listed) == 17
+    status, out, err = run("migrate", old, old.parent / "new")
+    assert status == 1 and err.count("jaxexp: ") == 2
+    assert f"6 artifacts ({names} and 2 more): cannot read the artifact: " in err
+    status, out, err = run("compat", old)
+    assert (status, err) == (1, "jaxexp: 7 of 17 artifacts cannot be read\n")
+    assert re.search(r"^ +6  unreadable  ", out, re.MULTILINE)
+    assert err in (run("compat", "--workers", 2, old)[2], err)
+
+
+def test_compat(old: Path, good: Any) -> None:
+    facts = {one["file"]: one for one in json.loads(good("compat", "--json", old))}
+    text = good("compat", old)
+    table, totals, *more = text.split("\n\n")
+    refused = [name for name, one in facts.items() if one["jax_export_refuses"]]
+    for line, (name, one) in zip(table.splitlines()[1:], facts.items(), strict=True):
+        assert line.split()[0] == name
+        assert ("jaxexp only" in line) == (name in refused) and (one["jax_export_refuses"] or "loaded") in line
+    counts = {f"{len(refused)} jaxexp only", f"{10 - len(refused)} loaded"} if refused else {"10 loaded"}
+    assert set(totals.removeprefix("10 artifacts: ").partition(";")[0].split(", ")) == counts
+    assert totals.rstrip().endswith("; 1 other file skipped")
+    assert bool(refused) == bool(more)
+    if refused:
+        reasons, remedy = more
+        assert sum(int(line.split()[0]) for line in reasons.splitlines()[1:]) == len(refused)
+        assert f"'jaxexp migrate {old} NEW' rewrites them for JAX {jax.__version__}, if that is possible" in remedy
+        good("migrate", old, old.parent / "new")
+        assert "10 artifacts: 10 loaded\n" in good("compat", old.parent / "new")
+
+
+def test_verify_counts_the_verdicts(old: Path, good: Any, run: Any) -> None:
+    assert "10 of 10 artifacts whole (6 without digests), " in good("verify", old)
+    (old / "cut.jaxexp").write_bytes(jaxexp.Archive.open(old / "fleet.zip")["b8"].read()[:-50])
+    assert "10 of 11 artifacts whole (6 without digests), 1 damaged, " in run("verify", old)[1]
+
+
+@pytest.mark.parametrize("columns", [80, 110])
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_tables_fit_terminals(old: Path, subprocess_env: Any, columns: int) -> None:
+    """One line for each artifact, whatever is left out."""
+    from kit.terminal import on_terminal
+
+    (old / "namedtuple.bin").write_bytes(unknown())
+    env = {name: value for name, value in subprocess_env().items() if name != "COLUMNS"} | {"NO_COLOR": "1"}
+    for command in ("ls", "inspect", "compat", "verify"):
+        arguments = [sys.executable, "-m", "jaxexp", command, "."]
+        status, seen = on_terminal(arguments, 40, columns, env=env, cwd=old)
+        assert status == 0
+        lines = [re.sub(r"\x1b\[[0-9?]*[A-Za-z]", "", line).rstrip("\r") for line in seen.split("\n")]
+        assert max(map(len, lines)) <= columns, command
+        at = next(i for i, line in enumerate(lines) if "jax-0.4.35/sin.bin" in line)
+        assert "jax-0.8.3/sharded.bin" in lines[at + 1], command
+
+
+def unknown() -> bytes:
+    """An artifact with a namedtuple that nobody has registered here."""
+    blob = bytearray(blob_of("0.12.0.1", "namedtuple_tree"))
+    for place in ("in_tree.children.0.children.0", "out_tree"):
+        if wire.read(blob, f"{place}.custom_name") == "corpus.Pt":  # both may be one string
+            wire.write(blob, f"{place}.custom_name", "corpus.Qt")
+    return bytes(blob)
+
+
+def test_what_view_draws_has_a_verdict(tmp_path: Path, good: Any) -> None:
+    """Modules are parsed whatever the signature names: a class, or an effect, that is unknown here."""
+    effect = jax_blob("ordered_effect")
+    name = wire.read(effect, "ordered_effects.0.type_name")
+    wire.write(effect, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
+    for artifact, here in ((unknown(), "loaded"), (bytes(effect), "refused")):
+        (tmp_path / "artifact.bin").write_bytes(artifact)
+        good("view", "--force", "-o", tmp_path / "page.html", tmp_path / "artifact.bin")
+        assert "the module is damaged" not in good("compat", tmp_path / "artifact.bin")
+        (tmp_path / "again.bin").write_bytes(artifact)
+        assert f"2 artifacts: 2 {here}" in good("compat", tmp_path)
+        (tmp_path / "again.bin").unlink()
