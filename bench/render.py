@@ -30,6 +30,8 @@ WAITS = (
     ("a model with 512 MiB of weights is loaded and called", "load weights, first call", "512 MiB of weights", SUBJECT),
     ("a process starts, loads a convnet and calls it", "cold start", "convnet", SUBJECT),
     ("the same, with compiled code in a file", "cold start", "convnet", "executables"),
+    ("the same, from C++, without Python", "cold start", "convnet", "C++, executables"),
+    ("the same, from C++, for a tiny model", "cold start", "tiny model", "C++, executables"),
 )
 HEADLINES = (
     ("serialize", "tiny"),
@@ -79,13 +81,13 @@ def render(result: Path, root: Path = disk.ROOT, again: Path | None = None) -> N
 
 
 def with_chart(readme: str, results: Results) -> str:
-    """A README whose text between the two markers, if it has them, shows the chart."""
+    """A README whose text between the two markers, if it has them, shows what people wait for, and the chart."""
     before, start, rest = readme.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):
         return readme
     picture = (
-        f"![{_title(results)}](docs/benchmarks/headline.svg)\n\n"
+        f"{_waits(results)}\n\n![{_title(results)}](docs/benchmarks/headline.svg)\n\n"
         f"Measured with {results.about['versions']}. [benchmarks.md](docs/benchmarks.md) has all numbers, with floors "
         "and goals."
     )
@@ -184,17 +186,21 @@ def page(results: Results, again: Results | None = None) -> str:
 
 def _first(results: Results) -> str:
     """What somebody needs who wonders whether to switch."""
-    rows = []
-    for wait, question, case, row in WAITS:
-        cell = results.cell(question, case)
-        if cell is not None and (ours := cell.median(row)) is not None and (theirs := cell.median(ORACLE)) is not None:
-            rows.append((wait, shown(cell, ORACLE), shown(cell, row), times(over(theirs, ours))))
     subject = results.about["subject"]
     after = (
         f"Above {times(1)}, {subject} is faster. XLA compiles the same code from both: a large model that is called "
         "again and again gains nothing. Nor does `export`, which waits for JAX's tracing and lowering."
     )
-    return f"{_table(('what you wait for', 'jax.export', subject, 'ratio'), rows)}\n\n{after}"
+    return f"{_waits(results)}\n\n{after}"
+
+
+def _waits(results: Results) -> str:
+    rows = []
+    for wait, question, case, row in WAITS:
+        cell = results.cell(question, case)
+        if cell is not None and (ours := cell.median(row)) is not None and (theirs := cell.median(ORACLE)) is not None:
+            rows.append((wait, shown(cell, ORACLE), shown(cell, row), times(over(theirs, ours))))
+    return _table(("what you wait for", "jax.export", results.about["subject"], "ratio"), rows)
 
 
 def _how(results: Results) -> str:

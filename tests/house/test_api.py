@@ -96,8 +96,14 @@ def test_exported_fields() -> None:
 
 
 def test_types_are_our_own() -> None:
-    assert jaxexp.Exported is not jax_export.Exported
-    assert not issubclass(jaxexp.Exported, jax_export.Exported)
+    """jax.export's are bases in name only: nothing of theirs is inherited."""
+    for ours, theirs in (
+        (jaxexp.Exported, jax_export.Exported),
+        (jaxexp.DisabledSafetyCheck, jax_export.DisabledSafetyCheck),
+    ):
+        assert issubclass(ours, theirs)
+        own = {name for owner in ours.__mro__ if owner not in (theirs, object) for name in vars(owner)}
+        assert vars(theirs).keys() <= own | {"__annotations__", "__dict__", "__slotnames__", "__weakref__"}
     assert type(exported_case("sin")) is jaxexp.Exported
     # Shape polymorphism belongs to JAX's tracing: there it must be the very same type.
     assert jaxexp.SymbolicScope is jax_export.SymbolicScope

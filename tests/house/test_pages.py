@@ -73,5 +73,8 @@ def test_a_page_that_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     page.write_text("```text\nwho printed this?\n```\n")
     with pytest.raises(AssertionError, match="what prints"):
         pages.blocks(page)
+    page.write_text("<!-- file: two.py -->\n```python\n1 / 0\n```\n")
+    pages.run_here(page, tmp_path / "here")
+    assert (tmp_path / "here" / "two.py").read_text() == "1 / 0\n"
     page.write_text("<!-- not run: no network here -->\n```python\n1 / 0\n```\n")
     assert not pages.processes(page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 import inspect
 import pickle
@@ -156,4 +157,4 @@ def test_annotations_of_public_classes_are_understood() -> None:
         value = getattr(jaxexp, name)
         if isinstance(value, type) and hasattr(value, "__dataclass_fields__"):
             hints = typing.get_type_hints(value)
-            assert set(value.__dataclass_fields__) <= set(hints), name
+            assert {field.name for field in dataclasses.fields(value)} <= set(hints), name

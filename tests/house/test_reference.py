@@ -21,9 +21,10 @@ if not DOCS.exists():
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: (\w+)$", re.MULTILINE)
 # Messages that come from JAX, and pass through.
 OF_JAX = {
-    "Input shapes do not match the symbolic shape constraint",
     "Input shapes do not match the polymorphic shapes specification",
     "Symbolic dimension",
+    "Symbolic dimension comparison",
+    "is inconclusive",
     "used in a context that requires a constant",
     "unhashable type: 'jaxlib._jax.ArrayImpl'",
     "No module named 'absl'",

@@ -108,6 +108,12 @@ def found_in(page: Any) -> list[str]:
 # What new users searched for, and the section that answers.
 SOUGHT = {
     "dropout key": "guide/equinox.html#several-inputs-dropout-and-keys",
+    "dropout flax": "guide/flax.html#dropout-and-training",
+    "fastapi": "guide/fastapi.html",
+    "422": "guide/fastapi.html",
+    "mlflow": "guide/mlflow.html",
+    "jax2tf": "guide/migrating.html#from-jax2tf",
+    "cloudpickle": "guide/migrating.html#from-pickles",
     "random key": "guide/versions.html#random-keys",
     "tied weights": "guide/weights.html#other-weights",
     "windows": "index.html#install",

@@ -3,8 +3,9 @@
 The blocks of a page run in their order, in one folder. A block of ``python`` sees what those before it have defined,
 unless ``<!-- new process -->`` stands above it. A ``text`` block below is what it prints: there ``...`` stands for
 anything. ``<!-- not run: REASON -->`` leaves a block out, and ``<!-- only on JAX 0.12 -->`` compares what it prints on
-that JAX and later ones only. In ``console`` blocks, lines that begin with ``$`` are commands, and the others what they
-print. Blocks in other languages are for the tests of those.
+that JAX and later ones only. ``<!-- file: app.py -->`` makes a block a file, which the blocks below it can import. In
+``console`` blocks, lines that begin with ``$`` are commands, and the others what they print. Blocks in other languages
+are for the tests of those.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kit.places import ROOT, WORKERS
 DOCS = ROOT / "docs"
 PROMPT = "$ "
 FENCE = re.compile(r"^( *)(```+)([\w{}:-]*)[^\n]*\n(.*?)^\1\2 *$", re.DOTALL | re.MULTILINE)
-NOTE = re.compile(r"<!-- (new process|not run|only on JAX)(?:: | |)(.*?) -->")
+NOTE = re.compile(r"<!-- (new process|not run|only on JAX|file)(?:: | |)(.*?) -->")
 RUN = ("python", "console")
 
 
@@ -92,15 +93,17 @@ def processes(page: Path) -> list[list[Block]]:
 
 
 def needs_processes(page: Path) -> bool:
-    """Whether a page sets JAX up, or is a story of several processes from its first line to its last."""
-    return page.name == "tutorial.md" or any("jax.config.update(" in block.code for block in blocks(page) if block.runs)
+    """Whether a page sets JAX up, writes files to import, or is a story of several processes from its first line on."""
+    code = [block for block in blocks(page) if block.runs]
+    return page.name == "tutorial.md" or any("jax.config.update(" in b.code or "file" in b.notes for b in code)
 
 
 def libraries(page: Path) -> set[str]:
-    """What a page imports that does not come with jaxexp."""
-    code = "\n".join(block.code for block in blocks(page) if block.runs and block.language == "python")
-    found = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
-    return found - sys.stdlib_module_names - {"jax", "jaxexp", "numpy", "safetensors"}
+    """What a page imports that does not come with jaxexp, and that it does not write itself."""
+    python = [block for block in blocks(page) if block.runs and block.language == "python"]
+    found = set(re.findall(r"^(?:import|from) (\w+)", "\n".join(block.code for block in python), re.MULTILINE))
+    written = {block.notes["file"].removesuffix(".py") for block in python if "file" in block.notes}
+    return found - written - sys.stdlib_module_names - {"jax", "jaxexp", "numpy", "safetensors"}
 
 
 def programs(page: Path) -> set[str]:
@@ -131,7 +134,7 @@ def run_here(page: Path, folder: Path) -> dict[str, Any]:
 
 
 def run_apart(page: Path, folder: Path) -> None:
-    """Runs a page in as many processes as it speaks of."""
+    """Runs a page in as many processes as it speaks of. They import what the page has written."""
     for number in range(len(processes(page))):
         command = [sys.executable, str(WORKERS / "documentation.py"), str(page), str(number)]
         done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True)
@@ -143,6 +146,9 @@ def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
         for command, printed in session(block.code):
             found = run_command(command, folder)
             assert alike(found, printed), f"{block.place}: {command}\nprints\n{found}\nand the page says\n{printed}"
+        return
+    if "file" in block.notes:
+        (folder / block.notes["file"]).write_text(block.code, encoding="utf-8")
         return
     out = io.StringIO()
     code = compile(
@@ -199,7 +205,7 @@ def environment(folder: Path) -> dict[str, str]:
             (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{more} "$@"\n')
             (programs / name).chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LINES")}
-    path = os.pathsep.join([str(WORKERS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(WORKERS.parents[1]), str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path, "COLUMNS": "100"}
     return {**kept, **own, "NO_COLOR": "1", "JAX_PLATFORMS": "cpu", "LC_ALL": "C.UTF-8"}
 

@@ -1,4 +1,4 @@
-"""The pages about models of libraries, in the processes that they speak of: one with the library, one without."""
+"""The pages about other libraries, in the processes that they speak of: one with the library, one without."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PAGES = [page for page in pages.all_pages() if pages.libraries(page)]
 @pytest.mark.processes(reason="one writes with the library, one reads without it")
 def test_page_of_a_library(page: Path, tmp_path: Path) -> None:
     for library in sorted(pages.libraries(page)):
-        pytest.importorskip(library, reason="comes with the extra 'test', where its releases fit this JAX")
+        pytest.importorskip(library, reason="comes with the extra 'test' or 'mlflow', where its releases fit this JAX")
     pages.run_apart(page, tmp_path)
 
 
 def test_there_are_pages_of_libraries() -> None:
-    assert {"equinox", "flax", "haiku", "optax"} <= set().union(*map(pages.libraries, PAGES))
+    assert {"equinox", "fastapi", "flax", "haiku", "mlflow", "optax"} <= set().union(*map(pages.libraries, PAGES))

@@ -38,14 +38,27 @@ def write(folder: Path) -> None:
     stories.write_training(folder, *training())
     _, _, state = training()
     jaxexp.export(jax.jit(lambda state: state))(state).save(folder / "state.jaxexp")
+    of_any_batch().save(folder / "any_batch.jaxexp")
+
+
+def of_any_batch() -> jaxexp.Exported:
+    from flax import nnx
+
+    graph, state = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 2"), jnp.float32)
+    return jaxexp.export(jax.jit(lambda state, x: nnx.merge(graph, state)(x)))(state, x)
 
 
 def go_on(folder: Path) -> None:
+    from flax import nnx
+
+    # The first call names the dimensions, by making the arguments' trees where JAX has no trace.
+    loaded = jaxexp.load(folder / "any_batch.jaxexp")
+    _, state = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+    assert loaded.call(state, X).shape == (4, 1)
     _, graph, state = training()
     after_graph, after = stories.go_on(folder, graph, state)
     assert type(after) is type(state)
-    from flax import nnx
-
     model, _ = nnx.merge(after_graph, after)
     assert model(X).shape == (4, 1)
     with pytest.raises(jaxexp.ExportError):
@@ -73,3 +86,14 @@ def without(folder: Path) -> None:
 def test_training_goes_on(tmp_path: Path, subprocess_env: Any) -> None:
     pytest.importorskip("flax.nnx", reason="comes with the extra 'test', where its releases fit this JAX")
     stories.run_all(__file__, tmp_path, subprocess_env(), ["flax", "optax"])
+
+
+def test_wrong_arguments_are_named() -> None:
+    """Although flax.nnx makes no state where JAX has no trace, as in the rule for the types of results."""
+    nnx = pytest.importorskip("flax.nnx", reason="comes with the extra 'test', where its releases fit this JAX")
+    state = nnx.state(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+    loaded = jaxexp.deserialize(of_any_batch().serialize())
+    with pytest.raises(jaxexp.ExportError, match=r"args\[1\].shape\[1\] must have size 2, found size 1 "):
+        loaded.call(state, X[:, :1])
+    with pytest.raises(jaxexp.ExportError, match=r"args\[0\]\['kernel'\].*must have size 2, found size 3 "):
+        loaded.call(nnx.state(nnx.Linear(3, 1, rngs=nnx.Rngs(0))), X)

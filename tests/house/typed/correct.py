@@ -45,6 +45,8 @@ def weights(exported: jaxexp.Exported, path: Path) -> None:
     loaded = jaxexp.load(path)
     assert_type(loaded.weights["w"], Any)
     assert_type(loaded.unbound, jaxexp.Exported)
+    assert_type(loaded.with_weights("torch.safetensors", rename=str.lower, cast=True), jaxexp.BoundExported)
+    assert_type(exported.bind({"w": np.zeros(3)}, rename={"w": "weight"}), jaxexp.BoundExported)
     assert_type(loaded.with_weights("tuned.safetensors").with_weights(loaded.weights), jaxexp.BoundExported)
     loaded.weights_into({"w": jax.ShapeDtypeStruct((3,), np.float32)})
     if isinstance(loaded, jaxexp.BoundExported):
