@@ -5,13 +5,13 @@
 #include <cstring>
 #include <utility>
 
+#include "wire/api/child_steps.h"
 #include "wire/api/translating.h"
 #include "wire/artifact/opened.h"
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/chain.h"
-#include "wire/exported/child_steps.h"
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/leaf_paths.h"

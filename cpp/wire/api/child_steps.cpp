@@ -1,4 +1,4 @@
-#include "wire/exported/child_steps.h"
+#include "wire/api/child_steps.h"
 
 #include <string_view>
 
