@@ -386,6 +386,19 @@ def same_type(aval: Any, other: Any) -> bool:
     return bool(core.typematch(aval, other, no_dtype_check=True))
 
 
+def frames_of_callers() -> list[Any]:
+    """The user's functions that are running now, innermost first."""
+    return list(user_frames(source_info_util.current().traceback))
+
+
+def traced_anew() -> Any:
+    """A context in which no cache of JAX has a trace or a lowering from outside of it.
+
+    Each value of this setting has its own entries in these caches, and JAX makes no entry for it where functions run.
+    """
+    return config.jax_jit_cpp_cache_obj(jaxlib.PjitFunctionCache(capacity=256))
+
+
 def computation_of(lowered: Any) -> Any:
     """The computation in a `jax.stages.Lowered`: the module, and facts about it in `compile_args`."""
     return lowered._lowering
