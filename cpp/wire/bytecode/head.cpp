@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "wire/base/utf8.h"
 #include "wire/bytecode/entries.h"
 #include "wire/bytecode/sections.h"
 
@@ -45,7 +46,8 @@ std::set<std::string_view> absolute_paths(std::span<const std::uint8_t> module, 
   sections.find();
   std::set<std::string_view> paths;
   for (const std::string_view name : Names(sections).strings)
-    if (is_absolute_path(name)) paths.insert(name);
+    if (is_absolute_path(name) && is_utf8({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()}))
+      paths.insert(name);
   return paths;
 }
 

@@ -193,7 +193,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ("weights", _weights(found, most) if found.weights else ""),
         ("module", f"{counts}{found.producer or 'not MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
         *_custom_calls(found, most),
-        ("source paths", listed(found.absolute_paths, most=most) if found.absolute_paths else ""),
+        ("source paths", listed(found.absolute_paths, most=1) if found.absolute_paths else ""),
         ("not known", listed(found.unknown_operations, most=most) if found.unknown_operations else ""),
         ("derivatives", words.derivatives(found.vjp_order)),
         ("effects", words.effects(found.ordered_effects, found.unordered_effects, most)),

@@ -26,7 +26,7 @@ from jaxexp._kernel.write import retarget
 
 from . import advice
 from .lower import Lifting, Lowering, lower
-from .surroundings import Surroundings
+from .surroundings import Surroundings, anew
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class Exporting:
         """Exports a jitted function for arguments of these specs."""
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
-        anew = _jax.traced_anew() if self.reproducible else contextlib.nullcontext()
-        with retarget.lowering_context(self.compatibility), advice.on_dimensions(), anew:
+        caches = anew() if self.reproducible else contextlib.nullcontext()
+        with retarget.lowering_context(self.compatibility), advice.on_dimensions(), caches:
             lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting)
         if self.batch_dim is not None:
             facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree

@@ -36,7 +36,8 @@ def check_choice(locations: str) -> None:
 
 def callers() -> tuple[Frame, ...]:
     """The functions that are running now, innermost first, without those of JAX and jaxexp."""
-    return tuple(Frame(frame.function_name, frame.start_line) for frame in _jax.frames_of_callers())
+    frames = _jax.user_frames(_jax.current_source().traceback)
+    return tuple(Frame(frame.function_name, frame.start_line) for frame in frames)
 
 
 def rewritten(serialized: bytes, keep: str) -> bytes:
