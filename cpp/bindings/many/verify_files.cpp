@@ -42,10 +42,11 @@ void check_modules(const wire::Opened& opened, Verdict& verdict) {
   for (const auto& [order, function] : wire::Chain(opened.root())) {
     opened.check_module(function, order);
     const auto module = opened.module(function, order);
-    const wire::Path where{nullptr, wire::path_in_chain(order, "mlir_module_serialized")};
+    const std::string path = wire::path_in_chain(order, "mlir_module_serialized");
+    const wire::Path where{nullptr, path};
     wire::check_bytecode(module, where);
     if (read.insert(module.data()).second)
-      for (const std::string_view path : wire::absolute_paths(module, where)) verdict.absolute_paths.emplace(path);
+      for (const std::string_view name : wire::absolute_paths(module, where)) verdict.absolute_paths.emplace(name);
   }
 }
 
