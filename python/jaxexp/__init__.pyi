@@ -24,6 +24,8 @@ from ._fleet.archive.writer import ArchiveWriter as ArchiveWriter
 from ._fleet.passes.compatibility_many import compatibility_many as compatibility_many
 from ._fleet.passes.migrate_many import migrate_many as migrate_many
 from ._fleet.passes.verify_many import verify_many as verify_many
+from ._fleet.places.digests import Digests as Digests
+from ._fleet.places.digests import digests as digests
 from ._fleet.places.inspect import inspect as inspect
 from ._fleet.places.load import load as load
 from ._fleet.places.releases import compatibility as compatibility
@@ -54,6 +56,7 @@ __all__ = [
     "BoundExported",
     "Compatibility",
     "DeserializationError",
+    "Digests",
     "DisabledSafetyCheck",
     "Executable",
     "ExecutablesError",
@@ -74,6 +77,7 @@ __all__ = [
     "compatibility_many",
     "default_export_platform",
     "deserialize",
+    "digests",
     "export",
     "inspect",
     "install",

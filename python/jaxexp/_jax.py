@@ -166,6 +166,7 @@ try:
     function_name = util.fun_name
     jaxprs_in_params = core.jaxprs_in_params
     user_frames, new_name_stack = source_info_util.user_frames, source_info_util.new_name_stack
+    current_source, jit_cache = source_info_util.current, config.jax_jit_cpp_cache_obj
     MeshComputation = pxla.MeshComputation
     LoweringRuleContext, ModuleContext = mlir.LoweringRuleContext, mlir.ModuleContext
     ShardingContext, SPMDAxisContext = sharding_impls.ShardingContext, sharding_impls.SPMDAxisContext
@@ -181,9 +182,8 @@ try:
     module_to_bytecode, module_to_string = mlir.module_to_bytecode, mlir.module_to_string
     physical_aval = core.physical_aval
     refine_shapes = mlir.refine_polymorphic_shapes
-    register_lowering = mlir.register_lowering
-    token_type = mlir.token_type
-    wrap_with_sharding_op = mlir.wrap_with_sharding_op
+    register_lowering, JitCache = mlir.register_lowering, jaxlib.PjitFunctionCache
+    token_type, wrap_with_sharding_op = mlir.token_type, mlir.wrap_with_sharding_op
     calling_convention_flag = config.jax_export_calling_convention_version
     ignore_forward_compatibility_flag = config.export_ignore_forward_compatibility
     shardy_flag = config.use_shardy_partitioner

@@ -66,6 +66,7 @@ def test_every_command_has_a_session() -> None:
     assert ran >= {
         "inspect",
         "verify",
+        "digest",
         "run",
         "diff",
         "compat",

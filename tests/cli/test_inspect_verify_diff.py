@@ -211,7 +211,7 @@ def test_verify_json(folder, damaged, run) -> None:
         "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "refused": 0, "bytes": total, "skipped": [str(text)]
     }  # fmt: skip
     keys = {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "archive_bytes", "weights"}
-    assert all(file.keys() == keys | {"weight_bytes", "more_bytes", "what"} for file in files)
+    assert all(file.keys() == keys | {"weight_bytes", "more_bytes", "what", "absolute_paths"} for file in files)
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
 

@@ -57,8 +57,8 @@ def weights() -> dict[str, Any]:
     return {"embed": spec((20, 8)), "head": spec((8, 20)), "layers": [layer] * LAYERS}
 
 
-def folded(function, *args, kind: str = "argument") -> graph.Graph:
-    exported = jaxexp.export(jax.jit(function))(*args)
+def folded(function, *args, kind: str = "argument", **options: Any) -> graph.Graph:
+    exported = jaxexp.export(jax.jit(function), **options)(*args)
     found = jaxexp.inspect(exported.serialize()).arguments
     labels = [(value.path, kind) for value in found if value.kept]
     return blocks.folded(graph.read(exported.mlir_module_serialized), labels)
@@ -91,6 +91,18 @@ def test_calls_of_one_function_are_told_apart() -> None:
     turns = [one for one in found if "Block" in one[0]]
     assert titles(turns) == [f"layers[{i}] · Block" for i in range(LAYERS)]
     assert titles(turns[1][2]) == ["norm", "attention", "norm", "mlp"]
+
+
+@pytest.mark.parametrize("function", [transformer, of_blocks])
+def test_names_of_functions_are_enough(function) -> None:
+    full, names = (folded(function, weights(), TOKENS, reproducible=choice) for choice in (False, True))
+    two_levels = [
+        [(title, about, [(inner, what) for inner, what, _ in inside]) for title, about, inside in groups(found)]
+        for found in (full, names)
+    ]
+    assert two_levels[0] == two_levels[1]
+    sources = {names.texts[operation[2]] for operation in names.functions["main"]["o"]}
+    assert {"in norm", "in attention", "in mlp"} <= sources
 
 
 @pytest.mark.parametrize("function", [transformer, of_blocks])

@@ -85,6 +85,9 @@ def test_scopes_and_lines() -> None:
         ('"jit(f)/jit(main)/sin"(callsite(#loc1 at #loc2))', ("", "x.py:3 in g")),
         ('fused<"meta">[#loc4, #loc1]', ("s", "")),
         ("callsite(#loc5 at #loc5)", ("", "")),
+        ('"jit(f)/a/sin"(#loc6)', ("a", "in h")),
+        ('"jit(f)/a/sin"(callsite(#loc6 at #loc6))', ("a", "in h")),
+        ('"sin:"("jit(f)/a/sin")', ("", "")),
         (r'"\C3\A9\\/sin"', ("é\\", "")),
         ('"say \\22a\\22/sin"', ('say "a"', "")),
         ("unknown", ("", "")),
@@ -104,6 +107,7 @@ def test_places(text: str, place: tuple[str, str]) -> None:
         "#loc3": '"x.py":3:4 to :9',
         "#loc4": '"s/sin"',
         "#loc5": "callsite(#loc5 at #loc5)",
+        "#loc6": '"h"',
     }
     assert locations.place_of("#loc", named) == place
 

@@ -59,6 +59,14 @@ nb::tuple head(nb::handle module) {
                         frozenset(head.attributes, kind), frozenset(head.types, kind));
 }
 
+nb::tuple absolute_paths(nb::handle module) {
+  const Buffer buffer(module);
+  const auto paths = over(buffer.bytes().size(), [&] { return wire::absolute_paths(buffer.bytes(), module_path); });
+  nb::list found = new_list();
+  for (const std::string_view path : paths) found.append(text(path));
+  return nb::tuple(found);
+}
+
 }  // namespace
 
 void define_bytecode(nb::module_& m) {
@@ -85,6 +93,9 @@ void define_bytecode(nb::module_& m) {
   m.def("module_may_name", &may_name, "module"_a, "names"_a,
         nb::sig("def module_may_name(module: typing_extensions.Buffer, *names: str) -> bool"),
         "Whether one of these may be the name of an operation, an attribute or a symbol in a module.");
+  m.def("absolute_paths", &absolute_paths, "module"_a,
+        nb::sig("def absolute_paths(module: typing_extensions.Buffer) -> tuple[str, ...]"),
+        "The absolute paths of source files that a module names, in ascending order.");
   m.def("module_head", &head, "module"_a,
         nb::sig("def module_head(module: typing_extensions.Buffer) -> "
                 "tuple[str, frozenset[str], frozenset[str], frozenset[tuple[str, int]], frozenset[tuple[str, int]]]"),

@@ -4,7 +4,9 @@
 #include <limits>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -12,12 +14,14 @@
 #include "bindings/base/define.h"
 #include "bindings/base/file.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/text.h"
 #include "bindings/base/workers.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
 #include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/head.h"
 #include "wire/exported/chain.h"
 
 namespace jaxexp::bindings {
@@ -27,16 +31,22 @@ struct Verdict {
   std::size_t size = 0;
   bool has_digests = false;
   bool has_weights = false;
+  std::set<std::string> absolute_paths;
   std::optional<wire::Error> error;
   int system_error = 0;
   bool is_out_of_memory = false;
 };
 
-void check_modules(const wire::Opened& opened) {
+void check_modules(const wire::Opened& opened, Verdict& verdict) {
+  std::set<const std::uint8_t*> read;  // functions of a hostile artifact may share a module
   for (const auto& [order, function] : wire::Chain(opened.root())) {
     opened.check_module(function, order);
-    wire::check_bytecode(opened.module(function, order),
-                         {nullptr, wire::path_in_chain(order, "mlir_module_serialized")});
+    const auto module = opened.module(function, order);
+    const std::string path = wire::path_in_chain(order, "mlir_module_serialized");
+    const wire::Path where{nullptr, path};
+    wire::check_bytecode(module, where);
+    if (read.insert(module.data()).second)
+      for (const std::string_view name : wire::absolute_paths(module, where)) verdict.absolute_paths.emplace(name);
   }
 }
 
@@ -48,7 +58,7 @@ void verify(const std::filesystem::path& path, Verdict& verdict) {
     const wire::Opened opened(file.bytes());
     verdict.has_digests = opened.trailer().has_value();
     verdict.has_weights = opened.trailer() && opened.trailer()->content().weights() != nullptr;
-    check_modules(opened);
+    check_modules(opened, verdict);
   } catch (wire::Error& error) {
     verdict.error = std::move(error);
   } catch (const std::system_error& error) {
@@ -75,8 +85,12 @@ nb::list verify_files(const nb::list& given, std::size_t workers) {
     wire::Crew::run(workers, paths.size(), [&](std::size_t i) { verify(paths[i], verdicts[i]); });
   }
   nb::list said = new_list();
-  for (const Verdict& verdict : verdicts)
-    said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_weights, wrong(verdict)));
+  for (const Verdict& verdict : verdicts) {
+    nb::list paths_in_modules = new_list();
+    for (const std::string& path : verdict.absolute_paths) paths_in_modules.append(text(path));
+    said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_weights, nb::tuple(paths_in_modules),
+                               wrong(verdict)));
+  }
   return said;
 }
 
@@ -86,9 +100,9 @@ void define_verify_files(nb::module_& m) {
   m.def(
       "verify_files", &verify_files, "paths"_a, "workers"_a,
       nb::sig("def verify_files(paths: list[str], workers: int) -> "
-              "list[tuple[int, bool, bool, None | int | tuple[str, str, str]]]"),
+              "list[tuple[int, bool, bool, tuple[str, ...], None | int | tuple[str, str, str]]]"),
       "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
-      "digests, whether weights are beside it, and what is wrong, if anything: an errno, or where, what was expected, "
+      "digests, whether weights are beside it, the absolute paths in its modules, and what is wrong, if anything: an errno, or where, what was expected, "
       "and what was found.");
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "wire/base/utf8.h"
 #include "wire/bytecode/entries.h"
 #include "wire/bytecode/sections.h"
 
@@ -12,6 +13,13 @@ namespace {
 
 /// A producer's name is short; the end of a damaged one may be far away.
 constexpr std::size_t longest_beginning = 256;
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+bool is_absolute_path(std::string_view name) {
+  if (name.size() > 3 && is_letter(name[0]) && name[1] == ':') return name[2] == '\\' || name[2] == '/';
+  return name.size() > 1 && name[0] == '/' && name[1] != '/';
+}
 
 }  // namespace
 
@@ -31,6 +39,16 @@ Head read_head(std::span<const std::uint8_t> module, const Path& where) {
     if (entries.encoded(i))
       (i < entries.attributes() ? head.attributes : head.types).emplace(entries.dialect(i), entries.data(i).number());
   return head;
+}
+
+std::set<std::string_view> absolute_paths(std::span<const std::uint8_t> module, const Path& where) {
+  Sections sections(module, where);
+  sections.find();
+  std::set<std::string_view> paths;
+  for (const std::string_view name : Names(sections).strings)
+    if (is_absolute_path(name) && is_utf8({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()}))
+      paths.insert(name);
+  return paths;
 }
 
 std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module) {

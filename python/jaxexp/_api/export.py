@@ -10,6 +10,7 @@ from jaxexp._errors import ExportError
 from jaxexp._kernel.export.export import Exporting
 from jaxexp._kernel.export.lower import default_export_platform, is_jitted, not_jitted
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
+from jaxexp._kernel.module import locations
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._public import public
 
@@ -29,6 +30,7 @@ def export(
     batch_dim: str | None = None,
     compatibility: str | None = None,
     weights: Any = None,
+    reproducible: bool = False,
 ) -> Callable[..., Exported]:
     """Prepares the export of a jitted function.
 
@@ -54,6 +56,9 @@ def export(
             uses; leaves that are not arrays, such as functions, are left out. Or pass True for all arrays of 4 KiB or
             more, named by their content; if there are none, the result is a plain `Exported`. None and False leave all
             arrays in the module. If large arrays must stay there, a warning names them.
+        reproducible: whether equal source gives equal bytes, in another folder, by another user, from another caller.
+            The module then has no files and lines of the source, only the names of scopes and functions, and the
+            function is traced anew, with all the functions that it calls.
 
     Returns:
         A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec
@@ -83,7 +88,10 @@ def export(
 
     def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
-        how = Exporting(Exported, actual_platforms, checks, _override_lowering_rules, batch_dim, compatibility)
+        how = Exporting(
+            Exported, actual_platforms, checks, _override_lowering_rules, batch_dim, compatibility, reproducible,
+            (locations.callers(),) if reproducible else (),
+        )  # fmt: skip
         if takes is None:
             program: Exported = how.export(fun_jit, args_specs, kwargs_specs)
             return program

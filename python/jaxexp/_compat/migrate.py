@@ -24,13 +24,18 @@ from jaxexp._kernel.write.serialize import serialize
 _ULPS = 64
 
 
-def migrated(buffer: Any, to: str | None, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None) -> bytearray:
+def migrated(
+    buffer: Any,
+    to: str | None,
+    inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
+    locations: str = "full",
+) -> bytearray:
     """The result of the public function `migrate`, for an artifact in a buffer."""
     check_choice(to, "to=")
     old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
     weights = data.weights_in_trailer(old)
-    blob = serialize(_up_to_date(old), Writing(order, to, metadata=old.metadata, weights=weights))
+    blob = serialize(_up_to_date(old), Writing(order, to, metadata=old.metadata, weights=weights, locations=locations))
     new: Exported = reader.read(bytes(blob))
     for before, after in zip(vjps.stored_chain(old), vjps.stored_chain(new), strict=True):
         _check_signatures(before, after, named_shardings=to is None)

@@ -14,12 +14,12 @@ from .migrate import migrated
 
 def rewritten(buffer: Any, to: str | None) -> Compatibility:
     """The compatibility of an artifact rewritten for a release, or for the installed one; or an ExportError."""
-    return compatibility_of(_tried(lambda: migrated(buffer, to, None)))
+    return compatibility_of(_tried(lambda: migrated(buffer, to)))
 
 
 def rewritten_for_oldest(buffer: Any) -> tuple[str, Compatibility]:
     """The oldest release that an artifact can be written for, and its compatibility then; or an ExportError."""
-    reader, blob = _tried(lambda: retarget.oldest(lambda reader: migrated(buffer, reader.release.version, None)))
+    reader, blob = _tried(lambda: retarget.oldest(lambda reader: migrated(buffer, reader.release.version)))
     return reader.release.version, compatibility_of(blob)
 
 

@@ -156,6 +156,7 @@ class Function(ExportedData):
         trailer: bool = True,
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
+        locations: str = "full",
     ) -> bytearray:
         """The function as bytes, which `deserialize` reads, here and in `jax.export`.
 
@@ -175,6 +176,11 @@ class Function(ExportedData):
             strict: whether every pytree node type has to be registered for serialization. By default, nodes of other
                 classes (namedtuples, dataclasses, optimizer states, modules) are stored by class name. Readers of such
                 an artifact have to import jaxexp.
+            locations: what the modules keep of their locations in your source. ``"full"``: all that they have. Unless
+                the function was exported with ``reproducible=True``, these are absolute paths of files, lines, and the
+                names of functions and scopes. ``"names"``: no files and lines. ``"none"``: nothing. If a module loses
+                something, it is parsed and written again, which takes time in proportion to its size; the loaded
+                function then has other bytes, and is not equal to this one.
 
         Raises:
             ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
@@ -186,9 +192,10 @@ class Function(ExportedData):
             DeserializationError: the function was loaded, and its module is damaged.
         """
         # Making the record would take a tenth of the time in which a small function is written.
-        if vjp_order == 0 and compatibility is None and trailer and metadata is None and not strict:
+        plain = vjp_order == 0 and compatibility is None and trailer and metadata is None and not strict
+        if plain and locations == "full":
             return _serialize(self, PLAIN)
-        return _serialize(self, Writing(vjp_order, compatibility, trailer, metadata, strict))
+        return _serialize(self, Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations))
 
     def save(
         self,
@@ -199,6 +206,7 @@ class Function(ExportedData):
         trailer: bool = True,
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
+        locations: str = "full",
     ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
 
@@ -207,7 +215,7 @@ class Function(ExportedData):
 
         Args:
             path: the file; an existing one is replaced.
-            vjp_order, compatibility, trailer, metadata, strict: as in `serialize`.
+            vjp_order, compatibility, trailer, metadata, strict, locations: as in `serialize`.
 
         Raises:
             ExportError: as in `serialize`.
@@ -215,7 +223,7 @@ class Function(ExportedData):
         """
         from jaxexp._kernel.write.serialize import save
 
-        save(self, path, Writing(vjp_order, compatibility, trailer, metadata, strict))
+        save(self, path, Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.

@@ -29,7 +29,8 @@ class Place(NamedTuple):
 
     Attributes:
         scope: its name scopes, outermost first, with slashes between; without the primitive.
-        source: file and line, with the name of the function, as in ``"model.py:12 in attention"``.
+        source: file and line, with the name of the function, as in ``"model.py:12 in attention"``; only
+            ``"in attention"`` if the module has no files and lines.
     """
 
     scope: str
@@ -37,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function that ran when the module was traced, and where it was: file, line and column."""
+    """A function that ran when the module was traced, and where it was: file, line and column, or empty."""
 
     function: str
     at: str
@@ -81,7 +82,8 @@ def place_of(name: str, named: dict[str, str]) -> Place:
             text = named.get(text, "")
         else:
             break
-    return Place(_scope(names), "")
+    functions = names[2 if names and names[0].endswith(":") else 1 :]
+    return Place(_scope(names), f"in {functions[0]}" if functions else "")
 
 
 def calls_of(name: str, named: dict[str, str], known: dict[str, tuple[Call, ...]]) -> tuple[Call, ...]:
@@ -115,10 +117,15 @@ def calls_of(name: str, named: dict[str, str], known: dict[str, tuple[Call, ...]
 def _call(name: str, named: dict[str, str]) -> tuple[Call, ...]:
     """A function with its place; nothing if the location is another one."""
     text = named.get(name, "")
+    function = _QUOTED.match(text)
+    if function is None:
+        return ()
+    if function.end() == len(text):
+        return (Call(plain(function[1]), ""),)
     file = named.get(_inner(text), "")
-    function, quoted = _QUOTED.match(text), _QUOTED.match(file)
+    quoted = _QUOTED.match(file)
     place = None if quoted is None else _PLACE.match(file, quoted.end())
-    if function is None or quoted is None or place is None:
+    if quoted is None or place is None:
         return ()
     return (Call(plain(function[1]), f"{plain(quoted[1])}:{place[1]}:{place[2]}"),)
 

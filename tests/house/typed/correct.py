@@ -73,9 +73,11 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
     jaxexp.prefetch(functions)[0].memory_analysis()
     jaxexp.prefetch([(functions[0], (np.zeros(4),)), (functions[0], (np.zeros(4),), {})], jax.devices()[0])
     assert_type(jaxexp.inspect(path, check_modules=True), jaxexp.Inspection)
-    assert_type(jaxexp.inspect(data).platforms, tuple[str, ...])
+    assert_type(jaxexp.inspect(data, digests=True).platforms, tuple[str, ...])
+    assert_type(jaxexp.digests(path), jaxexp.Digests)
+    assert_type(jaxexp.digests(data).meaning, str)
     assert_type(jaxexp.compatibility(data), jaxexp.Compatibility)
-    assert_type(jaxexp.migrate(data, "jax-0.6.2"), bytearray)
+    assert_type(jaxexp.migrate(data, "jax-0.6.2", locations="names"), bytearray)
     with path.open("rb") as file:
         assert_type(jaxexp.load(file), jaxexp.Exported)
     assert_type(jaxexp.load(io.BytesIO(data), policy=jaxexp.Policy()), jaxexp.Exported)

@@ -67,13 +67,13 @@ def case(build: Callable[[], Program] | None = None, **options: Any) -> Any:
     return add if build is None else add(build)
 
 
-def export_with(library: Any, program: Program) -> Any:
+def export_with(library: Any, program: Program, **options: Any) -> Any:
     """The Exported that `library` (jax.export or jaxexp) makes of a program."""
     checks = [
         library.DisabledSafetyCheck.platform() if c == "platform" else library.DisabledSafetyCheck.custom_call(c)
         for c in program.disabled
     ]
-    return library.export(program.fun, platforms=program.platforms, disabled_checks=checks)(
+    return library.export(program.fun, platforms=program.platforms, disabled_checks=checks, **options)(
         *program.specs, **program.kwspecs
     )
 

@@ -9,9 +9,8 @@ import click
 
 from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
+from jaxexp._fleet.places.inspect import inspected as read
 from jaxexp._kernel.artifact import words
-
-from .inspect import read
 
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection

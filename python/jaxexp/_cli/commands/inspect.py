@@ -12,6 +12,7 @@ import click
 from jaxexp._cli import compiled, complaints, completing, headers, importing, inputs, sizes
 from jaxexp._cli.page import Column, Page
 from jaxexp._fleet.places import executables
+from jaxexp._fleet.places.inspect import inspected as read
 from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, notes_of, type_of
 from jaxexp._kernel.artifact.words import counted
 
@@ -33,6 +34,7 @@ Example:
     "--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="With --mlir or --jaxpr, print this VJP."
 )
 @click.option("--check", is_flag=True, help="Also compare the modules, or the code of executables, with their digests.")
+@click.option("--digests", is_flag=True, help="Also print what 'digest' prints. This imports JAX.")
 @click.option("--all", "everything", is_flag=True, help="Also show what is too long for a terminal.")
 @inputs.folder_options
 @importing.option
@@ -46,6 +48,7 @@ def command(
     sized: tuple[str, ...],
     order: int,
     check: bool,
+    digests: bool,
     everything: bool,
 ) -> int:
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
@@ -69,7 +72,7 @@ def command(
                 if mlir or jaxpr:
                     raise click.UsageError(f"{text!r} holds several artifacts: --mlir and --jaxpr print one")
                 inspected, failed = inputs.read_each(
-                    inputs.in_folder(text, folders, "inspect"), lambda one: (one.name, read(one, check=check))
+                    inputs.in_folder(text, folders, "inspect"), lambda one: (one.name, read(one, check, digests))
                 )
                 if as_json:
                     found += [{"file": name, **one.to_dict()} for name, one in inspected]
@@ -91,7 +94,7 @@ def command(
                     page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order, with_sizes))
                     page.write()
                     continue
-                inspection = read(source, check=check)
+                inspection = read(source, check, digests)
                 if as_json:
                     found.append({"file": source.name, **inspection.to_dict()})
                 else:
@@ -110,14 +113,6 @@ def command(
         click.echo(json.dumps(found, indent=2))
     page.write()
     return status
-
-
-def read(source: inputs.Source, *, check: bool = False) -> Inspection:
-    """The inspection of an artifact; errors name it."""
-    from jaxexp._kernel.artifact.inspect import described
-
-    with source.named():
-        return described(source.mapped(), check)
 
 
 _Inspected = tuple[str, Inspection]

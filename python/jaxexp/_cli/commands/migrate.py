@@ -41,11 +41,18 @@ Example:
     help="Call both functions with the arrays in this file and compare the results. numpy.savez(NPZ, *arrays) writes "
     "such a file, with one array for each argument.",
 )
+@click.option(
+    "--locations",
+    type=click.Choice(["full", "names", "none"]),
+    default="full",
+    help="What to keep of where operations come from: all; the names of scopes and functions, without the paths and "
+    "lines of source files; or nothing.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
 @spreading.options("How many processes to use for several artifacts; by default only this one.")
 @importing.option
 @headers.option
-def command(old: str, new: str, to: str | None, inputs: str | None, force: bool, spread: Spread) -> int:
+def command(old: str, new: str, to: str | None, inputs: str | None, locations: str, force: bool, spread: Spread) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
     IN is an artifact, or a folder, an archive or a pattern of members. If IN stands for several artifacts, OUT is a
@@ -60,14 +67,14 @@ def command(old: str, new: str, to: str | None, inputs: str | None, force: bool,
     if _stands_for_several(old):
         if inputs is not None:
             raise click.UsageError(f"--inputs is for one artifact, and {old!r} stands for several")
-        return _migrate_several(old, new, to, force, spread)
+        return _migrate_several(old, new, to, locations, force, spread)
     if spread.is_asked_for:
         raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {old!r} is one")
     if not force:
         outputs.refuse_existing(new)
     source = artifact(old)
     _check_place(source, new)
-    blob = _migrated(source, to, inputs)
+    blob = _migrated(source, to, inputs, locations)
     unpacked = _unpack_weights(source, new, force)
     outputs.write(new, blob, force=force)
     say(f"{source.name} -> {new}: {len(blob):,} bytes")
@@ -85,7 +92,7 @@ def _stands_for_several(old: str) -> bool:
     return any(c in member for c in "*?[") and member not in opened(path)
 
 
-def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Spread) -> int:
+def _migrate_several(old: str, new: str, to: str | None, locations: str, force: bool, spread: Spread) -> int:
     """Migrates everything that IN stands for; errors in some do not stop the others."""
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
@@ -94,7 +101,7 @@ def _migrate_several(old: str, new: str, to: str | None, force: bool, spread: Sp
     several, steps = given([old], folders, "migrate")
     size, failed = 0, list[tuple[str, Exception]]()
     with progress.bar("migrating", steps) as advance, spread.means(processes=True) as means:
-        for _, name, found in migrated_many(several, new, to, means):
+        for _, name, found in migrated_many(several, new, to, means, locations=locations):
             advance(1)
             if isinstance(found, Exception):
                 failed.append((name, found))
@@ -136,12 +143,12 @@ def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
         return [path for path, _ in planned]
 
 
-def _migrated(source: Source, to: str | None, inputs: str | None) -> bytearray:
+def _migrated(source: Source, to: str | None, inputs: str | None, locations: str) -> bytearray:
     from jaxexp._compat.migrate import migrated
 
     with source.named():
         buffer = source.read()
-        return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs))
+        return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs), locations)
 
 
 def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
 from jaxexp._fleet.passes.verify_many import Verified, verified
-from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
@@ -50,6 +50,7 @@ class Verdict:
         weight_bytes: the size of these files.
         more_bytes: how many bytes follow its end in the file; they are not part of it.
         what: what the file has, if it is no artifact but a file of executables or weights; None for an artifact.
+        absolute_paths: the absolute paths of source files that its modules name. Members of archives are not searched.
     """
 
     file: str
@@ -64,6 +65,7 @@ class Verdict:
     weight_bytes: int = 0
     more_bytes: int = 0
     what: str | None = None
+    absolute_paths: tuple[str, ...] = ()
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
@@ -149,6 +151,7 @@ def _of_file(found: Verified) -> Verdict:
         weight_bytes=sum(size for _, size, _ in file.weights),
         more_bytes=file.bytes_behind,
         what=file.what or None,
+        absolute_paths=tuple(file.absolute_paths),
     )
 
 
@@ -261,6 +264,8 @@ def _row(verdict: Verdict) -> tuple[str, str, str, str]:
     if verdict.weights:
         names = ", ".join(map(os.path.basename, verdict.weights))
         notes.append(f"{verdict.weight_bytes:,} bytes of weights in {names}")
+    if verdict.absolute_paths:
+        notes.append(f"has paths of source files: {listed(verdict.absolute_paths, most=1)}")
     return verdict.file, f"{verdict.bytes:,}", _state(verdict), "; ".join(notes)
 
 

@@ -12,9 +12,9 @@ import click
 
 from jaxexp._cli import completing, headers, importing, inputs, outputs
 from jaxexp._cli.page import one_line
+from jaxexp._fleet.places.inspect import inspected as read
 
 from . import diff
-from .inspect import read
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
@@ -81,7 +81,7 @@ def _side(source: inputs.Source) -> Side:
 
     with source.named():
         buffer = source.read()
-        found: Inspection = read(source, check=True)
+        found: Inspection = read(source, True)
         readers = _readers(compatibility_of(buffer))
         return side(source.name, Artifact(buffer), found, readers)
 

@@ -44,6 +44,7 @@ def migrate_many(
     journal: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
     wait_for_workers: float | None = 60,
+    locations: str = "full",
 ) -> dict[str, Exception]:
     """Rewrites many artifacts, as `migrate` does, with the workers of an executor.
 
@@ -64,12 +65,13 @@ def migrate_many(
         journal: as in `verify_many`. A new file that is missing or has changed is written again.
         policy: what the artifacts may contain, as in `deserialize`.
         wait_for_workers: as in `verify_many`.
+        locations: what the new artifacts keep of locations in source code, as in `Exported.serialize`.
 
     Returns:
         The errors of the artifacts that were not migrated, by name.
 
     Raises:
-        ExportError: `to` does not name a reader; or as in `verify_many`.
+        ExportError: `to` does not name a reader, or there is no such choice of `locations`; or as in `verify_many`.
         OSError: the folder cannot be made.
         Exception: as in `verify_many`.
 
@@ -81,7 +83,7 @@ def migrate_many(
     check_policy(policy)
     given = places(artifacts, "migrate_many", Folders(without=os.fsdecode(into)))
     means = Means(executor, journal=journal, wait_for_workers=wait_for_workers)
-    found = migrated(given, into, to, means, policy)
+    found = migrated(given, into, to, means, policy, locations)
     return {name: one for _, name, one in found if isinstance(one, Exception)}
 
 
@@ -91,11 +93,14 @@ def migrated(
     to: str | None,
     means: Means,
     policy: Policy | None = None,
+    locations: str = "full",
 ) -> Iterator[one_by_one.Result]:
     """The same, artifact by artifact: each result is the file that was written."""
+    from jaxexp._kernel.module.locations import check_choice as check_locations
     from jaxexp._kernel.write.reader import check_choice
 
     check_choice(to, "to=")
+    check_locations(locations)
     folder = os.path.abspath(os.fsdecode(into))
     os.makedirs(folder, exist_ok=True)
     return one_by_one.results(
@@ -104,8 +109,8 @@ def migrated(
         _Names().checked(given),
         means,
         Written.of,
-        options={"into": folder, "to": to, "policy": policy},
-        about={"into": folder, "to": to, "policy": None if policy is None else repr(policy)},
+        options={"into": folder, "to": to, "policy": policy, "locations": locations},
+        about={"into": folder, "to": to, "policy": None if policy is None else repr(policy), "locations": locations},
         still_holds=Written.is_there,
     )
 
@@ -217,7 +222,9 @@ def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
     return one_by_one.looked_at(parts, functools.partial(_write, **options))
 
 
-def _write(source: Source, kind: str, name: str, *, into: str, to: str | None, policy: Policy | None) -> dict[str, Any]:
+def _write(
+    source: Source, kind: str, name: str, *, into: str, to: str | None, policy: Policy | None, locations: str
+) -> dict[str, Any]:
     """Migrates an artifact. The name is where it goes below the folder `into`.
 
     Raises:
@@ -238,7 +245,7 @@ def _write(source: Source, kind: str, name: str, *, into: str, to: str | None, p
                 f"{source.name!r} has weights in files beside it, so it has to be written into the same folder, "
                 f"{folders[0]!r}, and not into {folders[1]!r}"
             )
-        blob = migrated(buffer, to, None)
+        blob = migrated(buffer, to, locations=locations)
         targets.make_folder(into, path)
         weights = source.stored_weights()  # first, so that no program lacks its weights
         beside = [] if weights is None else _write_weights(os.path.dirname(path), weights)

@@ -20,6 +20,7 @@ from jaxexp._fleet.engine.work import FILE, Part, Parts, Unusable
 from jaxexp._fleet.places import verify
 from jaxexp._fleet.places.other_files import checked_other_file
 from jaxexp._fleet.places.source import MEMBER, Source, is_url
+from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import instead_of_artifact
 from jaxexp._kernel.io.version import stamp
@@ -100,6 +101,7 @@ class InFile(NamedTuple):
         error: what is wrong with the artifact or its weights; None if they are whole and allowed.
         bytes_behind: how many bytes follow the end of the artifact.
         what: what the file has, if it is no artifact but another file of jaxexp; empty for an artifact.
+        absolute_paths: the absolute paths of source files that the modules name.
     """
 
     size: int = 0
@@ -108,6 +110,7 @@ class InFile(NamedTuple):
     error: Any = None
     bytes_behind: int = 0
     what: str = ""
+    absolute_paths: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def _decoded(part: Part, result: Any) -> Any:
         return verification.decoded(part, result)
     found = InFile(*result)
     are_numbers = type(found.size) is type(found.bytes_behind) is int
-    are_texts = isinstance(found.what, str)
+    are_texts = isinstance(found.what, str) and all(isinstance(path, str) for path in found.absolute_paths)
     if len(result) != len(found) or not (are_numbers and are_texts and isinstance(found.has_digests, bool)):
         raise ValueError(result)
     error = None if found.error is None else _named(unpacked(found.error), part.input.name)
@@ -223,10 +226,12 @@ def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
     return work.each(parts, found)
 
 
-def _in_local(path: str, size: int, has_digests: bool, has_weights: bool, wrong: Any) -> InFile:
+def _in_local(
+    path: str, size: int, has_digests: bool, has_weights: bool, absolute_paths: Sequence[str], wrong: Any
+) -> InFile:
     if isinstance(wrong, int):
         raise OSError(wrong, os.strerror(wrong), path)
-    found = InFile(size, has_digests)
+    found = InFile(size, has_digests, absolute_paths=absolute_paths)
     if wrong is not None:
         try:
             other = checked_other_file(path)
@@ -254,7 +259,8 @@ def _in_remote(url: str) -> InFile:
         return InFile(error=packed(error))
     size, has_digests = memoryview(buffer).nbytes, artifact.trailer() is not None
     behind = size - artifact.size if has_digests else 0
-    return _with_weights(InFile(size, has_digests, bytes_behind=behind), url, artifact)
+    paths = {path for link in chain(artifact) for path in _native.absolute_paths(link.module())}
+    return _with_weights(InFile(size, has_digests, (), None, behind, "", sorted(paths)), url, artifact)
 
 
 def _with_weights(found: InFile, path: str, artifact: _native.Artifact) -> InFile:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxexp._kernel.artifact.inspect import described
 from jaxexp._public import public
 
-from .source import source
+from .source import Source, source
 
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @public
-def inspect(artifact: Given, *, check_modules: bool = False) -> Inspection:
+def inspect(artifact: Given, *, check_modules: bool = False, digests: bool = False) -> Inspection:
     """Says what is in an artifact, without loading it and without JAX: signature, age, sizes of the modules.
 
     The bytes are verified as in `deserialize`. Checks that need JAX are left out: that symbolic shapes parse, that
@@ -26,6 +27,8 @@ def inspect(artifact: Given, *, check_modules: bool = False) -> Inspection:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
         check_modules: whether to read the modules, too, and compare them with their digests. Otherwise only both ends
             of a large file are read.
+        digests: whether to add the SHA-256 digests of the artifact and of its meaning, as the function `digests`
+            returns them. This needs JAX, and reads everything.
 
     Raises:
         DeserializationError: the bytes are not an artifact, or are damaged. The error names the file, if there is one.
@@ -36,8 +39,20 @@ def inspect(artifact: Given, *, check_modules: bool = False) -> Inspection:
     Example:
         >>> print(jaxexp.inspect("model.jaxexp"))
     """
-    found = source(artifact, "inspect")
-    if found.handle is not None:
-        return found.handle.inspect(check_modules=check_modules)
+    return inspected(source(artifact, "inspect"), check_modules, digests)
+
+
+def inspected(found: Source, check_modules: bool = False, digests: bool = False) -> Inspection:
+    """The same for a source."""
     with found.named():
-        return described(found.mapped(), check_modules)
+        if digests and found.file is not None:  # which can be read only once
+            found = Source(found.name, buffer=found.read())
+        if found.handle is not None:
+            inspection = found.handle.inspect(check_modules=check_modules)
+        else:
+            inspection = described(found.mapped(), check_modules)
+    if not digests:
+        return inspection
+    from .digests import digests_of
+
+    return dataclasses.replace(inspection, **dataclasses.asdict(digests_of(found)))

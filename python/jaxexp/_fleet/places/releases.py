@@ -40,7 +40,11 @@ def compatibility(artifact: Given) -> Compatibility:
 
 @public
 def migrate(
-    artifact: Given, to: str | None = None, *, inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None
+    artifact: Given,
+    to: str | None = None,
+    *,
+    inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
+    locations: str = "full",
 ) -> bytearray:
     """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
 
@@ -55,6 +59,7 @@ def migrate(
             the installed `jax.export`.
         inputs: sample inputs as a pair (args, kwargs). With them, the old and the new function are called, and must
             return the same results up to rounding.
+        locations: what the new artifact keeps of locations in source code, as in `Exported.serialize`.
 
     Returns:
         The new artifact.
@@ -74,4 +79,4 @@ def migrate(
 
     found = source(artifact, "migrate")
     with found.named():
-        return migrated(found.read(), to, inputs)
+        return migrated(found.read(), to, inputs, locations)

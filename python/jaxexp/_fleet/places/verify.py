@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,8 @@ from .other_files import checked_other_file
 from .source import Source, beside_url, is_url, source
 
 if TYPE_CHECKING:
+    from jaxexp._weights.arrays.stored import WithDigests
+
     from .source import Given
 
 
@@ -85,16 +88,23 @@ def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], 
         DeserializationError: one of them is damaged; the error names it.
         OSError: one of them cannot be read.
     """
+    stored = weights_beside(path, artifact)
+    if stored is None:
+        return ()
+    stored.check_digests()
+    return tuple((_beside(path, file.name), file.size) for file in stored.table.files)
+
+
+def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
+    """The weights in files beside an artifact; None if it has none."""
     from jaxexp._weights.arrays.stored import Stored, StoredBehind, Table
 
     found = artifact.weights()
     if found is None:
-        return ()
+        return None
     table = Table.of_trailer(*found)
+    return StoredBehind(path, table, functools.partial(_beside, path)) if is_url(path) else Stored(path, table)
 
-    def beside(name: str) -> str:
-        return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)
 
-    stored = StoredBehind(path, table, beside) if is_url(path) else Stored(path, table)
-    stored.check_digests()
-    return tuple((beside(file.name), file.size) for file in table.files)
+def _beside(path: str, name: str) -> str:
+    return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)

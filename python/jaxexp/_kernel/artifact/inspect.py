@@ -36,7 +36,8 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
     for key in ("kept", "arguments", "results", "in_leaves", "out_leaves"):
         del facts[key]
     # The functions of a hostile artifact may all share one large module.
-    contents_of = {place: _contents(module) for place, module in dict(zip(places, modules, strict=True)).items()}
+    modules_of = dict(zip(places, modules, strict=True))
+    contents_of = {place: _contents(module) for place, module in modules_of.items()}
     contents = [contents_of[place] for place in places]
     checks = facts.pop("disabled_checks")
     return Inspection(
@@ -50,6 +51,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         **_head(modules[0]),
         operation_counts=tuple(operations for operations, _ in contents),
         custom_calls=tuple(calls for _, calls in contents),
+        absolute_paths=tuple(sorted({path for module in modules_of.values() for path in _absolute_paths(module)})),
         unknown_operations=not_understood(name for operations, _ in contents_of.values() for name in operations or ()),
         trailer=trailer["writer"],
         module_digests=tuple(function["module_digest"].hex() for function in functions),
@@ -136,6 +138,13 @@ def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int]
         return _native.contents(module) or (None, None)
     except DeserializationError:
         return None, None
+
+
+def _absolute_paths(module: memoryview) -> tuple[str, ...]:
+    try:
+        return _native.absolute_paths(module)
+    except DeserializationError:
+        return ()
 
 
 # The number of a positional argument in `in_tree`, the tree of the pair (args, kwargs).

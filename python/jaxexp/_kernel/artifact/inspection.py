@@ -108,6 +108,8 @@ class Inspection:
         operation_counts: how many operations of each kind each module has, in the order of `module_bytes`; None for a
             module that is damaged, or too new to be read here.
         custom_calls: how many operations call each custom call target, in the same form.
+        absolute_paths: the absolute paths of source files that its modules name: parts of the machine that exported it,
+            which whoever gets the artifact can read.
         unknown_operations: the kinds of operations in its modules that jaxexp does not know. A `Policy` refuses them.
         trailer: who wrote the trailer; None if there is none. `module_digests`, `constraints` and `metadata` are in it.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
@@ -116,6 +118,8 @@ class Inspection:
         constraints: the constraints on dimension variables.
         metadata: the `metadata` that the artifact was written with; None if there is none.
         weights: the weights in files beside it, which are the first arguments. The files are not looked at.
+        sha256: as in `Digests`; None unless `inspect` was asked for digests.
+        meaning: the same.
     """
 
     fun_name: str
@@ -141,6 +145,7 @@ class Inspection:
     operations: tuple[str, ...]
     operation_counts: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
     custom_calls: tuple[dict[str, int] | None, ...] = dataclasses.field(hash=False)
+    absolute_paths: tuple[str, ...]
     unknown_operations: tuple[str, ...]
     trailer: str | None
     module_digests: tuple[str, ...]
@@ -148,6 +153,8 @@ class Inspection:
     constraints: tuple[str, ...]
     metadata: dict[str, Any] | None = dataclasses.field(hash=False)
     weights: tuple[Weight, ...]
+    sha256: str | None = None
+    meaning: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` accepts."""
@@ -186,6 +193,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ("weights", _weights(found, most) if found.weights else ""),
         ("module", f"{counts}{found.producer or 'not MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
         *_custom_calls(found, most),
+        ("source paths", listed(found.absolute_paths, most=1) if found.absolute_paths else ""),
         ("not known", listed(found.unknown_operations, most=most) if found.unknown_operations else ""),
         ("derivatives", words.derivatives(found.vjp_order)),
         ("effects", words.effects(found.ordered_effects, found.unordered_effects, most)),
@@ -193,6 +201,8 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ("constraints", listed(found.constraints, most=most) if found.constraints else ""),
         ("metadata", _metadata(found.metadata, most) if found.metadata else ""),
         ("digests", _digests(found)),
+        ("SHA-256", found.sha256 or ""),
+        ("meaning", found.meaning or ""),
     ]
     return [(label, text) for label, text in facts if text]
 

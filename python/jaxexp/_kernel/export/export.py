@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
@@ -19,13 +20,13 @@ from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.function.specs import check_one_scope
 from jaxexp._kernel.function.vjps import LaterVjp
 from jaxexp._kernel.module import batch_dim as batch_dims
-from jaxexp._kernel.module import main, mlir
+from jaxexp._kernel.module import locations, main, mlir
 from jaxexp._kernel.module.custom_calls import check_stable
 from jaxexp._kernel.write import retarget
 
 from . import advice
 from .lower import Lifting, Lowering, lower
-from .surroundings import Surroundings
+from .surroundings import Surroundings, anew
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ class Exporting:
     override_lowering_rules: Sequence[tuple[Any, Any]] | None
     batch_dim: str | None
     compatibility: str | None
+    reproducible: bool
+    # The calls around this export, and for a VJP also those around the export of its function.
+    outside: tuple[tuple[locations.Frame, ...], ...]
 
     def export(
         self,
@@ -51,7 +55,8 @@ class Exporting:
         """Exports a jitted function for arguments of these specs."""
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
-        with retarget.lowering_context(self.compatibility), advice.on_dimensions():
+        caches = anew() if self.reproducible else contextlib.nullcontext()
+        with retarget.lowering_context(self.compatibility), advice.on_dimensions(), caches:
             lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting)
         if self.batch_dim is not None:
             facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
@@ -73,6 +78,8 @@ class Exporting:
         main.say_whether_polymorphic(module, lowering.uses_global_constants)
         if self.batch_dim is not None:
             batch_dims.declare(module, self.batch_dim, lowering.in_avals)
+        if self.reproducible:  # then the lowering is of this export only
+            locations.reduce(module, "names", self.outside)
         dumped = _jax.dump_module_to_file(module, "export")
         serialized = mlir.serialize(module)
         if logger.isEnabledFor(logging.DEBUG):
@@ -86,7 +93,9 @@ class Exporting:
             disabled_safety_checks=self.checks,
             mlir_module_serialized=serialized,
             calling_convention_version=version,
-            _get_vjp=_ExportVjp(lowering.jaxpr, Surroundings.now(), lifting_of_vjp),
+            _get_vjp=_ExportVjp(
+                lowering.jaxpr, Surroundings.now(), lifting_of_vjp, self.outside if self.reproducible else None
+            ),
         )
 
 
@@ -117,10 +126,17 @@ def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size
 class _ExportVjp(LaterVjp):
     """Exports the VJP of a function that was exported in this process, in the surroundings of that export."""
 
-    __slots__ = ("_jaxpr", "_lifting", "_surroundings")
+    __slots__ = ("_jaxpr", "_lifting", "_outside", "_surroundings")
 
-    def __init__(self, jaxpr: Any, surroundings: Surroundings, lifting: Lifting | None) -> None:
-        self._jaxpr, self._surroundings, self._lifting = jaxpr, surroundings, lifting
+    def __init__(
+        self,
+        jaxpr: Any,
+        surroundings: Surroundings,
+        lifting: Lifting | None,
+        outside: tuple[tuple[locations.Frame, ...], ...] | None,
+    ) -> None:
+        """`outside` is None unless the function is reproducible."""
+        self._jaxpr, self._surroundings, self._lifting, self._outside = jaxpr, surroundings, lifting, outside
 
     def __call__(self, primal: ExportedData) -> Any:
         with self._surroundings.restored():
@@ -132,6 +148,8 @@ class _ExportVjp(LaterVjp):
                 None,
                 batch_dims.of_vjp(primal),
                 data.compatibility_of(primal),
+                self._outside is not None,
+                () if self._outside is None else (*self._outside, locations.callers()),
             )
             return how.export(function, specs, {}, self._lifting)
 

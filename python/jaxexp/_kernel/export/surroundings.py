@@ -50,5 +50,11 @@ class Surroundings:
             yield
 
 
+def anew() -> Any:
+    """A context in which JAX's caches have no trace and no lowering from outside of it."""
+    # Each value of this setting has entries of its own.
+    return _jax.jit_cache(_jax.JitCache(capacity=256))
+
+
 def _set_meshes(stack: list[Any]) -> None:
     _jax.thread_resources.stack, _jax.thread_resources.env = stack, stack[-1]

@@ -20,6 +20,7 @@ class Writing(NamedTuple):
     metadata: Mapping[str, Any] | None = None
     strict: bool = False
     weights: TableOfWeights | None = None
+    locations: str = "full"
 
 
 PLAIN = Writing()

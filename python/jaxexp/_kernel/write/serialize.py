@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import files
+from jaxexp._kernel.module import locations
 
 from . import retarget
 from .options import PLAIN, Writing
@@ -48,10 +50,21 @@ def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
         notes, compatibility = _notes(exported, how), how.compatibility
     if compatibility is None:
         compatibility = data.compatibility_of(exported)
-    if compatibility is None:
-        return chain, jax.__version__, _TODAY, notes
-    reader, chain = retarget.for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
-    return chain, jax.__version__, reader.form, notes
+    form = _TODAY
+    if compatibility is not None:
+        reader, chain = retarget.for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
+        form = reader.form
+    if how.locations != "full":
+        chain = [_with_less(exported, how.locations) for exported in chain]
+    return chain, jax.__version__, form, notes
+
+
+def _with_less(exported: ExportedData, keep: str) -> ExportedData:
+    """The function with less in the locations of its module."""
+    locations.check_choice(keep)
+    old = exported.mlir_module_serialized
+    new = locations.rewritten(old, keep)
+    return exported if new is old else dataclasses.replace(exported, mlir_module_serialized=new)
 
 
 def _check_registrations(chain: Sequence[ExportedData]) -> None:

@@ -1,0 +1,82 @@
+"""A module without the names that its source gave to functions, arguments and places: equal for equal programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from jaxexp import _jax
+from jaxexp._kernel.releases.table import RELEASES, number
+
+from . import locations, mlir
+
+# What the names of the user's arguments are written as.
+_NAMES_OF_VALUES = ("jax.result_info", "jax.arg_info")
+
+
+def canonical(serialized: bytes) -> bytes:
+    """A serialized module without names, in the oldest version of StableHLO that can express it."""
+    with _jax.make_ir_context() as context:
+        module = mlir.parse(serialized, context)
+        locations.reduce(module, "none")
+        _rename(module)
+        return _oldest(module)
+
+
+def _rename(module: Any) -> None:
+    """Numbers the functions of a module, but not main; and takes away its name and those of values."""
+    ir, attributes = _jax.ir, module.operation.attributes
+    if "sym_name" in attributes:
+        del attributes["sym_name"]
+    functions = [operation for operation in module.body.operations if operation.operation.name == "func.func"]
+    names = [ir.StringAttr(function.attributes["sym_name"]).value for function in functions]
+    numbered = {name: f"function.{i}" for i, name in enumerate(names) if name != "main"}
+    for function, name in zip(functions, names, strict=True):
+        if name in numbered:
+            function.attributes["sym_name"] = ir.StringAttr.get(numbered[name])
+        for key in ("arg_attrs", "res_attrs"):
+            if key in function.attributes:
+                function.attributes[key] = _without_names(function.attributes[key])
+    for operation in mlir.iter_operations(module):
+        for key, value in _items(operation.attributes):
+            if (renamed := _renamed(value, numbered)) is not value:
+                operation.attributes[key] = renamed
+
+
+def _items(attributes: Any) -> list[tuple[str, Any]]:
+    names = [attributes[i].name for i in range(len(attributes))]
+    return [(name, attributes[name]) for name in names]
+
+
+def _without_names(values: Any) -> Any:
+    ir = _jax.ir
+    kept = [{key: value for key, value in _items(ir.DictAttr(one)) if key not in _NAMES_OF_VALUES} for one in values]
+    return ir.ArrayAttr.get([ir.DictAttr.get(one) for one in kept])
+
+
+def _renamed(value: Any, names: dict[str, str]) -> Any:
+    """An attribute with other names of functions in it; itself if it has none."""
+    ir = _jax.ir
+    if isinstance(value, ir.FlatSymbolRefAttr):
+        return ir.FlatSymbolRefAttr.get(names[value.value]) if value.value in names else value
+    if isinstance(value, ir.ArrayAttr):
+        parts = [(part, _renamed(part, names)) for part in value]
+        return ir.ArrayAttr.get([new for _, new in parts]) if any(new is not old for old, new in parts) else value
+    return value
+
+
+def _oldest(module: Any) -> bytes:
+    """A module in the oldest version of StableHLO that can express it. Later versions can express it, too."""
+    versions = sorted({release.stablehlo for release in RELEASES}, key=number)
+    versions = [version for version in versions if number(version) <= number(_jax.newest_stablehlo())]
+    found = mlir.serialize_for(module, versions.pop())
+    low, high = 0, len(versions)
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            found = mlir.serialize_for(module, versions[middle])
+            high = middle
+        except jax.errors.JaxRuntimeError:
+            low = middle + 1
+    return found

@@ -1,0 +1,88 @@
+"""`jaxexp digest`, and the digests and paths that other commands show."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+
+X = np.ones((4, 4), np.float32)
+
+
+def function(x: jax.Array) -> jax.Array:
+    return jnp.sin(x) @ x
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    exported = jaxexp.export(jax.jit(function))(X)
+    exported.save(tmp_path / "full.jaxexp")
+    exported.save(tmp_path / "names.jaxexp", locations="names")
+    jaxexp.export(jax.jit(lambda x: jnp.cos(x) @ x))(X).save(tmp_path / "other.jaxexp")
+    return tmp_path
+
+
+def test_equal_programs_have_equal_meanings(models: Path, good: Any) -> None:
+    lines = good("digest", models / "full.jaxexp", models / "names.jaxexp").splitlines()
+    assert [line.split()[-1] for line in lines[0::3]] == [str(models / "full.jaxexp"), str(models / "names.jaxexp")]
+    assert lines[1] == f"  SHA-256  {hashlib.sha256((models / 'full.jaxexp').read_bytes()).hexdigest()}"
+    assert lines[2] == lines[5]
+    assert lines[1] != lines[4]
+
+
+def test_folders_and_archives(models: Path, good: Any, run: Any) -> None:
+    found = {Path(one["file"]).name: one for one in json.loads(good("digest", "--json", models))}
+    assert found.keys() == {"full.jaxexp", "names.jaxexp", "other.jaxexp"}
+    assert found["full.jaxexp"]["meaning"] == found["names.jaxexp"]["meaning"] != found["other.jaxexp"]["meaning"]
+    good("pack", models / "all.zip", models / "full.jaxexp", models / "other.jaxexp")
+    packed = json.loads(good("digest", "--json", models / "all.zip"))
+    assert [(one["sha256"], one["meaning"]) for one in packed] == [
+        (found[name]["sha256"], found[name]["meaning"]) for name in ("full.jaxexp", "other.jaxexp")
+    ]
+    (models / "damaged.jaxexp").write_bytes((models / "full.jaxexp").read_bytes()[:-50])
+    status, out, err = run("digest", models / "names.jaxexp", models / "damaged.jaxexp")
+    assert status == 1
+    assert found["names.jaxexp"]["meaning"] in out
+    assert "damaged.jaxexp" in err
+
+
+def test_inspect_shows_them(models: Path, good: Any) -> None:
+    digests = jaxexp.digests(models / "full.jaxexp")
+    out = good("inspect", "--digests", models / "full.jaxexp")
+    assert digests.sha256 in out
+    assert digests.meaning in out
+    assert digests.meaning not in good("inspect", models / "full.jaxexp")
+    (found,) = json.loads(good("inspect", "--digests", "--json", models / "full.jaxexp"))
+    assert (found["sha256"], found["meaning"]) == (digests.sha256, digests.meaning)
+
+
+def test_inspect_and_verify_warn_of_paths(models: Path, good: Any) -> None:
+    (found,) = json.loads(good("inspect", "--json", models / "full.jaxexp"))
+    assert __file__ in found["absolute_paths"]
+    paths = found["absolute_paths"]
+    assert "source paths" in good("inspect", models / "full.jaxexp")
+    assert "source paths" not in good("inspect", models / "names.jaxexp")
+    files = json.loads(good("verify", "--json", models))["files"]
+    assert {Path(one["file"]).name: one["absolute_paths"] for one in files} | {"other.jaxexp": None} == {
+        "full.jaxexp": paths,
+        "names.jaxexp": [],
+        "other.jaxexp": None,
+    }
+    assert f"has paths of source files: {paths[0]}" in " ".join(good("verify", models / "full.jaxexp").split())
+
+
+def test_migrate_leaves_them_out(models: Path, good: Any) -> None:
+    good("migrate", "--locations", "names", models / "full.jaxexp", models / "new.jaxexp")
+    assert jaxexp.inspect(models / "new.jaxexp").absolute_paths == ()
+    good("migrate", "--locations", "none", models, models / "all")
+    for path in (models / "all").glob("*.jaxexp"):
+        assert jaxexp.inspect(path).absolute_paths == ()
+        assert jaxexp.digests(path).meaning == jaxexp.digests(models / path.name).meaning

@@ -1,0 +1,138 @@
+"""`digests`: what artifacts can be known by."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from kit import goldens
+from kit.corpus import CASES, export_with
+
+W, X = np.full((4, 4), 0.5, np.float32), np.ones((4, 4), np.float32)
+
+
+def program(w: jax.Array, x: jax.Array) -> jax.Array:
+    with jax.named_scope("dense"):
+        return jnp.where(x > 0, x @ w, 0) + jax.nn.relu(x)
+
+
+def same_program(kernel: jax.Array, inputs: jax.Array) -> jax.Array:
+    def positive(array: jax.Array) -> jax.Array:
+        return array > 0
+
+    with jax.named_scope("linear"):
+        product = inputs @ kernel
+        return jnp.where(positive(inputs), product, 0) + jax.nn.relu(inputs)
+
+
+def meaning(function: Callable[..., Any], *args: Any, **options: Any) -> str:
+    return jaxexp.digests(jaxexp.export(jax.jit(function), **options)(*args).serialize(vjp_order=1)).meaning
+
+
+def ordered(w: jax.Array, x: jax.Array) -> jax.Array:
+    product = x @ w
+    return jnp.where(x > 0, product, 0) + jax.nn.relu(x)
+
+
+def test_names_and_places_mean_nothing() -> None:
+    assert meaning(same_program, W, X) == meaning(ordered, W, X)
+    assert meaning(same_program, W, X) == meaning(same_program, W, X, reproducible=True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda w, x: jnp.where(x > 0, x @ w, 1) + jax.nn.relu(x),
+        lambda w, x: jnp.where(x >= 0, x @ w, 0) + jax.nn.relu(x),
+        lambda w, x: jnp.where(x > 0, w @ x, 0) + jax.nn.relu(x),
+        lambda w, x: (jnp.where(x > 0, x @ w, 0) + jax.nn.relu(x),),
+        lambda w, x: jnp.where(x > 0, x @ w, 0) + jax.nn.relu6(x),
+    ],
+)
+def test_another_program_means_something_else(other: Callable[..., Any]) -> None:
+    assert meaning(other, W, X) != meaning(program, W, X)
+
+
+def test_the_signature_and_the_vjps_are_part_of_it() -> None:
+    exported = jaxexp.export(jax.jit(program))(W, X)
+    ways = [
+        jaxexp.digests(exported.serialize()),
+        jaxexp.digests(exported.serialize(vjp_order=1)),
+        jaxexp.digests(jaxexp.export(jax.jit(program), platforms=["cpu", "tpu"])(W, X).serialize()),
+        jaxexp.digests(jaxexp.export(jax.jit(lambda args: program(*args)))([W, X]).serialize()),
+    ]
+    assert len({way.meaning for way in ways}) == len(ways)
+
+
+def test_however_it_is_written(tmp_path: Path) -> None:
+    """By either library, for an older reader, without a trailer, without locations, migrated, in an archive."""
+    exported = jaxexp.export(jax.jit(program))(W, X)
+    by_jax = bytes(jax.export.export(jax.jit(program))(W, X).serialize(vjp_order=1))
+    with jaxexp.Archive.create(tmp_path / "all.zip") as writer:
+        writer.add("one", exported, vjp_order=1)
+        writer.add("two", exported.serialize(vjp_order=1, locations="none"))
+    ways = [
+        exported.serialize(vjp_order=1),
+        exported.serialize(vjp_order=1, metadata={"name": "value"}),
+        exported.serialize(vjp_order=1, trailer=False),
+        exported.serialize(vjp_order=1, locations="none"),
+        exported.serialize(vjp_order=1, compatibility="jax-0.8.1"),
+        by_jax,
+        jaxexp.migrate(by_jax),
+        io.BytesIO(by_jax),
+        f"{tmp_path / 'all.zip'}::one",
+        jaxexp.Archive.open(tmp_path / "all.zip")["two"],
+    ]
+    assert len({jaxexp.digests(way).meaning for way in ways}) == 1
+
+
+def test_the_content_of_weights_is_part_of_it(tmp_path: Path) -> None:
+    found = []
+    for name, weights in {"a": W, "b": W, "c": W + 1}.items():
+        exported = jaxexp.export(jax.jit(program))(W, X).bind(weights)
+        exported.save(tmp_path / f"{name}.jaxexp")
+        found.append(jaxexp.digests(tmp_path / f"{name}.jaxexp").meaning)
+    assert found[0] == found[1] != found[2]
+    with jaxexp.Archive.create(tmp_path / "all.zip") as writer:
+        writer.add_file("a", tmp_path / "a.jaxexp")
+    assert jaxexp.digests(f"{tmp_path / 'all.zip'}::a").meaning == found[0]
+    with pytest.raises(jaxexp.ExportError, match="give the artifact's path"):
+        jaxexp.digests((tmp_path / "a.jaxexp").read_bytes())
+
+
+def test_the_digest_of_bytes(tmp_path: Path) -> None:
+    blob = jaxexp.export(jax.jit(program))(W, X).serialize()
+    (tmp_path / "f.jaxexp").write_bytes(blob)
+    expected = hashlib.sha256(blob).hexdigest()
+    assert jaxexp.digests(tmp_path / "f.jaxexp").sha256 == expected
+    inspection = jaxexp.inspect(tmp_path / "f.jaxexp", digests=True)
+    assert (inspection.sha256, inspection.meaning) == (expected, jaxexp.digests(blob).meaning)
+    assert expected in str(inspection)
+    assert jaxexp.inspect(io.BytesIO(blob), digests=True).sha256 == expected
+    assert jaxexp.inspect(blob).sha256 is jaxexp.inspect(blob).meaning is None
+
+
+def test_it_is_known() -> None:
+    """The same on each JAX, and for what several releases exported."""
+    found = {jaxexp.digests(goldens.blob_of(version, "sin")).meaning[:16] for version in ("0.7.2", "0.9.2", "0.12.0.1")}
+    assert found == {"36355693c17ae31b"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_function(name: str) -> None:
+    """Exported twice, and with other locations, it means the same."""
+    case = CASES[name]
+    with case.context():
+        one, other = (export_with(jaxexp, case.build()) for _ in range(2))
+        digests = jaxexp.digests(one.serialize())
+        assert digests.meaning == jaxexp.digests(other.serialize(locations="none")).meaning

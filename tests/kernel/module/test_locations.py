@@ -1,0 +1,115 @@
+"""`serialize(locations=)`: what artifacts say about the source of their functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import locations, mlir
+from jaxexp._kernel.releases.table import number
+from kit import goldens
+
+X = np.ones(4, np.float32)
+
+
+def function(x: jax.Array) -> jax.Array:
+    with jax.named_scope("block"):
+        return jax.lax.fori_loop(0, 3, lambda i, y: jnp.where(y > i, y * x, y), x)
+
+
+@pytest.fixture(scope="module")
+def exported() -> jaxexp.Exported:
+    return jaxexp.export(jax.jit(function))(X)
+
+
+def test_full_is_the_default(exported: jaxexp.Exported) -> None:
+    blob = exported.serialize(vjp_order=1)
+    assert blob == exported.serialize(vjp_order=1, locations="full")
+    assert __file__ in jaxexp.inspect(blob).absolute_paths
+
+
+@pytest.mark.parametrize("keep", ["names", "none"])
+def test_no_path_and_no_line(exported: jaxexp.Exported, keep: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    exported.save(path, vjp_order=1, locations=keep)
+    assert __file__.encode() not in path.read_bytes()
+    assert Path(__file__).name.encode() not in path.read_bytes()
+    assert jaxexp.inspect(path).absolute_paths == ()
+    loaded = jaxexp.load(path)
+    for text in (loaded.mlir_module(), loaded.vjp().mlir_module()):
+        assert ":1" not in text.partition("\n#loc1")[2]
+        assert ("block" in text) == (keep == "names")
+        assert ('"function"' in text) == (keep == "names")
+    np.testing.assert_array_equal(loaded.call(X), exported.call(X))
+    np.testing.assert_array_equal(
+        jax.grad(lambda x: loaded.call(x).sum())(X), jax.grad(lambda x: exported.call(x).sum())(X)
+    )
+
+
+def test_what_has_no_more_stays_as_it_is(exported: jaxexp.Exported) -> None:
+    for keep in ("names", "none"):
+        loaded = jaxexp.deserialize(exported.serialize(locations=keep))
+        assert loaded.serialize(locations=keep) == loaded.serialize()
+
+
+def test_another_choice_is_an_error(exported: jaxexp.Exported) -> None:
+    for call in (exported.serialize, lambda **how: jaxexp.migrate(exported.serialize(), **how)):
+        with pytest.raises(jaxexp.ExportError, match="locations='some' has to be one of 'full', 'names', 'none'"):
+            call(locations="some")
+
+
+@goldens.every_artifact
+def test_artifacts_of_any_age(version: str, name: str) -> None:
+    """Their modules lose all paths, and stay in their version of StableHLO, if this jaxlib writes it."""
+    loaded = jaxexp.deserialize(goldens.blob_of(version, name))
+    if jaxexp.compatibility(goldens.blob_of(version, name)).unreadable_here is not None:
+        pytest.skip("its module is too new for this jaxlib")
+    again = jaxexp.inspect(loaded.serialize(locations="none"))
+    before = jaxexp.inspect(goldens.blob_of(version, name))
+    assert again.absolute_paths == ()
+    if number(before.stablehlo) <= number(_jax.newest_stablehlo()):
+        assert again.stablehlo == before.stablehlo
+
+
+def test_locations_of_all_kinds() -> None:
+    """Also those that JAX does not write: fused ones, calls without names, files under a name of their own."""
+    with _jax.make_ir_context() as context:
+        ir = _jax.ir
+        file = ir.Location.file("/home/user/f.py", 3, 4)
+        kinds = {
+            "file": (file, ir.Location.unknown()),
+            "name": (ir.Location.name("x"), ir.Location.name("x")),
+            "scope": (ir.Location.name("scope", file), ir.Location.name("scope")),
+            "scopes": (
+                ir.Location.name("a", ir.Location.name("b", ir.Location.name("f", file))),
+                ir.Location.name("a", ir.Location.name("b", ir.Location.name("f"))),
+            ),
+            "calls": (ir.Location.callsite(file, [file, file]), ir.Location.unknown()),
+            "fused": (
+                ir.Location.fused([ir.Location.name("f", file), ir.Location.name("g", file)]),
+                ir.Location.fused([ir.Location.name("f"), ir.Location.name("g")]),
+            ),
+        }
+        text = "module { func.func public @main() { return } }"
+        for before, after in kinds.values():
+            module = ir.Module.parse(text, context)
+            list(mlir.iter_operations(module))[-1].location = before
+            locations.reduce(module, "names")
+            assert list(mlir.iter_operations(module))[-1].location == after
+
+
+def test_calls_of_many_levels_are_no_recursion() -> None:
+    with _jax.make_ir_context() as context:
+        ir = _jax.ir
+        location = ir.Location.name("f", ir.Location.file("/f.py", 1, 1))
+        for _ in range(3000):
+            location = ir.Location.callsite(ir.Location.name("g"), [location])
+        module = ir.Module.parse("module { func.func public @main() { return } }", context)
+        list(mlir.iter_operations(module))[-1].location = location
+        assert locations.reduce(module, "names")
