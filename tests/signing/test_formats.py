@@ -188,7 +188,7 @@ def test_the_options_of_sigstore_arrive(signed: Path, monkeypatch: pytest.Monkey
     trust = tmp_path / "trust.json"
     for more in ({}, {"staging": True}, {"trust_config": trust}):
         by = jaxexp.SignedBy(identity="me@example.org", issuer="https://accounts.example.org", **more)
-        with pytest.raises(jaxexp.ExportError, match="signatures of 'me@example.org', confirmed by 'https://acc"):
+        with pytest.raises(jaxexp.ExportError, match=r"signatures of 'me@example\.org', confirmed by 'https://acc"):
             jaxexp.load(signed / "model.jaxexp", signed_by=by)
     assert [one.pop("identity") for one in found] == ["me@example.org"] * 3
     assert [one.pop("oidc_issuer") for one in found] == ["https://accounts.example.org"] * 3

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from jaxexp._errors import ExportError, SignatureError
@@ -15,8 +17,9 @@ from .signed_by import SignedBy
 
 # What follows the name of a file in the name of its signature.
 SUFFIX = ".sig"
-# A signature takes about 200 bytes for each file.
-_LARGEST = 1 << 22
+# A signature takes about 200 bytes for each file, in one text. It has few lists and objects besides. The package would
+# take 40 seconds and 9 GB for as many empty ones as there is space for.
+_LARGEST, _MOST_PARTS = 1 << 22, 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,13 +57,13 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
         SignatureError: it was not.
         OSError: the file cannot be read.
     """
-    found = os.stat(signature)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-        what = f"{found.st_size:,} bytes" if stat.S_ISREG(found.st_mode) else "no regular file"
-        raise SignatureError(signature, f"a signature, which has at most {_LARGEST:,} bytes", what)
+    content = _content(signature)
     signed = _Signed()
     try:
-        config.set_hashing_config(signed).verify(os.path.dirname(os.path.abspath(signature)), signature)
+        with tempfile.TemporaryDirectory() as folder:  # the package takes paths, and what it sees was looked at here
+            copy = os.path.join(folder, "signature")
+            Path(copy).write_bytes(content)
+            config.set_hashing_config(signed).verify(folder, copy)
         manifest = signed.manifest
         method = manifest.serialization_type["method"]
         resources = [(one.identifier, one.digest.algorithm, one.digest.digest_hex) for one in _resources(manifest)]
@@ -73,6 +76,19 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
         raise SignatureError(signature, "the SHA-256 of each file", f"digests of another kind ({what})")
     # The signature of a single file calls it ".", and has its name elsewhere.
     return Statement(signature, {manifest.model_name if n == "." else n: digest for n, _, digest in resources})
+
+
+def _content(signature: str) -> bytes:
+    if not stat.S_ISREG(os.stat(signature).st_mode):  # opening a pipe would wait for its writer
+        raise SignatureError(signature, "a signature", "no regular file")
+    with open(signature, "rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise SignatureError(signature, f"a signature of at most {_LARGEST:,} bytes", "more")
+    parts = sum(map(content.count, (b",", b"[", b"{")))
+    if parts > _MOST_PARTS:
+        raise SignatureError(signature, f"a signature of at most {_MOST_PARTS:,} parts", f"JSON of {parts:,}")
+    return content
 
 
 def _resources(manifest: Any) -> Any:

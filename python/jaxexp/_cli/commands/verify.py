@@ -135,7 +135,8 @@ def command(
         _print_json(verdicts, folders)
     else:
         words = ["whole"] + ["signed"] * (by is not None) + ["allowed"] * (allowed is not None)
-        _print(verdicts, folders, quiet, listed(words, separator=" and "))
+        *others, last = words
+        _print(verdicts, folders, quiet, f"{listed(others)} and {last}" if others else last)
     for count, what in ((bad, "whole"), (refused, "allowed"), (unsigned, "signed")):
         if count:
             are = "is" if count == 1 else "are"
