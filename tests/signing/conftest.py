@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
-
 import jaxexp
 from kit.signing import SHAPES, Pair, program
 

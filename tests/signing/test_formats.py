@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
+
 import jaxexp
 from jaxexp._signing.package import model_signing as package
 from kit.signing import Pair, model_signing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
 
 import jaxexp
 from jaxexp._signing import reading
@@ -184,6 +187,22 @@ def test_missing_files(signed: Path, by: jaxexp.SignedBy) -> None:
     (signed / "model.jaxexp").unlink()
     with pytest.raises(FileNotFoundError):
         jaxexp.load(signed / "model.jaxexp", signed_by=by)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_in_place_of_files(signed: Path, by: jaxexp.SignedBy) -> None:
+    """Nobody writes to them, so opening one as usual would wait for ever."""
+    for name, error in (
+        ("model.safetensors", (jaxexp.WeightsError, jaxexp.SignatureError)),
+        ("model.exe", jaxexp.SignatureError),
+        ("model.jaxexp", jaxexp.SignatureError),
+        ("model.jaxexp.sig", jaxexp.SignatureError),
+    ):
+        (signed / name).unlink()
+        os.mkfifo(signed / name)
+        for use in (load, verify):
+            with pytest.raises(error):
+                use(signed, by)
 
 
 def test_weights_under_their_second_name_are_not_looked_for(signed: Path, by: jaxexp.SignedBy) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jaxexp._native import FileBytes
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
+    from jaxexp._signing.signed_by import SignedBy
     from jaxexp._weights.arrays.weights import Weights
 
 _read = reader.read
@@ -78,14 +79,17 @@ def load_file(
     policy: Policy | None,
     verify: bool,
     executables: str | os.PathLike[str] | None,
-    signed: SignedFiles | None = None,
+    signed_by: SignedBy | None = None,
 ) -> Exported:
-    """What `load` returns for a file; with `signed`, only if it and the files that it uses are among these."""
+    """What `load` returns for a file."""
     with files.named_in_errors(path):
         check_size = None if policy is None else policy.check_size
-        code = None
-        if signed is not None:  # first of all, before anything is made of a file
-            if executables is not None:
+        signed = code = None
+        if signed_by is not None:
+            from jaxexp._signing.reading import SignedFiles
+
+            signed = SignedFiles(signed_by)
+            if executables is not None:  # before anything is made of the artifact
                 code = signed.opened(executables, path)
             buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
             exported = deserialize(buffer, policy=policy)

@@ -54,10 +54,13 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
     """The statement in a signature, if it was signed by somebody. `config` is their `verifier`.
 
     Raises:
-        SignatureError: it was not.
+        SignatureError: it was not, or there is none.
         OSError: the file cannot be read.
     """
-    content = _content(signature)
+    try:
+        content = _content(signature)
+    except FileNotFoundError:
+        raise SignatureError(signature, f"a signature by {by}", "no such file") from None
     signed = _Signed()
     try:
         with tempfile.TemporaryDirectory() as folder:  # the package takes paths, and what it sees was looked at here

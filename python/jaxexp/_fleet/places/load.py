@@ -76,7 +76,6 @@ def load(
         >>> exported = load("model.jaxexp", signed_by=SignedBy(public_key="release.pub"))
     """
     from jaxexp._api import load as reading  # which imports JAX
-    from jaxexp._signing.reading import SignedFiles
 
     found = source(artifact, "load", signed_by)
     reading.refuse_both(found.name, policy, executables)
@@ -86,8 +85,7 @@ def load(
     with found.named():
         if found.is_file:
             assert found.path is not None
-            signed = None if signed_by is None else SignedFiles(signed_by)
-            return reading.load_file(found.path, policy, verify, executables, signed)
+            return reading.load_file(found.path, policy, verify, executables, signed_by)
         buffer = found.read(None if policy is None else policy.check_size)
         exported = reading.load_bytes(buffer, policy, verify, executables)
         if found.path is not None:
