@@ -76,7 +76,7 @@ class SignedFiles:
         folder = os.path.dirname(statement.signature)
         for name, digest in statement.digests.items():
             file = os.path.join(folder, *name.split("/"))
-            if os.path.isabs(name) or os.path.splitdrive(name)[0] or ".." in name.split("/"):
+            if os.path.isabs(name) or os.path.splitdrive(name)[0] or ".." in name.replace("\\", "/").split("/"):
                 raise SignatureError(statement.signature, "the names of files in its folder", repr(name))
             if not os.path.isfile(file):  # opening a pipe would wait for its writer
                 what = "no regular file" if os.path.lexists(file) else "no such file"
