@@ -12,6 +12,7 @@ from ._errors import ExecutablesError as ExecutablesError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
 from ._errors import SerializationError as SerializationError
+from ._errors import SignatureError as SignatureError
 from ._errors import TooOldReaderError as TooOldReaderError
 from ._errors import UnsupportedError as UnsupportedError
 from ._errors import WeightsError as WeightsError
@@ -30,6 +31,7 @@ from ._fleet.places.inspect import inspect as inspect
 from ._fleet.places.load import load as load
 from ._fleet.places.releases import compatibility as compatibility
 from ._fleet.places.releases import migrate as migrate
+from ._fleet.places.sign import sign as sign
 from ._fleet.places.verify import verify as verify
 from ._jax import SymbolicScope as SymbolicScope
 from ._jax import is_symbolic_dim as is_symbolic_dim
@@ -47,6 +49,7 @@ from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_cal
 from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_serialization_version
 from ._kernel.function.safety_check import DisabledSafetyCheck as DisabledSafetyCheck
 from ._policy.policy import Policy as Policy
+from ._signing.signed_by import SignedBy as SignedBy
 
 __version__: str
 
@@ -68,6 +71,8 @@ __all__ = [
     "Policy",
     "PolicyError",
     "SerializationError",
+    "SignatureError",
+    "SignedBy",
     "Summary",
     "SymbolicScope",
     "TooOldReaderError",
@@ -93,6 +98,7 @@ __all__ = [
     "prefetch",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
+    "sign",
     "symbolic_args_specs",
     "symbolic_dim_bounds",
     "symbolic_shape",

@@ -189,6 +189,26 @@ class WorkerError(ExportError):
 
 
 @public
+class SignatureError(ExportError):
+    """A file that nobody whom the caller trusts has signed, or that is not what was signed.
+
+    Attributes:
+        file: the file, or its signature.
+        expected: what `signed_by` asks for.
+        found: what is there.
+    """
+
+    def __init__(self, file: str, expected: str, found: str) -> None:
+        super().__init__(file, expected, found)
+        self.file = file
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return shown(f"cannot trust {self.file!r}: expected {self.expected}, found {self.found}")
+
+
+@public
 class PolicyError(ExportError):
     """An artifact that contains what the caller's `Policy` does not allow.
 

@@ -208,7 +208,8 @@ def test_verify_json(folder, damaged, run) -> None:
     files = facts.pop("files")
     total = sum(path.stat().st_size for place in (folder, damaged) for path in place.iterdir())
     assert facts == {
-        "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "refused": 0, "bytes": total, "skipped": [str(text)]
+        "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "refused": 0, "unsigned": 0, "bytes": total,
+        "skipped": [str(text)]
     }  # fmt: skip
     keys = {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "archive_bytes", "weights"}
     assert all(file.keys() == keys | {"weight_bytes", "more_bytes", "what", "absolute_paths"} for file in files)

@@ -246,7 +246,7 @@ def test_files_beside_the_boxes_import_none() -> None:
 
 
 def test_the_house_can_be_drawn_from_memory() -> None:
-    """At most 16 boxes on 9 floors with 65 arrows, among them the files beside the folders."""
+    """At most 17 boxes on 9 floors with 65 arrows, among them the files beside the folders."""
     boxes = {box_of(name) for name in FILES if name} | {"jaxexp"}
     arrows = {(box_of(a.file) or "jaxexp", box_of(a.to_file) or "jaxexp") for a in INSIDE}
     arrows = {(start, end) for start, end in arrows if start != end}
@@ -256,7 +256,7 @@ def test_the_house_can_be_drawn_from_memory() -> None:
         return 1 + max(map(floor, to[box] - (FOR_ALL if box not in FOR_ALL else set())), default=0)
 
     assert circles(arrows) == []
-    assert len(boxes) <= 16
+    assert len(boxes) <= 17
     assert len(arrows) <= 65
     assert max(map(floor, boxes)) <= 9
 

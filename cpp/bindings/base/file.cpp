@@ -75,13 +75,14 @@ void define_file(nb::module_& m) {
                               "The bytes of a file, read-only, and as they were when they were first read.")
       .def(
           "__init__",
-          [](wire::FileBytes* file, nb::handle path, bool in_parts) {
+          [](wire::FileBytes* file, nb::handle path, bool in_parts, bool at_once) {
             using Reading = wire::FileBytes::Reading;
-            new (file) wire::FileBytes(path_of(path), in_parts ? Reading::in_parts : Reading::large_in_parts,
-                                       std::numeric_limits<std::uint64_t>::max());
+            const Reading how = at_once ? Reading::at_once : in_parts ? Reading::in_parts : Reading::large_in_parts;
+            new (file) wire::FileBytes(path_of(path), how, std::numeric_limits<std::uint64_t>::max());
           },
-          "path"_a, "in_parts"_a = false,
-          nb::sig("def __init__(self, path: str | bytes | os.PathLike[str], in_parts: bool = False) -> None"))
+          "path"_a, "in_parts"_a = false, "at_once"_a = false,
+          nb::sig("def __init__(self, path: str | bytes | os.PathLike[str], in_parts: bool = False, "
+                  "at_once: bool = False) -> None"))
       .def("__len__", [](const wire::FileBytes& file) { return file.bytes().size(); })
       .def("read", &read, "position"_a, "size"_a, "A range of it, of which nothing is kept.")
       .def("is_changed", &wire::FileBytes::is_changed, "Whether somebody wrote to the file since it was opened.");

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.function import data
@@ -17,7 +18,11 @@ from .exported import BoundExported, Exported, reader
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from jaxexp._native import FileBytes
     from jaxexp._policy.policy import Policy
+    from jaxexp._signing.reading import SignedFiles
+    from jaxexp._signing.signed_by import SignedBy
+    from jaxexp._weights.arrays.weights import Weights
 
 _read = reader.read
 
@@ -69,25 +74,56 @@ def check_policy(policy: object) -> None:
         check_is_policy(policy)
 
 
-def load_file(path: str, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None) -> Exported:
+def load_file(
+    path: str,
+    policy: Policy | None,
+    verify: bool,
+    executables: str | os.PathLike[str] | None,
+    signed_by: SignedBy | None = None,
+) -> Exported:
     """What `load` returns for a file."""
     with files.named_in_errors(path):
-        if policy is not None:
-            exported = deserialize(files.read(path, policy.check_size), policy=policy)
+        check_size = None if policy is None else policy.check_size
+        signed = code = None
+        if signed_by is not None:
+            from jaxexp._signing.reading import SignedFiles
+
+            signed = SignedFiles(signed_by)
+            if executables is not None:  # before anything is made of the artifact
+                code = signed.opened(executables, path)
+            buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
+            exported = deserialize(buffer, policy=policy)
+        elif check_size is not None:
+            exported = deserialize(files.read(path, check_size), policy=policy)
         else:
             exported = reader.read(files.opened(path))
         if verify:
             verify_modules(exported)
         if executables is not None:
-            give_executables(exported, executables)
+            give_executables(exported, executables, code)
         if data.weights_in_trailer(exported) is None:
             return exported
-        from jaxexp._weights.bound.program import stored  # imports what calls need, which most functions load later
-
-        weights = stored(exported, path)
+        weights = stored_weights(exported, path, signed)
     if verify:
         weights.check_digests()  # errors name the file of weights
     return BoundExported.of(exported, weights)
+
+
+def stored_weights(exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None) -> Weights:
+    """The weights in files beside a program; with `signed`, they are read now, and have to be among these.
+
+    Raises:
+        DeserializationError: they do not fit the program.
+        SignatureError: they are not signed.
+    """
+    from jaxexp._weights.bound.program import stored  # imports what calls need, which most functions load later
+
+    if signed is None:
+        return stored(exported, path)
+    from jaxexp._weights.arrays.stored import StoredChecked
+
+    check = functools.partial(signed.check, used_by=os.fsdecode(path))
+    return stored(exported, lambda table, _: StoredChecked(path, table, check))
 
 
 def load_bytes(
@@ -121,8 +157,8 @@ def refuse_weights_beside_url(exported: Exported, url: str) -> None:
         )  # fmt: skip
 
 
-def give_executables(exported: Exported, path: str | os.PathLike[str]) -> None:
-    """Makes a function use the code in a file of executables."""
+def give_executables(exported: Exported, path: str | os.PathLike[str], file: FileBytes | None = None) -> None:
+    """Makes a function use the code in a file of executables; `file` is its bytes, if they were read already."""
     from jaxexp._executables.executables import attach  # most functions do not need it
 
-    attach(exported, path)
+    attach(exported, path, file)

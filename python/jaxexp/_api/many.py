@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError, SignatureError
 from jaxexp._kernel.function import data
 from jaxexp._kernel.io.workers import worker_count
 from jaxexp._public import public
 
 from .exported import BoundExported, Exported
 from .exported import reader as one_reader
-from .load import check_policy
+from .load import check_policy, stored_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from jaxexp._policy.policy import Policy
+    from jaxexp._signing.reading import SignedFiles
+    from jaxexp._signing.signed_by import SignedBy
 
 OnError = Literal["raise", "return"]
 
@@ -59,6 +61,7 @@ def load_many(
     workers: int | None = None,
     on_error: Literal["raise"] = "raise",
     policy: Policy | None = None,
+    signed_by: SignedBy | None = None,
 ) -> list[Exported]: ...
 @overload
 def load_many(
@@ -67,6 +70,7 @@ def load_many(
     workers: int | None = None,
     on_error: Literal["return"],
     policy: Policy | None = None,
+    signed_by: SignedBy | None = None,
 ) -> list[Exported | Exception]: ...
 @public
 def load_many(
@@ -75,6 +79,7 @@ def load_many(
     workers: int | None = None,
     on_error: OnError = "raise",
     policy: Policy | None = None,
+    signed_by: SignedBy | None = None,
 ) -> list[Exported] | list[Exported | Exception]:
     """Reads functions from many files or buffers at once, faster than `load` or `deserialize` for each.
 
@@ -93,6 +98,8 @@ def load_many(
         on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
             of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.
         policy: what the artifacts may contain, as in `deserialize`.
+        signed_by: who has to have signed the files, as in `load`. Then all of them are read as a whole, one after the
+            other, before anything is made of them.
 
     Returns:
         The functions, in the order of `artifacts`; with ``on_error="return"``, an exception for each item that failed.
@@ -100,9 +107,11 @@ def load_many(
     Raises:
         DeserializationError: as in `deserialize`. Its `file` is the path, or ``item 17`` for a buffer.
         PolicyError: as in `deserialize`, with `file` as above.
+        SignatureError: as in `load`.
         OSError: a file cannot be read.
-        TypeError: an item is neither a path nor a buffer; or `policy` is not a Policy.
-        ExportError: `workers` or `on_error` has a value that is not allowed.
+        TypeError: an item is neither a path nor a buffer; or `policy` is not a Policy, or `signed_by` no SignedBy.
+        ExportError: `workers` or `on_error` has a value that is not allowed; or an item is a buffer, which cannot be
+            signed.
 
     Example:
         >>> functions = load_many(sorted(pathlib.Path("models").glob("*.jaxexp")))
@@ -115,6 +124,8 @@ def load_many(
     items: list[Any] = list(artifacts)
     manner = Manner(workers, on_error, policy)
     reader = manner.reader()
+    if signed_by is not None:
+        return _load_signed(items, reader, manner, signed_by)
     if policy is None:
         results, failed = reader.items(items, True, None)
         failed = _with_weights(items, results, failed)
@@ -129,6 +140,31 @@ def load_many(
         elif isinstance(results[i], int):
             results[i] = _size_error(policy, results[i])
     failed = _with_weights(items, results, failed)
+    return _finish(results, failed, lambda i: _place(items[i], i), manner)
+
+
+def _load_signed(items: list[Any], reader: _native.ReadMany, manner: Manner, by: SignedBy) -> list[Any]:
+    """What `load_many` returns for signed files."""
+    from jaxexp._signing.reading import SignedFiles, unnamed
+
+    signed = SignedFiles(by)
+    check_size = None if manner.policy is None else manner.policy.check_size
+    refused: dict[int, Exception] = {}
+    given: list[Any] = []
+    for i, item in enumerate(items):
+        if not isinstance(item, (str, os.PathLike)):
+            raise unnamed("a buffer")
+        try:
+            given.append(signed.opened(item, check_size=check_size))
+        except (SignatureError, PolicyError, OSError) as error:
+            refused[i] = error
+            given.append(None)
+            if manner.raises:  # the items before it may have errors, too, and come first
+                break
+    results, failed = reader.items(given, False, None)
+    for i in failed:
+        results[i] = refused.get(i, results[i])
+    failed = _with_weights(items, results, failed, signed)
     return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
 
@@ -151,7 +187,9 @@ def load_slices(
     return _finish(results, failed, name, manner)
 
 
-def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -> list[int]:
+def _with_weights(
+    items: Sequence[Any], results: list[Any], failed: list[int], signed: SignedFiles | None = None
+) -> list[int]:
     """Gives programs from files their weights, or puts errors in their place; returns the indices of all errors."""
     without = set(failed)
     for i, (item, program) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
@@ -159,11 +197,9 @@ def _with_weights(items: Sequence[Any], results: list[Any], failed: list[int]) -
             continue
         if data.weights_in_trailer(program) is None:
             continue
-        from jaxexp._weights.bound.program import stored
-
         try:
-            results[i] = BoundExported.of(program, stored(program, item))
-        except DeserializationError as error:
+            results[i] = BoundExported.of(program, stored_weights(program, item, signed))
+        except (DeserializationError, SignatureError) as error:
             results[i] = error
             without.add(i)
     return sorted(without)
@@ -201,7 +237,7 @@ def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], m
             error.file = name(i)
         elif isinstance(error, FileNotFoundError) and ("::" in name(i) or "://" in name(i)):
             results[i] = error = FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name(i))
-        elif not isinstance(error, OSError):
+        elif not isinstance(error, (OSError, SignatureError)):  # which name the file
             error.add_note(f"This is about {name(i)}.")
         if manner.raises:
             raise error

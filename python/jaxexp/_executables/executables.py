@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jaxexp import _jax
+from jaxexp import _jax, _native
 from jaxexp._errors import shown
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.function import data
@@ -62,8 +62,8 @@ class Executable:
 class Executables:
     """A file of executables that the user named, for a function that was loaded, and for its VJPs."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = ExecutablesFile(path)
+    def __init__(self, path: str | os.PathLike[str], file: _native.FileBytes | None = None) -> None:
+        self._file = ExecutablesFile(path, file)
         self._lock = threading.RLock()
         self._functions: dict[str, list[Record]] = {}
         for record in self._file.records:
@@ -283,9 +283,9 @@ class Executables:
             self._why.update((record.position, why) for record in records if record.position not in self._used)
 
 
-def attach(exported: ExportedData, path: str | os.PathLike[str]) -> None:
-    """Makes a function use the code in a file."""
-    vars(data.kept_by(exported))["executables"] = Executables(path)
+def attach(exported: ExportedData, path: str | os.PathLike[str], file: _native.FileBytes | None = None) -> None:
+    """Makes a function use the code in a file; `file` is its bytes, if they were read already."""
+    vars(data.kept_by(exported))["executables"] = Executables(path, file)
 
 
 def _weights_of(exported: ExportedData) -> int:

@@ -28,15 +28,15 @@ class Record:
 class ExecutablesFile:
     """The records of a file. Their code is read when it is needed."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Reads all records but their code.
+    def __init__(self, path: str | os.PathLike[str], file: _native.FileBytes | None = None) -> None:
+        """Reads all records but their code; from `file`, if the file was read already.
 
         Raises:
             ExecutablesError: it is no file of executables, or it is damaged.
             OSError: it cannot be opened.
         """
         self.name = os.fsdecode(path)
-        self._file, self.records, self.end = _records_of(path)
+        self._file, self.records, self.end = _records_of(path, file=file)
 
     def code(self, record: Record) -> bytes:
         """The code of a record; an ExecutablesError if it is damaged."""
@@ -124,10 +124,13 @@ def _key(conditions: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset(conditions.items())
 
 
-def _records_of(path: str | os.PathLike[str], position: int = 0) -> tuple[_native.FileBytes, list[Record], int]:
+def _records_of(
+    path: str | os.PathLike[str], position: int = 0, file: _native.FileBytes | None = None
+) -> tuple[_native.FileBytes, list[Record], int]:
     """A file, its records from a position on, and where they end."""
     try:
-        file = _native.FileBytes(path, in_parts=True)
+        if file is None:
+            file = _native.FileBytes(path, in_parts=True)
         found, end = _native.read_executables(file, position)
     except OSError as error:
         raise type(error)(error.errno, error.strerror, os.fsdecode(path)) from None

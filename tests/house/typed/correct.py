@@ -112,7 +112,7 @@ def errors(path: Path) -> str | None:
         jaxexp.load(path).serialize()
     except (jaxexp.WeightsError, jaxexp.ExecutablesError) as error:
         return error.path
-    except (jaxexp.DeserializationError, jaxexp.PolicyError) as error:
+    except (jaxexp.DeserializationError, jaxexp.PolicyError, jaxexp.SignatureError) as error:
         return error.file
     except jaxexp.TooOldReaderError as error:
         return str(error.since)
@@ -121,6 +121,15 @@ def errors(path: Path) -> str | None:
     except jaxexp.ExportError as error:
         return str(error)
     return jaxexp.__version__
+
+
+def signatures(path: str) -> jaxexp.Exported:
+    assert_type(jaxexp.sign(path, key="release.pem"), list[str])
+    by = jaxexp.SignedBy(public_key="release.pub")
+    assert_type(jaxexp.load_many([path], signed_by=by), list[jaxexp.Exported])
+    assert_type(jaxexp.Archive.open(path, signed_by=by), jaxexp.Archive)
+    jaxexp.verify(path, signed_by=by)
+    return jaxexp.load(path, signed_by=by)
 
 
 def in_the_place_of_jax_export() -> int:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, signed_by, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
-from jaxexp._errors import DeserializationError, FatalArtifactError, PolicyError, WeightsError
+from jaxexp._errors import (
+    DeserializationError,
+    ExportError,
+    FatalArtifactError,
+    PolicyError,
+    SignatureError,
+    WeightsError,
+)
 from jaxexp._fleet.passes.verify_many import Verified, verified
 from jaxexp._kernel.artifact.words import counted, listed
 
@@ -24,12 +33,15 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.work import Unusable
     from jaxexp._fleet.passes.given import Place
     from jaxexp._policy.policy import Policy
+    from jaxexp._signing.reading import SignedFiles
+    from jaxexp._signing.signed_by import SignedBy
 
 _EXAMPLE = """\b
 Example:
   jaxexp verify model.jaxexp fleet.zip
   jaxexp verify --include '*.bin' models/ && echo all good
-  jaxexp verify --policy policy.toml uploaded.jaxexp"""
+  jaxexp verify --policy policy.toml uploaded.jaxexp
+  jaxexp verify --signed-by release.pub model.jaxexp model.exe"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +50,9 @@ class Verdict:
 
     Attributes:
         file: its name.
-        state: "whole"; "damaged"; "unreadable" if there is no such file or it cannot be opened; or "refused" if it is
-            whole, but the policy does not allow it.
+        state: "whole"; "damaged"; "unreadable" if there is no such file or it cannot be opened; "refused" if it is
+            whole, but the policy does not allow it; or "unsigned" if a signature is asked for, and it has none, or is
+            not what was signed.
         bytes: its size, without the weights beside it.
         digests: whether it has digests, which reveal any damage; None if that is not known.
         error: what is wrong with it; None if nothing is.
@@ -80,13 +93,20 @@ class Verdict:
     help="Also refuse what this policy does not allow: a file with fields of Policy, such as custom_calls = ['my_*']. "
     "This imports JAX.",
 )
+@signed_by.options
 @spreading.options(
     "How many threads to use; by default one for each processor. With --dask, the threads of each worker; by default 1."
 )
 @importing.option
 @headers.option
 def command(
-    paths: tuple[str, ...], folders: inputs.Folders, quiet: bool, as_json: bool, policy: str | None, spread: Spread
+    paths: tuple[str, ...],
+    folders: inputs.Folders,
+    quiet: bool,
+    as_json: bool,
+    policy: str | None,
+    by: SignedBy | None,
+    spread: Spread,
 ) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
@@ -94,23 +114,36 @@ def command(
     their names or their first bytes are those of artifacts or archives; the last line says how many were skipped.
     A file of executables, or a safetensors file, is verified if you name it.
     Weights in files beside an artifact are read and compared with their digests, too. JAX is imported only for a
-    policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, or is not
-    allowed.
+    policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, is not allowed,
+    or is not signed.
+
+    With --signed-by or --identity, each file needs a signature, by default FILE.sig, and so do the weights beside it.
+    Signatures are checked before anything is made of a file. Every file that they list is read, whatever it is.
     """
     allowed = None if policy is None else _policy(policy)
-    verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
+    if by is not None and spread.is_asked_for:
+        raise click.UsageError(
+            "--signed-by and --identity read one file after the other: leave out options for workers"
+        )
+    if by is not None:
+        with contextlib.redirect_stdout(sys.stderr):  # the package may print a warning
+            verdicts = list(_verified_signed(paths, folders, by, allowed))
+    else:
+        verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
     folders.used(file for verdict in verdicts for file in verdict.weights)
-    refused = sum(1 for verdict in verdicts if verdict.state == "refused")
-    bad = sum(1 for verdict in verdicts if verdict.error is not None) - refused
+    refused, unsigned = (sum(1 for v in verdicts if v.state == state) for state in ("refused", "unsigned"))
+    bad = sum(1 for verdict in verdicts if verdict.error is not None) - refused - unsigned
     if as_json:
         _print_json(verdicts, folders)
     else:
-        _print(verdicts, folders, quiet, "whole" if allowed is None else "whole and allowed")
-    for count, what in ((bad, "whole"), (refused, "allowed")):
+        words = ["whole"] + ["signed"] * (by is not None) + ["allowed"] * (allowed is not None)
+        *others, last = words
+        _print(verdicts, folders, quiet, f"{listed(others)} and {last}" if others else last)
+    for count, what in ((bad, "whole"), (refused, "allowed"), (unsigned, "signed")):
         if count:
             are = "is" if count == 1 else "are"
             complaints.complain(f"{count:,} of {counted(len(verdicts), 'artifact')} {are} not {what}")
-    return complaints.FAILED if bad or refused else 0
+    return complaints.FAILED if bad or refused or unsigned else 0
 
 
 def _policy(path: str) -> Policy:
@@ -135,6 +168,68 @@ def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy:
             if one.is_last:
                 verdicts[order] = list(_of_members(one.place.archive, errors.pop(order)))
     return [verdict for order in sorted(verdicts) for verdict in verdicts[order]]
+
+
+def _verified_signed(
+    paths: tuple[str, ...], folders: inputs.Folders, by: SignedBy, policy: Policy | None
+) -> Iterator[Verdict]:
+    """The same for files that have to be signed. Each is read once, and only what is signed is looked at."""
+    from jaxexp._signing.reading import SignedFiles
+
+    signed = SignedFiles(by)
+    for text in paths:
+        path, pattern = inputs.split(text)
+        names = [str(file) for file, _ in folders.files(path)] if os.path.isdir(path) else [path]
+        if not names:
+            raise click.ClickException(f"there is no artifact in {path!r}{folders.said()}")
+        for name in names:
+            try:
+                if pattern is not None or inputs.is_archive(name):
+                    yield from _signed_archive(name, pattern, by, policy)
+                else:
+                    yield _signed_file(name, signed, policy)
+            except (ExportError, OSError) as error:
+                yield _wrong(name, os.path.getsize(name) if os.path.isfile(name) else 0, error)
+
+
+def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdict:
+    from jaxexp._fleet.places.verify import verify_signed
+
+    buffer, artifact, weights = verify_signed(path, signed)
+    size = len(buffer)
+    if artifact is None:
+        return Verdict(path, "whole", size, True, None, what="another file")
+    if policy is not None:
+        from jaxexp._api.load import deserialize
+
+        deserialize(buffer, policy=policy)
+    has_digests = artifact.trailer() is not None
+    return Verdict(
+        path,
+        "whole",
+        size,
+        has_digests,
+        None,
+        weights=tuple(name for name, _ in weights),
+        weight_bytes=sum(size for _, size in weights),
+        more_bytes=size - artifact.size if has_digests else 0,
+    )
+
+
+def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy | None) -> Iterator[Verdict]:
+    from jaxexp._fleet.archive.archive import Archive, matching
+
+    archive = Archive.open(path, signed_by=by)
+    if pattern is not None:
+        archive = matching(archive, pattern)
+        if not len(archive):
+            raise click.ClickException(f"no member {pattern!r} in {path!r}: 'jaxexp ls {path}' lists what there is")
+    errors: dict[str, Exception] = dict(archive.verify())
+    if policy is not None:
+        whole = [name for name in archive if name not in errors]
+        found = zip(whole, archive.load_all(whole, policy=policy, on_error="return"), strict=True)
+        errors.update((name, one) for name, one in found if isinstance(one, Exception))
+    yield from _of_members(archive, {f"{path}{inputs.MEMBER}{name}": error for name, error in errors.items()})
 
 
 def _of_file(found: Verified) -> Verdict:
@@ -181,6 +276,9 @@ def _wrong(name: str, size: int, error: Exception) -> Verdict:
     if isinstance(error, DeserializationError):
         where = f"at {error.path}: " if error.path else ""
         return Verdict(name, "damaged", size, None, f"{where}{_said(error)}")
+    if isinstance(error, SignatureError):
+        said = f"expected {error.expected}, found {error.found}" if error.file == name else str(error)
+        return Verdict(name, "unsigned", size, None, said)
     if isinstance(error, PolicyError):
         return Verdict(name, "refused", size, None, f"{error.where} {error.found}. {error.advice}")
     return Verdict(name, "unreadable", 0, None, complaints.said(error))
@@ -214,7 +312,7 @@ def _totals(verdicts: list[Verdict], whole: str) -> str:
     return f"{said}{f' ({without:,} without digests)' if without else ''}{bad}"
 
 
-_BAD = {"damaged": "bad", "unreadable": "bad", "refused": "bad"}
+_BAD = {"damaged": "bad", "unreadable": "bad", "refused": "bad", "unsigned": "bad"}
 
 
 def _total(verdicts: list[Verdict]) -> tuple[int, int]:
@@ -279,7 +377,7 @@ def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
     states = collections.Counter(verdict.state for verdict in verdicts)
     summary = {
         "artifacts": len(verdicts),
-        **{state: states[state] for state in ("whole", "damaged", "unreadable", "refused")},
+        **{state: states[state] for state in ("whole", *_BAD)},
         "bytes": _total(verdicts)[0],
         "skipped": [*folders.skipped, *folders.hidden],
     }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Workers
     from jaxexp._kernel.io.sources import BinaryFile
     from jaxexp._policy.policy import Policy
+    from jaxexp._signing.signed_by import SignedBy
 
     from .writer import ArchiveWriter
 
@@ -64,21 +65,33 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         self._names = names  # only for a slice; in ascending order
 
     @staticmethod
-    def open(source: str | os.PathLike[str] | BinaryFile, **storage_options: Any) -> Archive:
+    def open(
+        source: str | os.PathLike[str] | BinaryFile, *, signed_by: SignedBy | None = None, **storage_options: Any
+    ) -> Archive:
         """Opens an archive for reading.
 
         Args:
             source: a path; a binary file object with `read` and `seek`, which must stay open; or a URL that fsspec
                 supports, such as ``"s3://bucket/fleet.zip"`` (extra ``jaxexp[remote]``). URLs and file objects are read
                 in ranges: first the end with the index, then the members that you ask for.
+            signed_by: who has to have signed the archive, which is one file, as in `load`. It is then read into memory
+                as a whole, with its weights, and members are loaded from there. Files of executables for its members
+                have to be signed, too.
             storage_options: for fsspec, such as credentials.
 
         Raises:
             DeserializationError: it is not an archive, or its index is damaged.
+            SignatureError: as in `load`.
+            ExportError: `signed_by` is given, and it is no file on this machine.
             OSError: it cannot be opened.
-            ImportError: it is a URL, and fsspec or the package that fsspec needs for it is not installed.
+            ImportError: it is a URL, and fsspec or the package that fsspec needs for it is not installed; or
+                `signed_by` is given, and ``model-signing`` is not installed.
             TypeError: `source` is something else.
         """
+        if signed_by is not None:
+            from .signed import opened_signed
+
+            return Archive(opened_signed(source, signed_by))
         return Archive(Opened(open_source(source, storage_options), Archive.open))
 
     @staticmethod

@@ -88,11 +88,13 @@ class Handle:
         Args:
             policy: what the artifact may contain, as in `deserialize`.
             verify: as in `jaxexp.load`.
-            executables: as in `jaxexp.load`: a file that `Archive.precompile` or `Exported.precompile` wrote.
+            executables: as in `jaxexp.load`: a file that `Archive.precompile` or `Exported.precompile` wrote. If the
+                archive was opened with `signed_by`, the file has to be signed, too.
 
         Raises:
             DeserializationError: the artifact is damaged. The error names the archive and the member.
             PolicyError: the artifact contains something that the policy does not allow.
+            SignatureError: the file of executables is not signed, and the archive was opened with `signed_by`.
             ExportError: both `policy` and `executables` are given.
             OSError: a file cannot be read.
         """
@@ -100,8 +102,10 @@ class Handle:
             from jaxexp._api.load import give_executables, refuse_both
 
             refuse_both(self.label, policy, executables)
+            signed = self._opened.signed
+            code = None if signed is None else signed.opened(executables, self._opened.source.name)
             exported = load_one(self._opened, self.name)
-            give_executables(exported.unbound, executables)
+            give_executables(exported.unbound, executables, code)
         elif policy is not None:
             exported = load_one(self._opened, self.name, policy)
         elif (known := self._opened.loaded.get(self._number)) is not None:

@@ -19,6 +19,7 @@ from jaxexp._kernel.io.sources import Storage
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
+    from jaxexp._signing.reading import SignedFiles
     from jaxexp._weights.files.header import Tensor
 
 # How much to read from both ends of a file that takes a request for each range: often the whole index.
@@ -36,11 +37,14 @@ _AT_ONCE = 1 << 26
 class Opened:
     """An open file and its index, which an archive, its slices and its handles share."""
 
-    def __init__(self, source: Storage, open_again: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, source: Storage, open_again: Callable[..., Any] | None = None, signed: SignedFiles | None = None
+    ) -> None:
         """Finds the end of the archive, and reads the root of the index. Unpickling calls `open_again` with the address
-        of the source.
+        of the source. `signed` are the files that may be used with it; None for all.
         """
         self.source = source
+        self.signed = signed
         self.is_closed = False  # whether the file was released
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
         self.kept: dict[int, tuple[Exported, Any]] = {}  # each with the policy that it was loaded with
@@ -185,6 +189,11 @@ class Opened:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Unpickling opens the whole archive again."""
+        if self.signed is not None:
+            raise ExportError(
+                f"{self.source.name!r} was opened with signed_by, and is in the memory of this process only: open it "
+                "in the other process, too, with signed_by"
+            )
         if self.source.address is None or self._open_again is None:
             raise ExportError(
                 f"an archive in a file object cannot be pickled: another process could not open {self.source.name}. "

@@ -12,6 +12,7 @@ from .source import source
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
     from jaxexp._policy.policy import Policy
+    from jaxexp._signing.signed_by import SignedBy
 
     from .source import Given
 
@@ -23,6 +24,7 @@ def load(
     policy: Policy | None = None,
     verify: bool = False,
     executables: str | os.PathLike[str] | None = None,
+    signed_by: SignedBy | None = None,
 ) -> Exported:
     """Reads a function from a file that `Exported.save` wrote, from a member of an archive, or from bytes of
     `Exported.serialize`.
@@ -49,23 +51,33 @@ def load(
         executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
             may do, so trust it as you trust a program. Eager calls use the code that fits; if none does, they compile
             as always, and `Exported.executables` says why.
+        signed_by: who has to have signed the artifact, its weights and the file of executables; `sign` signs files.
+            Signatures are verified first of all. Each file is read once, as a whole, and these bytes are compared with
+            the signed SHA-256 before anything looks at them, and then used: weights are copied to memory instead of
+            mapped. This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
 
     Raises:
         DeserializationError: as in `deserialize`; it names the file. Or the artifact is at a URL, and its weights are
             in files beside it.
         PolicyError: as in `deserialize`; it names the file.
-        ExportError: both `policy` and `executables` are given. A policy cannot judge native code.
+        SignatureError: a file is not signed by whom `signed_by` says, or is not what was signed.
+        ExportError: both `policy` and `executables` are given: a policy cannot judge native code. Or `signed_by` is
+            given, and the artifact is not in a file on this machine, but a buffer, a file object or behind a URL; or it
+            is a `Handle`, whose archive has to be opened with `signed_by`.
+        ImportError: `signed_by` is given, and ``model-signing`` is not installed.
         KeyError: the archive has no such member.
         OSError: a file cannot be opened.
-        TypeError: `artifact` is none of these, or a file object opened for text; or `policy` is not a Policy.
+        TypeError: `artifact` is none of these, or a file object opened for text; or `policy` is not a Policy, or
+            `signed_by` no SignedBy.
 
     Example:
         >>> exported = load("model.jaxexp")
         >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
+        >>> exported = load("model.jaxexp", signed_by=SignedBy(public_key="release.pub"))
     """
     from jaxexp._api import load as reading  # which imports JAX
 
-    found = source(artifact, "load")
+    found = source(artifact, "load", signed_by)
     reading.refuse_both(found.name, policy, executables)
     reading.check_policy(policy)
     if found.handle is not None:
@@ -73,7 +85,7 @@ def load(
     with found.named():
         if found.is_file:
             assert found.path is not None
-            return reading.load_file(found.path, policy, verify, executables)
+            return reading.load_file(found.path, policy, verify, executables, signed_by)
         buffer = found.read(None if policy is None else policy.check_size)
         exported = reading.load_bytes(buffer, policy, verify, executables)
         if found.path is not None:

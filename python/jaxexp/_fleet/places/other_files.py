@@ -34,11 +34,14 @@ def checked_other_file(path: str) -> OtherFile | None:
     """
     with open(path, "rb") as file:
         head = file.read(9)
-    if head.startswith(EXECUTABLES):
-        return _executables(path)
-    if head[4:8] == bytes(4) and head[8:9] == b"{":
-        return _weights(path)
-    return None
+    if not is_other_file(head):
+        return None
+    return _executables(path) if head.startswith(EXECUTABLES) else _weights(path)
+
+
+def is_other_file(head: bytes) -> bool:
+    """Whether a file is one of executables, or a safetensors file, by its first 9 bytes."""
+    return head.startswith(EXECUTABLES) or (head[4:8] == bytes(4) and head[8:9] == b"{")
 
 
 def _executables(path: str) -> OtherFile:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportTypeError, PolicyError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.sources import open_source
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from jaxexp._fleet.archive.handle import Handle
     from jaxexp._kernel.io.sources import Readable
+    from jaxexp._signing.signed_by import SignedBy
     from jaxexp._weights.arrays.stored import WithDigests
 
     Given: TypeAlias = str | os.PathLike[str] | Buffer | Readable | Handle
@@ -136,10 +137,13 @@ class Named:
             error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
 
 
-def source(given: Given, function: str) -> Source:
-    """The artifact that a user gave to a function.
+def source(given: Given, function: str, signed_by: SignedBy | None = None) -> Source:
+    """The artifact that a user gave to a function. With `signed_by`, it is a file, which the caller has to check, or a
+    member of an archive, which was checked.
 
     Raises:
+        ExportError: with `signed_by`, it is something else.
+        SignatureError: the archive is not signed.
         TypeError: it is not an artifact; the message names the function.
         KeyError: there is no such member in an archive.
         DeserializationError: the archive is damaged.
@@ -149,10 +153,14 @@ def source(given: Given, function: str) -> Source:
         text = os.fsdecode(given)
         path, member = split(text)
         if member is None:
+            if signed_by is not None and is_url(path):
+                raise _unsigned("what is behind a URL: copy it here with its signature")
             return Source(text, path=text)
         from jaxexp._fleet.archive.archive import Archive
 
-        return Source(text, handle=Archive.open(path)[member])
+        return Source(text, handle=Archive.open(path, signed_by=signed_by)[member])
+    if signed_by is not None:
+        raise _unsigned(f"{type(given).__name__}. Open an archive with Archive.open(path, signed_by=...)")
     if is_buffer(given):
         return Source("", buffer=given)
     from jaxexp._fleet.archive.handle import Handle
@@ -166,6 +174,12 @@ def source(given: Given, function: str) -> Source:
         f"{function} takes an artifact as a path, as 'archive.zip{MEMBER}member', as a Handle, as a binary file object "
         f"or as a buffer such as bytes, bytearray, memoryview or mmap, not {type(given)}"
     )
+
+
+def _unsigned(what: str) -> ExportError:
+    from jaxexp._signing.reading import unnamed
+
+    return unnamed(what)
 
 
 def is_buffer(given: Any) -> bool:

@@ -10,19 +10,22 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.artifact.opened import opened
+from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._public import public
 
-from .other_files import checked_other_file
+from .other_files import checked_other_file, is_other_file
 from .source import Source, beside_url, is_url, source
 
 if TYPE_CHECKING:
+    from jaxexp._signing.reading import SignedFiles
+    from jaxexp._signing.signed_by import SignedBy
     from jaxexp._weights.arrays.stored import WithDigests
 
     from .source import Given
 
 
 @public
-def verify(artifact: Given) -> None:
+def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
     This reads all of the artifact, but loads nothing and does not import JAX. Weights in files beside it, or in its
@@ -34,8 +37,13 @@ def verify(artifact: Given) -> None:
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+        signed_by: who has to have signed the artifact and its weights, as in `load`. Every file in the signature is
+            then read and compared, whatever it is.
 
     Raises:
+        SignatureError: a file is not signed by whom `signed_by` says, is not what was signed, or is missing.
+        ExportError: `signed_by` is given, and the artifact is not in a file on this machine.
+        ImportError: `signed_by` is given, and ``model-signing`` is not installed.
         DeserializationError: it is damaged, or not an artifact. The error says where, what was expected, and what was
             found, and names the file, if there is one.
         KeyError: the archive has no such member.
@@ -45,7 +53,13 @@ def verify(artifact: Given) -> None:
     Example:
         >>> jaxexp.verify("fleet.zip::resnet/b8")
     """
-    found = source(artifact, "verify")
+    found = source(artifact, "verify", signed_by)
+    if signed_by is not None and found.path is not None:
+        from jaxexp._signing.reading import SignedFiles
+
+        with found.named():
+            verify_signed(found.path, SignedFiles(signed_by))
+        return
     if found.path is not None and found.is_file and checked_other_file(found.path) is not None:
         return
     program = checked(found)
@@ -54,6 +68,47 @@ def verify(artifact: Given) -> None:
     elif (weights := found.stored_weights()) is not None:
         with found.named():
             weights.check_digests()
+
+
+class Signed(NamedTuple):
+    """A file that is signed, and the files that it uses.
+
+    Attributes:
+        buffer: its bytes.
+        artifact: what they are; None for a file that is no artifact, such as one of executables.
+        weights: the paths and sizes of the files with its weights.
+    """
+
+    buffer: Any
+    artifact: _native.Artifact | None
+    weights: tuple[tuple[str, int], ...] = ()
+
+
+def verify_signed(path: str, signed: SignedFiles) -> Signed:
+    """Verifies a file, its weights, and every file in its signature. Nothing is made of a file before its digest was
+    compared.
+
+    Raises:
+        SignatureError: one of them is not signed, not what was signed, or missing.
+        DeserializationError: an artifact is signed, and damaged.
+        OSError: a file cannot be read.
+    """
+    buffer: Any = signed.opened(path)  # which types can say since Python 3.12
+    signed.check_listed(path)
+    with named_in_errors(path):
+        if is_other_file(bytes(memoryview(buffer)[:9])):
+            return Signed(buffer, None)
+        artifact = verified(buffer)
+        found = artifact.weights()
+    if found is None:
+        return Signed(buffer, artifact)
+    from jaxexp._weights.arrays.stored import StoredChecked, Table
+
+    table = Table.of_trailer(*found)
+    stored = StoredChecked(path, table, functools.partial(signed.check, used_by=path))
+    stored.check_digests()
+    folder = os.path.dirname(path)
+    return Signed(buffer, artifact, tuple((os.path.join(folder, file.name), file.size) for file in table.files))
 
 
 class Checked(NamedTuple):
@@ -74,10 +129,19 @@ def checked(source: Source) -> Checked:
         buffer = source.read()
         if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
             raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
-        artifact = opened(buffer)
-        for link in chain(artifact):
-            _native.check_bytecode(link.module())
-    return Checked(buffer, artifact)
+        return Checked(buffer, verified(buffer))
+
+
+def verified(buffer: Any) -> _native.Artifact:
+    """The artifact in a buffer, all of which was read.
+
+    Raises:
+        DeserializationError: it is damaged.
+    """
+    artifact = opened(buffer)
+    for link in chain(artifact):
+        _native.check_bytecode(link.module())
+    return artifact
 
 
 def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:

@@ -44,10 +44,10 @@ def opened(path: str | os.PathLike[str]) -> _native.FileBytes:
     return file
 
 
-def file_bytes(path: str | os.PathLike[str], *, in_parts: bool = False) -> _native.FileBytes:
+def file_bytes(path: str | os.PathLike[str], *, in_parts: bool = False, at_once: bool = False) -> _native.FileBytes:
     """A `_native.FileBytes`, which knows no names; so an OSError gets the path here."""
     try:
-        return _native.FileBytes(path, in_parts=in_parts)
+        return _native.FileBytes(path, in_parts=in_parts, at_once=at_once)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
 

@@ -158,6 +158,27 @@ class Stored(WithDigests):
         return reading.open_beside(self.path, name)
 
 
+class StoredChecked(Stored):
+    """The same files, copied to memory, and checked there before they are used."""
+
+    def __init__(self, path: str | os.PathLike[str], table: Table, check: reading.Check) -> None:
+        """Reads all of them.
+
+        Raises:
+            WeightsError: one of them is missing, or does not fit the table.
+            Exception: what `check` raises.
+        """
+        super().__init__(path, table)
+        self._check = check
+        self.check_files()
+
+    def _tried(self, name: str, second: str) -> tuple[str, ...]:
+        return (name,)  # no file is between two steps of saving, because it was checked after the last one
+
+    def _open_beside(self, name: str) -> TensorFile:
+        return reading.open_beside(self.path, name, self._check)
+
+
 class StoredBehind(Stored):
     """The same files behind a URL, read by ranges."""
 

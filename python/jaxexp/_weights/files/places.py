@@ -47,10 +47,12 @@ def check_name(name: str) -> None:
 
 
 class MappedFile(NamedTuple):
-    """A file's bytes, and its identity, which no other file has, and no earlier or later state of this one."""
+    """A file's bytes, and its identity, which no other file has, and no earlier or later state of this one; None if
+    they are a copy.
+    """
 
     memory: mmap.mmap
-    identity: tuple[int, ...]
+    identity: tuple[int, ...] | None
 
     @property
     def size(self) -> int:
@@ -58,7 +60,7 @@ class MappedFile(NamedTuple):
 
     def read(self, start: int, end: int) -> memoryview:
         """A part of the file, without a copy."""
-        return memoryview(self.memory)[start:end]
+        return memoryview(self.memory)[start:end].toreadonly()
 
 
 def mapped(descriptor: int) -> MappedFile:
@@ -71,6 +73,23 @@ def mapped(descriptor: int) -> MappedFile:
         return MappedFile(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), identity)
     finally:
         os.close(descriptor)
+
+
+def copied(descriptor: int) -> MappedFile:
+    """The same as a copy in memory, which begins at a page, too; nobody else can change it."""
+    with open(descriptor, "rb", buffering=0) as file:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            raise WeightsError("", "a safetensors file", "an empty file")
+        memory = mmap.mmap(-1, size)
+        with memoryview(memory) as target:
+            done = 0
+            while done < size and (count := file.readinto(target[done : done + _AT_ONCE])):
+                done += count
+    return MappedFile(memory, None)
+
+
+_AT_ONCE = 1 << 30  # some systems read no more at once
 
 
 def _open(path: str, flags: int) -> int:

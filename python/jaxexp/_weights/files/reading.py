@@ -4,8 +4,8 @@ URLs are read by ranges."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
@@ -17,12 +17,17 @@ from .content import CONTENT
 from .header import LENGTH_SIZE, Header, Tensor
 from .writing import Source, damaged
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Check: TypeAlias = "Callable[[str, Buffer], None]"
+
 # How much of a tensor is written at once, or fetched.
 PIECE = 1 << 24
 
 
 class TensorFile:
-    """One file: mapped, or behind a URL.
+    """One file: mapped, copied to memory, or behind a URL.
 
     Attributes:
         name: what messages call it.
@@ -150,9 +155,13 @@ def open_tensors(path: str | os.PathLike[str]) -> Tensors:
         return found
 
 
-def open_beside(path: str | os.PathLike[str], name: str) -> TensorFile:
-    """Opens a safetensors file whose name comes from another file. It must be beside that file."""
-    return _shard(os.fsdecode(path), name)
+def open_beside(path: str | os.PathLike[str], name: str, check: Check | None = None) -> TensorFile:
+    """Opens a safetensors file whose name comes from another file. It must be beside that file.
+
+    With `check`, the file is copied to memory instead of mapped, and `check` sees its path and this copy before
+    anything else does.
+    """
+    return _shard(os.fsdecode(path), name, check)
 
 
 def open_behind(url: str, beside: str) -> TensorFile:
@@ -182,15 +191,19 @@ class _Behind:
         return memoryview(self._source.read(start, end - start))
 
 
-def _shard(path: str, name: str) -> TensorFile:
+def _shard(path: str, name: str, check: Check | None = None) -> TensorFile:
     with files.named_in_errors(path):
         places.check_name(name)
     shown = os.path.join(os.path.dirname(path), name)
     with files.named_in_errors(shown):
         try:
-            return TensorFile(shown, places.mapped(places.open_beside(path, name)))
+            descriptor = places.open_beside(path, name)
         except FileNotFoundError:
             raise _missing(os.path.basename(path)) from None
+        found = places.mapped(descriptor) if check is None else places.copied(descriptor)
+        if check is not None:
+            check(shown, found.memory)
+        return TensorFile(shown, found)
 
 
 def _missing(beside: str) -> WeightsError:

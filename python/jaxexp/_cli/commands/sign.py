@@ -1,0 +1,106 @@
+"""`jaxexp sign`: signs artifacts, archives and files of executables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import click
+
+from jaxexp._cli import completing, inputs
+from jaxexp._cli.page import say
+from jaxexp._kernel.artifact.words import counted, listed
+
+_EXAMPLE = """\b
+Example:
+  jaxexp sign model.jaxexp fleet.zip --key release.pem
+  jaxexp sign model.jaxexp model.exe --key release.pem -o release.sig
+  jaxexp sign models/ --key release.pem --certificate release.crt --chain intermediate.crt"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Sign artifacts.")
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
+@inputs.folder_options
+@click.option("--key", metavar="PEM", type=click.Path(), help="The private key of an elliptic curve.")
+@click.option(
+    "--password-from", metavar="FILE", type=click.Path(), help="A file with the password of the key; - is stdin."
+)
+@click.option("--certificate", metavar="PEM", type=click.Path(), help="The certificate of the key.")
+@click.option(
+    "--chain",
+    metavar="PEM",
+    multiple=True,
+    type=click.Path(),
+    help="Certificates between this one and one that others trust.",
+)
+@click.option("--sigstore", is_flag=True, help="Sign with an identity that Sigstore confirms: it asks in a browser.")
+@click.option("--ambient", is_flag=True, help="With --sigstore: use the identity that CI gives to this process.")
+@click.option("--staging", is_flag=True, help="With --sigstore: use its staging instance.")
+@click.option(
+    "--trust-config",
+    metavar="JSON",
+    type=click.Path(),
+    help="With --sigstore: the trust configuration of a Sigstore of your own.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="SIG",
+    type=click.Path(),
+    help="Write one signature for all files, in their folder or one above. By default each gets its own, FILE.sig.",
+)
+def command(
+    paths: tuple[str, ...],
+    folders: inputs.Folders,
+    key: str | None,
+    password_from: str | None,
+    certificate: str | None,
+    chain: tuple[str, ...],
+    sigstore: bool,
+    ambient: bool,
+    staging: bool,
+    trust_config: str | None,
+    output: str | None,
+) -> int:
+    """Sign artifacts with their weights, archives, and files of executables, so that others can check who made them.
+
+    FILE is one of these, or a folder, which stands for the artifacts and archives in it. Each file is verified first. A
+    signature has the OpenSSF Model Signing format: 'jaxexp verify --signed-by' and 'model_signing verify' check it. One
+    that exists is replaced. JAX is not imported.
+    """
+    from jaxexp._fleet.places.sign import signed, signer
+
+    if not sigstore and (ambient or staging or trust_config is not None):
+        raise click.UsageError("--ambient, --staging and --trust-config go with --sigstore")
+    if sigstore == (key is not None):
+        raise click.UsageError("either --key or --sigstore says how to sign")
+    if certificate is None and chain:
+        raise click.UsageError("--chain goes with --certificate")
+    options = {"use_ambient_credentials": ambient, "use_staging": staging, "trust_config": trust_config}
+    by = signer(key, _password(password_from), certificate, chain, options if sigstore else None)
+    for written, files in signed(list(_files(paths, folders)), by, output):
+        names = listed([os.path.basename(file) for file in files], repr, most=4)
+        say(f"{written}: {counted(len(files), 'file')} signed ({names})")
+    return 0
+
+
+def _files(paths: tuple[str, ...], folders: inputs.Folders) -> Iterator[str]:
+    for path in paths:
+        if not os.path.isdir(path):
+            yield path
+            continue
+        found = [str(file) for file, _ in folders.files(path)]
+        if not found:
+            raise click.ClickException(f"there is no artifact in {path!r}{folders.said()}")
+        yield from found
+
+
+def _password(path: str | None) -> bytes | None:
+    """The first line of a file."""
+    if path is None:
+        return None
+    if path == "-":
+        return sys.stdin.buffer.readline().rstrip(b"\r\n")
+    with open(path, "rb") as file:
+        return file.readline().rstrip(b"\r\n")

@@ -1,0 +1,138 @@
+"""`sign`: signs artifacts with their weights, archives and files of executables, without JAX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from jaxexp import _native
+from jaxexp._errors import ExportError
+from jaxexp._kernel.io import files as file_system
+from jaxexp._public import public
+from jaxexp._signing.statement import SUFFIX
+from jaxexp._signing.writing import Signer
+
+from .other_files import checked_other_file
+from .source import Kind, Source, kind_of_file
+from .verify import checked, weights_of
+
+
+@public
+def sign(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    key: str | os.PathLike[str] | None = None,
+    password: str | bytes | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    chain: Iterable[str | os.PathLike[str]] = (),
+    sigstore: Mapping[str, Any] | None = None,
+    signature: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """Signs files, so that others can load them with `signed_by`.
+
+    A signature is a file of the OpenSSF Model Signing format, which the command ``model_signing verify`` checks, too.
+    It has the SHA-256 of a file, and of the files with its weights. Each file gets a signature of its own beside it,
+    called like the file and ``.sig``. A signature in its place is replaced. Every file is verified first, because a
+    signature of damaged bytes is of no use.
+
+    This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
+
+    Args:
+        files: the paths of artifacts, archives, files of executables, and safetensors files.
+        key: a PEM file with the private key of an elliptic curve: NIST P-256, P-384 or P-521.
+        password: of the key, if it is encrypted. Not with a certificate.
+        certificate: a PEM file with the certificate of the key, which becomes a part of the signature.
+        chain: PEM files with further certificates for the signature, between this one and one that others trust.
+        sigstore: signs with an identity that Sigstore confirms, in place of a key: the options of
+            ``model_signing.signing.Config.use_sigstore_signer``, such as ``{"use_ambient_credentials": True}`` in CI.
+            With ``{}``, a browser asks who you are.
+        signature: one signature for all files, in this file. Its folder has to be that of the files, or one above.
+
+    Returns:
+        The paths of the signatures.
+
+    Raises:
+        ExportError: neither `key` nor `sigstore` is given, or both; or they cannot sign; or a file is outside of the
+            folder of `signature`.
+        DeserializationError: a file is damaged, or not one of these.
+        ImportError: ``model-signing`` is not installed.
+        OSError: a file cannot be read or written.
+
+    Example:
+        >>> sign("model.jaxexp", key="release.pem")
+        ['model.jaxexp.sig']
+    """
+    paths = [files] if isinstance(files, (str, bytes, os.PathLike)) else list(files)
+    with_key = signer(key, password, certificate, chain, sigstore)
+    return [written for written, _ in signed(map(os.fsdecode, paths), with_key, signature)]
+
+
+def signed(
+    paths: Iterable[str], by: Signer, signature: str | os.PathLike[str] | None
+) -> Iterator[tuple[str, list[str]]]:
+    """Writes the signatures of `sign`, and yields each with the files in it."""
+    parts = {path: [path, *_weights(path)] for path in paths}  # all are verified before the first one is signed
+    if not parts:
+        raise ExportError("there is no file to sign")
+    if signature is None:
+        groups = [(path + SUFFIX, os.path.basename(path), part) for path, part in parts.items()]
+    else:
+        name = os.fsdecode(signature)
+        every = dict.fromkeys(file for part in parts.values() for file in part)
+        groups = [(name, os.path.basename(name).removesuffix(SUFFIX), list(every))]
+    for written, what, part in groups:
+        by.sign(part, written, what)
+        yield written, part
+
+
+def signer(
+    key: Any, password: str | bytes | None, certificate: Any, chain: Iterable[Any], sigstore: Mapping[str, Any] | None
+) -> Signer:
+    """What signs, as the user of `sign` says.
+
+    Raises:
+        ExportError: as in `sign`.
+        ImportError: as in `sign`.
+        OSError: a file cannot be read.
+    """
+    if (key is None) == (sigstore is None):
+        raise ExportError(f"sign takes either a key or sigstore, found {'none' if key is None else 'both'}")
+    further = [os.fsdecode(path) for path in ([chain] if isinstance(chain, (str, bytes, os.PathLike)) else chain)]
+    if certificate is None and further:
+        raise ExportError("sign takes a chain only with the certificate that it begins at")
+    if password is not None and (key is None or certificate is not None):
+        raise ExportError("sign takes a password only with a key that is used without a certificate")
+    if certificate is not None and key is None:
+        raise ExportError("sign takes a certificate only with its key")
+    return Signer(
+        None if key is None else os.fsdecode(key),
+        password,
+        None if certificate is None else os.fsdecode(certificate),
+        further,
+        None if sigstore is None else dict(sigstore),
+    )
+
+
+def _weights(path: str) -> list[str]:
+    """The files with the weights of an artifact, which are verified with it.
+
+    Raises:
+        DeserializationError: a file is damaged.
+        ExportError: it is not on this machine.
+    """
+    source = Source(path, path)
+    if not source.is_file:
+        raise ExportError(f"sign signs files on this machine: {path!r} is a URL")
+    if kind_of_file(path) is Kind.ARCHIVE:
+        from jaxexp._fleet.archive.archive import Archive
+
+        with Archive.open(path) as archive:
+            for error in archive.verify().values():
+                raise error
+        return []
+    if checked_other_file(path) is not None:
+        return []
+    artifact: _native.Artifact = checked(source).artifact
+    with file_system.named_in_errors(path):
+        return [file for file, _ in weights_of(path, artifact)]

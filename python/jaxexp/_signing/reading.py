@@ -1,0 +1,126 @@
+"""Reads files that are signed: once, so that what is used is what was compared with the signed digest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jaxexp import _native
+from jaxexp._errors import ExportError, SignatureError
+from jaxexp._kernel.io import files
+
+from .signed_by import SignedBy, checked, verifier
+from .statement import SUFFIX, Statement, verified
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class SignedFiles:
+    """Files, as far as somebody signed them. Each signature is verified once."""
+
+    def __init__(self, by: SignedBy) -> None:
+        """Reads the keys or certificates.
+
+        Raises:
+            ExportError: a file is not what it should be.
+            ImportError: the package `model-signing` is not installed.
+            OSError: a file cannot be read.
+            TypeError: it is not a SignedBy.
+        """
+        self._by = checked(by)
+        self._verifier = verifier(by)
+        self._statements: dict[str, Statement] = {}
+
+    def opened(
+        self,
+        path: str | os.PathLike[str],
+        used_by: str | None = None,
+        check_size: Callable[[int], None] | None = None,
+    ) -> _native.FileBytes:
+        """The bytes of a file, read at once, which are those that were signed.
+
+        Args:
+            path: the file.
+            used_by: the artifact or the archive that the file belongs to. The file may be in the signature of that, or
+                have one of its own.
+            check_size: is called with the size, before the file is read.
+
+        Raises:
+            SignatureError: the file is not signed, or not these bytes.
+            OSError: it cannot be read.
+        """
+        name = os.fsdecode(path)
+        statement = self._about(name, used_by)
+        if check_size is not None:
+            check_size(os.path.getsize(name))
+        found = files.file_bytes(name, at_once=True)
+        buffer: Any = found  # which types can say since Python 3.12
+        _compare(name, statement, hashlib.sha256(buffer).hexdigest())
+        return found
+
+    def check(self, path: str, content: Buffer, used_by: str | None = None) -> None:
+        """Raises a SignatureError if the content of a file, which was read already, is not what was signed."""
+        _compare(path, self._about(path, used_by), hashlib.sha256(content).hexdigest())
+
+    def check_listed(self, path: str) -> None:
+        """Reads every file in the signature of a file.
+
+        Raises:
+            SignatureError: one of them is missing, or not what was signed.
+            OSError: one cannot be read.
+        """
+        statement = self._statement(self._signature_of(path))
+        folder = os.path.dirname(statement.signature)
+        for name, digest in statement.digests.items():
+            file = os.path.join(folder, *name.split("/"))
+            if os.path.isabs(name) or os.path.splitdrive(name)[0] or ".." in name.replace("\\", "/").split("/"):
+                raise SignatureError(statement.signature, "the names of files in its folder", repr(name))
+            if not os.path.isfile(file):  # opening a pipe would wait for its writer
+                what = "no regular file" if os.path.lexists(file) else "no such file"
+                raise SignatureError(file, f"SHA-256 {digest}{_said_by(statement)}", what)
+            with open(file, "rb") as opened:
+                _compare(file, statement, hashlib.file_digest(opened, "sha256").hexdigest())
+
+    def _about(self, path: str, used_by: str | None) -> Statement:
+        """The statement that has the digest of a file."""
+        looked_at: list[str] = []
+        for owner in (used_by, path):
+            if owner is None or (signature := self._signature_of(owner)) in looked_at:
+                continue
+            if owner == path and looked_at and not os.path.exists(signature):
+                break
+            statement = self._statement(signature)
+            if statement.digest_of(path) is not None:
+                return statement
+            looked_at.append(signature)
+        listed = " or ".join(map(repr, looked_at))
+        own = "" if self._by.signature is not None or used_by is None else f", or a signature {path + SUFFIX!r}"
+        raise SignatureError(path, f"this file, by its name, in the signature {listed}{own}", "it in none")
+
+    def _signature_of(self, path: str) -> str:
+        return path + SUFFIX if self._by.signature is None else os.fsdecode(self._by.signature)
+
+    def _statement(self, signature: str) -> Statement:
+        if signature not in self._statements:
+            self._statements[signature] = verified(self._by, self._verifier, signature)
+        return self._statements[signature]
+
+
+def unnamed(what: str) -> ExportError:
+    """The error for what is not a file on this machine."""
+    return ExportError(
+        f"signed_by is for files on this machine, which have their signatures beside them, not for {what}"
+    )
+
+
+def _compare(path: str, statement: Statement, found: str) -> None:
+    expected = statement.digest_of(path)
+    if found != expected:
+        raise SignatureError(path, f"SHA-256 {expected}{_said_by(statement)}", f"SHA-256 {found}")
+
+
+def _said_by(statement: Statement) -> str:
+    return f", as {statement.signature!r} says"

@@ -1,0 +1,99 @@
+"""Signs files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxexp._errors import ExportError
+from jaxexp._kernel.io import files
+
+from .package import model_signing, said
+from .statement import listed_name
+
+
+class Signer:
+    """A private key, a private key with its certificates, or an identity of Sigstore."""
+
+    def __init__(self, key: str | None, password: str | bytes | None, certificate: str | None, chain: Sequence[str],
+                 sigstore: dict[str, Any] | None) -> None:  # fmt: skip
+        """Reads the key and the certificates.
+
+        Raises:
+            ExportError: they are not what they should be.
+            ImportError: the package `model-signing` is not installed.
+            OSError: a file cannot be read.
+        """
+        self._package = model_signing()
+        self._config = self._package.signing.Config()
+        try:
+            if sigstore is not None:
+                if (trust := sigstore.get("trust_config")) is not None:
+                    sigstore["trust_config"] = Path(trust)
+                self._config.use_sigstore_signer(**sigstore)
+            elif certificate is not None:
+                self._config.use_certificate_signer(
+                    private_key=key, signing_certificate=certificate, certificate_chain=chain
+                )
+            else:
+                secret = password.encode() if isinstance(password, str) else password
+                self._config.use_elliptic_key_signer(private_key=key, password=secret)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise ExportError(f"cannot sign with {_given(key, certificate)}: {said(error)}") from error
+
+    def sign(self, paths: Sequence[str], signature: str, name: str) -> None:
+        """Writes the signature of some files, which have to be in its folder or below it; a file in its place is
+        replaced. `name` is what the statement calls them together.
+
+        Raises:
+            ExportError: a file is elsewhere; or Sigstore did not sign.
+            OSError: a file cannot be read or written.
+        """
+        for path in paths:
+            if listed_name(path, signature).split("/")[0] == "..":
+                raise ExportError(
+                    f"{path!r} is not in the folder of the signature {signature!r}, which names files by their paths "
+                    "from there: write the signature to a folder above all files"
+                )
+        with tempfile.TemporaryDirectory() as folder:
+            written = os.path.join(folder, "signature")
+            config = self._config.set_hashing_config(_Hashed(self._hashed(paths, signature, name)))
+            try:
+                config.sign(folder, written)
+            except (OSError, MemoryError):
+                raise
+            except Exception as error:
+                raise ExportError(f"cannot write the signature {signature!r}: {said(error)}") from error
+            content = Path(written).read_bytes()
+        files.replace(signature, [content])
+
+    def _hashed(self, paths: Sequence[str], signature: str, name: str) -> Any:
+        """The digests of files, as the package signs them. It would sign the name of the folder, too."""
+        manifest, hashing = self._package.manifest, self._package.hashing
+        folder = Path(signature).absolute().parent
+        config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
+        config.set_allow_symlinks(any(os.path.islink(path) for path in paths))
+        found = config.hash(folder, files_to_hash=[folder / listed_name(path, signature) for path in paths])
+        kind = manifest.SerializationType.from_args(found.serialization_type)
+        items = [kind.new_item(one.identifier, one.digest) for one in found.resource_descriptors()]
+        return manifest.Manifest(name, items, kind)
+
+
+class _Hashed:
+    """The digests of files, in the place of the package's configuration of how to find them."""
+
+    def __init__(self, manifest: Any) -> None:
+        self._manifest = manifest
+
+    def hash(self, *_: Any, **__: Any) -> Any:
+        return self._manifest
+
+
+def _given(key: str | None, certificate: str | None) -> str:
+    names: list[str] = [repr(name) for name in (key, certificate) if name is not None]
+    return " and ".join(names) or "Sigstore"

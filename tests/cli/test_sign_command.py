@@ -1,0 +1,170 @@
+"""`jaxexp sign`, and `jaxexp verify --signed-by`."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
+
+import jaxexp
+from kit.signing import Pair, flip, program
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    Pair.make().write(folder, "release")
+    Pair.make().write(folder, "secret", b"a password")
+    root = Pair.make(name="root", signs=False)
+    root.write(folder, "root")
+    Pair.make(issuer=root, name="signer").write(folder, "signer")
+    return folder
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    exported = program()
+    exported.save(folder / "model.jaxexp")
+    exported.precompile(into=folder / "model.exe")
+    with jaxexp.Archive.create(folder / "fleet.zip") as archive:
+        archive.add("a/one", exported)
+        archive.add("a/two", exported)
+    return folder
+
+
+def test_sign_and_verify(models: Path, keys: Path, good, run) -> None:
+    names = [models / name for name in ("model.jaxexp", "model.exe", "fleet.zip")]
+    out = good("sign", *names, "--key", keys / "release.pem")
+    assert out.splitlines() == [
+        f"{models}/model.jaxexp.sig: 2 files signed ('model.jaxexp', 'model.safetensors')",
+        f"{models}/model.exe.sig: 1 file signed ('model.exe')",
+        f"{models}/fleet.zip.sig: 1 file signed ('fleet.zip')",
+    ]
+    out = good("verify", *names, "--signed-by", keys / "release.pub")
+    assert out.splitlines()[-1].startswith("4 of 4 artifacts whole and signed, ")
+    assert "another file" in out
+    status, out, err = run("verify", *names, "--signed-by", keys / "secret.pub", "--json")
+    assert status == 1
+    assert err == "jaxexp: 3 of 3 artifacts are not signed\n"
+    found = json.loads(out)
+    assert (found["whole"], found["unsigned"]) == (0, 3)
+    assert {file["state"] for file in found["files"]} == {"unsigned"}
+    assert all("Key mismatch" in file["error"] for file in found["files"])
+
+
+def test_what_is_wrong_is_said_of_each_file(models: Path, keys: Path, good, run) -> None:
+    good("sign", models, "--key", keys / "release.pem")
+    shutil.copy(models / "model.jaxexp", models / "new.jaxexp")
+    flip(models / "fleet.zip", 1000)
+    status, out, err = run("verify", models, "--signed-by", keys / "release.pub")
+    assert status == 1
+    assert err == "jaxexp: 2 of 3 artifacts are not signed\n"
+    rows = {Path(line.split()[0]).name: line for line in out.splitlines() if line.lstrip().startswith(str(models))}
+    assert "whole" in rows["model.jaxexp"]
+    assert "expected a signature by the owner of the public key" in rows["new.jaxexp"]
+    assert "no such file" in rows["new.jaxexp"]
+    assert "expected SHA-256" in rows["fleet.zip"]
+    assert "1 of 3 artifacts whole and signed" in out.splitlines()[-1]
+    assert "2 unsigned" in out.splitlines()[-1]
+    status, out, _ = run("verify", models, "--signed-by", keys / "release.pub", "--quiet")
+    assert status == 1
+    assert "/model.jaxexp " not in out
+    (models / "model.safetensors").unlink()
+    status, out, _ = run("verify", models / "model.jaxexp", "--signed-by", keys / "release.pub")
+    assert status == 1
+    assert "model.safetensors" in out
+
+
+def test_members(models: Path, keys: Path, good, run) -> None:
+    good("sign", models / "fleet.zip", "--key", keys / "release.pem")
+    out = good("verify", f"{models / 'fleet.zip'}::a/*", "--signed-by", keys / "release.pub", "--json")
+    assert [Path(file["file"]).name for file in json.loads(out)["files"]] == ["one", "two"]
+    status, _, err = run("verify", f"{models / 'fleet.zip'}::b", "--signed-by", keys / "release.pub")
+    assert (status, "no member 'b'" in err) == (1, True)
+
+
+def test_a_policy_too(models: Path, keys: Path, run, tmp_path: Path) -> None:
+    run("sign", models, "--key", keys / "release.pem")
+    (tmp_path / "policy.toml").write_text("platforms = ['tpu']\n")
+    given = "--signed-by", keys / "release.pub", "--policy", tmp_path / "policy.toml"
+    status, out, err = run("verify", models, *given, "--json")
+    assert (status, err) == (1, "jaxexp: 3 of 3 artifacts are not allowed\n")
+    assert json.loads(out)["refused"] == 3
+    (tmp_path / "policy.toml").write_text("platforms = ['cpu']\n")
+    status, out, _ = run("verify", models, *given)
+    assert status == 0
+    assert "3 of 3 artifacts whole, signed and allowed" in out
+
+
+def test_one_signature_for_all_with_certificates(models: Path, keys: Path, good, run) -> None:
+    given = "--key", keys / "signer.pem", "--certificate", keys / "signer.crt", "--chain", keys / "root.crt"
+    out = good("sign", models, models / "model.exe", *given, "-o", models / "all.sig")
+    assert out == f"{models}/all.sig: 4 files signed ('fleet.zip', 'model.jaxexp', 'model.safetensors', 'model.exe')\n"
+    assert [path.name for path in models.glob("*.sig")] == ["all.sig"]
+    trusted = "--signed-by", keys / "root.crt", "--signature", models / "all.sig"
+    good("verify", models, models / "model.exe", *trusted)
+    assert run("verify", models, "--signed-by", keys / "root.crt")[0] == 1
+
+
+def test_a_password(models: Path, keys: Path, good, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = "sign", models / "model.jaxexp", "--key", keys / "secret.pem"
+    (tmp_path / "password").write_text("a password\n")
+    good(*given, "--password-from", tmp_path / "password")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a password\n")))
+    good(*given, "--password-from", "-")
+    good("verify", models / "model.jaxexp", "--signed-by", keys / "secret.pub")
+    status, _, err = run(*given)
+    assert status == 1
+    assert "cannot sign with" in err
+
+
+def test_commands_that_make_no_sense(models: Path, keys: Path, run) -> None:
+    model, key, pub = models / "model.jaxexp", keys / "release.pem", keys / "release.pub"
+    for arguments, said in (
+        (("sign", model), "either --key or --sigstore"),
+        (("sign", model, "--key", key, "--sigstore"), "either --key or --sigstore"),
+        (("sign", model, "--key", key, "--ambient"), "go with --sigstore"),
+        (("sign", model, "--key", key, "--chain", key), "--chain goes with --certificate"),
+        (("verify", model, "--signature", key), "--signature needs"),
+        (("verify", model, "--signed-by", pub, "--signed-by", pub), "one public key"),
+        (("verify", model, "--signed-by", pub, "--identity", "me"), "SignedBy takes one of"),
+        (("verify", model, "--identity", "me"), "identity and issuer together"),
+        (("verify", model, "--signed-by", pub, "--workers", 2), "leave out options for workers"),
+        (("verify", model, "--signed-by", keys / "missing"), "No such file"),
+    ):
+        status, _, err = run(*arguments)
+        assert (status, said in err) == (2, True), err
+    status, _, err = run("sign", model, "--key", key, "-o", keys / "x.sig")
+    assert (status, "not in the folder of the signature" in err) == (1, True)
+    status, _, err = run("sign", keys, "--key", key)
+    assert (status, "there is no artifact in" in err) == (1, True)
+
+
+def test_what_the_command_asks_of_sigstore(models: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from model_signing import signing, verifying
+
+    found = []
+
+    def note(self, **options):
+        found.append(options)
+        raise ValueError("no network")
+
+    monkeypatch.setattr(verifying.Config, "use_sigstore_verifier", note)
+    monkeypatch.setattr(signing.Config, "use_sigstore_signer", note)
+    model = models / "model.jaxexp"
+    assert run("sign", model, "--sigstore", "--ambient", "--staging")[0] == 1
+    status, _, err = run("verify", model, "--identity", "me@example.org", "--issuer", "https://accounts.example.org")
+    assert (status, "no network" in err) == (1, True)
+    assert found == [
+        {"use_ambient_credentials": True, "use_staging": True, "trust_config": None},
+        {"identity": "me@example.org", "oidc_issuer": "https://accounts.example.org", "use_staging": False,
+         "trust_config": None},
+    ]  # fmt: skip

@@ -1,0 +1,106 @@
+"""`jaxexp.sign`: what is signed, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
+
+import jaxexp
+from kit.signing import Pair, flip
+
+
+def signatures(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.sig")}
+
+
+def test_damaged_files_are_not_signed(signed: Path, keys: Path) -> None:
+    before = signatures(signed)
+    for name in ("model.jaxexp", "model.exe", "fleet.zip", "model.safetensors"):
+        flip(signed / name, -100 if name != "fleet.zip" else 2000)
+        with pytest.raises(jaxexp.DeserializationError):
+            jaxexp.sign([signed / "model.jaxexp", signed / name], key=keys / "release.pem")
+        flip(signed / name, -100 if name != "fleet.zip" else 2000)
+    (signed / "text").write_text("this is text, and nothing of jaxexp's")
+    with pytest.raises(jaxexp.DeserializationError):
+        jaxexp.sign([signed / "model.jaxexp", signed / "text"], key=keys / "release.pem")
+    assert signatures(signed) == before
+    assert not list(signed.glob(".*"))
+
+
+def test_weights_on_their_own(signed: Path, keys: Path, by: jaxexp.SignedBy) -> None:
+    """A signature of its own is enough for a file of weights, which several programs may use."""
+    (weights,) = jaxexp.sign(signed / "model.safetensors", key=keys / "release.pem")
+    assert weights == str(signed / "model.safetensors.sig")
+    jaxexp.verify(signed / "model.safetensors", signed_by=by)
+
+
+def test_a_second_signature_replaces_the_first(signed: Path, keys: Path) -> None:
+    before = signatures(signed)
+    (signed / "model.jaxexp.sig").chmod(0o600)
+    assert jaxexp.sign(signed / "model.jaxexp", key=keys / "other.pem") == [str(signed / "model.jaxexp.sig")]
+    after = signatures(signed)
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == {"model.jaxexp.sig"}
+    assert (signed / "model.jaxexp.sig").stat().st_mode & 0o777 == 0o600
+    jaxexp.load(signed / "model.jaxexp", signed_by=jaxexp.SignedBy(public_key=keys / "other.pub"))
+
+
+def test_links_to_files_elsewhere(signed: Path, keys: Path, by: jaxexp.SignedBy, tmp_path: Path) -> None:
+    """As in a cache of downloads: all blobs in one folder, and links to them in another."""
+    links = tmp_path / "links"
+    links.mkdir()
+    for name in ("model.jaxexp", "model.safetensors"):
+        (links / name).symlink_to(signed / name)
+    jaxexp.sign(links / "model.jaxexp", key=keys / "release.pem")
+    jaxexp.load(links / "model.jaxexp", signed_by=by)
+    assert not (links / "model.jaxexp.sig").is_symlink()
+
+
+def test_an_encrypted_key(signed: Path, tmp_path: Path) -> None:
+    Pair.make().write(tmp_path, "secret", b"a password")
+    key = tmp_path / "secret.pem"
+    for password in ("a password", b"a password"):
+        jaxexp.sign(signed / "model.jaxexp", key=key, password=password)
+        jaxexp.load(signed / "model.jaxexp", signed_by=jaxexp.SignedBy(public_key=tmp_path / "secret.pub"))
+    for password in (None, "another"):
+        with pytest.raises(jaxexp.ExportError, match="cannot sign with"):
+            jaxexp.sign(signed / "model.jaxexp", key=key, password=password)
+
+
+def test_what_does_not_go_together(signed: Path, keys: Path) -> None:
+    model, key = signed / "model.jaxexp", keys / "release.pem"
+    for options in (
+        {},
+        {"key": key, "sigstore": {}},
+        {"key": key, "chain": [key]},
+        {"key": key, "certificate": key, "password": "x"},
+        {"certificate": key, "sigstore": {}},
+    ):
+        with pytest.raises(jaxexp.ExportError, match="sign takes"):
+            jaxexp.sign(model, **options)
+    with pytest.raises(jaxexp.ExportError, match="no file to sign"):
+        jaxexp.sign([], key=key)
+    with pytest.raises(jaxexp.ExportError, match="is a URL"):
+        jaxexp.sign("https://host/model.jaxexp", key=key)
+    with pytest.raises(FileNotFoundError):
+        jaxexp.sign(model, key=keys / "missing.pem")
+    with pytest.raises(FileNotFoundError):
+        jaxexp.sign(signed / "missing", key=key)
+    with pytest.raises(jaxexp.ExportError, match="cannot sign with"):
+        jaxexp.sign(model, key=keys / "release.pub")
+
+
+def test_without_the_package(signed: Path, keys: Path, by: jaxexp.SignedBy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "model_signing", None)
+    said = "signatures need model-signing: pip install model-signing pyopenssl"
+    with pytest.raises(ImportError, match=said):
+        jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem")
+    with pytest.raises(ImportError, match=said):
+        jaxexp.load(signed / "model.jaxexp", signed_by=by)
+    with pytest.raises(ImportError, match=said):
+        jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
+    jaxexp.load(signed / "model.jaxexp")

@@ -1,0 +1,401 @@
+"""`load(..., signed_by=)`: what is signed is loaded, and nothing else reaches a decoder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
+
+import jaxexp
+from jaxexp._signing import reading
+from jaxexp._weights.files import content
+from kit.signing import RESULT, Pair, X, digest, flip, program, seen_by_decoders
+
+FILES = {"artifact": "model.jaxexp", "weights": "model.safetensors", "executables": "model.exe"}
+
+
+def load(folder: Path, by: jaxexp.SignedBy, **options: Any) -> jaxexp.Exported:
+    return jaxexp.load(folder / "model.jaxexp", executables=folder / "model.exe", signed_by=by, **options)
+
+
+def load_many(folder: Path, by: jaxexp.SignedBy) -> jaxexp.Exported:
+    return jaxexp.load_many([folder / "model.jaxexp"], signed_by=by)[0]
+
+
+def load_member(folder: Path, by: jaxexp.SignedBy) -> jaxexp.Exported:
+    return jaxexp.load(f"{folder / 'fleet.zip'}::models/one", executables=folder / "model.exe", signed_by=by)
+
+
+def load_all(folder: Path, by: jaxexp.SignedBy) -> jaxexp.Exported:
+    return jaxexp.Archive.open(folder / "fleet.zip", signed_by=by).load_all()[0]
+
+
+def verify(folder: Path, by: jaxexp.SignedBy) -> None:
+    jaxexp.verify(folder / "model.jaxexp", signed_by=by)
+    jaxexp.verify(folder / "model.exe", signed_by=by)
+
+
+ALL = {
+    "load": (load, FILES.values()),
+    "load_many": (load_many, ("model.jaxexp", "model.safetensors")),
+    "member": (load_member, ("fleet.zip", "model.exe")),
+    "load_all": (load_all, ("fleet.zip",)),
+    "verify": (verify, FILES.values()),
+}
+
+
+@pytest.mark.parametrize("how", ALL)
+def test_signed_files_are_loaded(how: str, signed: Path, by: jaxexp.SignedBy) -> None:
+    use, names = ALL[how]
+    with seen_by_decoders() as seen:
+        loaded = use(signed, by)
+    # `verify` needs only the digest of a file of executables.
+    assert {digest(signed / name) for name in names if (how, name) != ("verify", "model.exe")} <= seen
+    if loaded is not None:
+        np.testing.assert_allclose(loaded.call(X), RESULT, rtol=1e-6)
+        assert how in ("load_many", "load_all") or [one.used for one in loaded.executables] == [True]
+
+
+CASES = [(how, name, where) for how, (_, names) in ALL.items() for name in names for where in (0, 100, -1)]
+
+
+@pytest.mark.parametrize(("how", "name", "where"), CASES)
+def test_a_flipped_bit_is_refused_before_anything_looks_at_it(
+    how: str, name: str, where: int, signed: Path, by: jaxexp.SignedBy
+) -> None:
+    expected = digest(signed / name)
+    flip(signed / name, where)
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
+        ALL[how][0](signed, by)
+    assert digest(signed / name) not in seen
+    assert name not in ("model.jaxexp", "fleet.zip") or not seen - {digest(signed / "model.exe")}
+    assert Path(caught.value.file).name == name
+    assert expected in caught.value.expected
+    assert caught.value.found == f"SHA-256 {digest(signed / name)}"
+
+
+def test_executables_are_refused_before_the_artifact_is_read(signed: Path, by: jaxexp.SignedBy) -> None:
+    flip(signed / "model.exe", 50)
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError):
+        load(signed, by)
+    assert not seen
+
+
+@pytest.mark.parametrize("name", ["model.jaxexp", "fleet.zip"])
+def test_a_changed_signature_says_the_same_or_is_refused(name: str, signed: Path, by: jaxexp.SignedBy) -> None:
+    """Some changes do not matter: other bytes of Base64 may stand for the same signature."""
+    use = load_many if name == "model.jaxexp" else load_all
+    signature = signed / f"{name}.sig"
+    content = signature.read_bytes()
+    refused = 0
+    places = range(0, len(content), 41)
+    for place in places:
+        flip(signature, place)
+        with seen_by_decoders() as seen:
+            try:
+                use(signed, by)
+            except jaxexp.SignatureError as error:
+                assert error.file == str(signature)
+                assert not seen
+                refused += 1
+        signature.write_bytes(content)
+    assert refused > 0.9 * len(places)
+    signature.write_bytes(content[:-1])
+    with pytest.raises(jaxexp.SignatureError):
+        use(signed, by)
+
+
+@pytest.mark.parametrize("how", ALL)
+def test_another_key(how: str, signed: Path, keys: Path) -> None:
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="Key mismatch") as caught:
+        ALL[how][0](signed, jaxexp.SignedBy(public_key=keys / "other.pub"))
+    assert not seen
+    assert "other.pub" in caught.value.expected
+
+
+def test_another_key_that_claims_to_be_this_one(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
+    """The signature names its key by a digest, which anybody can copy."""
+    mine = (signed / "model.jaxexp.sig").read_text()
+    jaxexp.sign(signed / "model.jaxexp", key=keys / "other.pem")
+    theirs = (signed / "model.jaxexp.sig").read_text()
+    hints = [text.split('"hint":')[1].split('"')[1] for text in (mine, theirs)]
+    assert hints[0] != hints[1]
+    (signed / "model.jaxexp.sig").write_text(theirs.replace(hints[1], hints[0]))
+    with pytest.raises(jaxexp.SignatureError, match="InvalidSignature"):
+        load(signed, by)
+
+
+def test_a_signature_of_another_file(signed: Path, by: jaxexp.SignedBy) -> None:
+    for name in ("model.exe.sig", "fleet.zip.sig"):
+        shutil.copy(signed / name, signed / "model.jaxexp.sig")
+        with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="this file, by its name"):
+            load_many(signed, by)
+        assert not seen
+
+
+def test_an_older_version_of_a_file(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
+    """Signed once, and replaced by other signed bytes: the signature beside it is about one of them."""
+    before = (signed / "fleet.zip").read_bytes()
+    with jaxexp.Archive.create(signed / "fleet.zip") as archive:
+        archive.add("models/two", program())
+    jaxexp.sign(signed / "fleet.zip", key=keys / "release.pem")
+    assert list(jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)) == ["models/two"]
+    (signed / "fleet.zip").write_bytes(before)
+    with pytest.raises(jaxexp.SignatureError, match="SHA-256"):
+        jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
+
+
+def test_a_renamed_file(signed: Path, by: jaxexp.SignedBy) -> None:
+    """With its signature, too: the name is signed."""
+    for suffix in ("", ".sig"):
+        (signed / f"model.jaxexp{suffix}").rename(signed / f"better.jaxexp{suffix}")
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="by its name, in the signature"):
+        jaxexp.load(signed / "better.jaxexp", signed_by=by)
+    assert not seen
+
+
+def test_a_missing_signature(signed: Path, by: jaxexp.SignedBy) -> None:
+    (signed / "model.exe.sig").unlink()
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
+        load(signed, by)
+    assert not seen
+    assert caught.value.file.endswith("model.exe")
+    assert "model.jaxexp.sig" in caught.value.expected
+    assert "or a signature" in caught.value.expected
+    (signed / "model.jaxexp.sig").unlink()
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
+        load_many(signed, by)
+    assert not seen
+    assert caught.value.found == "no such file"
+    assert str(caught.value).startswith(f"cannot trust {str(signed / 'model.jaxexp.sig')!r}: expected a signature by ")
+
+
+def test_missing_files(signed: Path, by: jaxexp.SignedBy) -> None:
+    (signed / "model.safetensors").unlink()
+    with pytest.raises(jaxexp.WeightsError, match="none of this name"):
+        load(signed, by)
+    with pytest.raises(jaxexp.SignatureError, match="no such file"):
+        jaxexp.verify(signed / "model.jaxexp", signed_by=by)
+    (signed / "model.jaxexp").unlink()
+    with pytest.raises(FileNotFoundError):
+        jaxexp.load(signed / "model.jaxexp", signed_by=by)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_in_place_of_files(signed: Path, by: jaxexp.SignedBy) -> None:
+    """Nobody writes to them, so opening one as usual would wait for ever."""
+    for name, error in (
+        ("model.safetensors", (jaxexp.WeightsError, jaxexp.SignatureError)),
+        ("model.exe", jaxexp.SignatureError),
+        ("model.jaxexp", jaxexp.SignatureError),
+        ("model.jaxexp.sig", jaxexp.SignatureError),
+    ):
+        (signed / name).unlink()
+        os.mkfifo(signed / name)
+        for use in (load, verify):
+            with pytest.raises(error):
+                use(signed, by)
+
+
+def test_weights_under_their_second_name_are_not_looked_for(signed: Path, by: jaxexp.SignedBy) -> None:
+    """Unsigned loads look for a file between two steps of saving first. Nobody signs it under this name."""
+    (file,) = load_many(signed, by).weights.stored.table.files
+    second = signed / content.second_name(file.name, file.content)
+    shutil.copy(signed / file.name, second)
+    flip(second, -1)
+    np.testing.assert_allclose(load_many(signed, by).call(X), RESULT, rtol=1e-6)
+
+
+def test_what_is_used_is_what_was_compared(signed: Path, by: jaxexp.SignedBy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are overwritten in place directly after their digests were made, and are neither read again nor mapped."""
+    paths = [signed / name for name in (*FILES.values(), "fleet.zip")]
+    contents = {digest(path): path for path in paths}
+    real: Callable[..., Any] = hashlib.sha256
+    overwritten = []
+
+    def and_overwrite(content: Any = b"") -> Any:
+        found = real(content)
+        if (path := contents.get(found.hexdigest())) is not None:
+            path.write_bytes(bytes(path.stat().st_size))
+            overwritten.append(path)
+        return found
+
+    monkeypatch.setattr(reading.hashlib, "sha256", and_overwrite)
+    loaded = load(signed, by, verify=True)
+    archive = jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
+    monkeypatch.undo()
+    assert set(overwritten) == set(paths)
+    np.testing.assert_allclose(loaded.call(X), RESULT, rtol=1e-6)
+    assert [one.used for one in loaded.executables] == [True]
+    np.testing.assert_allclose(archive["models/one"].load(verify=True).call(X), RESULT, rtol=1e-6)
+    assert archive.verify() == {}
+    assert archive["models/one"].read()[4:10] == b"jaxexp"
+
+
+def test_weights_are_used_without_a_further_copy(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
+    loaded = load_many(signed, by)
+    stored = loaded.weights.stored
+    file, tensor = stored.find("w")
+    view = np.frombuffer(file.bytes_of(tensor), np.float32)
+    assert not view.flags.writeable
+    assert loaded.weights["w"].unsafe_buffer_pointer() == view.ctypes.data
+
+
+def test_executables_of_a_member_have_to_be_signed(signed: Path, by: jaxexp.SignedBy) -> None:
+    archive = jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
+    (signed / "model.exe.sig").unlink()
+    with pytest.raises(jaxexp.SignatureError):
+        archive["models/one"].load(executables=signed / "model.exe")
+    with pytest.raises(jaxexp.SignatureError):
+        archive.glob("*")["models/one"].load(executables=signed / "model.exe")
+
+
+def test_one_signature_for_all(signed: Path, keys: Path) -> None:
+    for path in signed.glob("*.sig"):
+        path.unlink()
+    files = [signed / name for name in ("model.jaxexp", "model.exe", "fleet.zip")]
+    assert jaxexp.sign(files, key=keys / "release.pem", signature=signed / "all.sig") == [str(signed / "all.sig")]
+    by = jaxexp.SignedBy(public_key=keys / "release.pub", signature=signed / "all.sig")
+    for use, _ in ALL.values():
+        use(signed, by)
+    (signed / "fleet.zip").unlink()
+    load(signed, by)
+    with pytest.raises(jaxexp.SignatureError, match=r"fleet\.zip.*no such file"):
+        verify(signed, by)
+
+
+def test_files_in_folders_below_the_signature(signed: Path, keys: Path, tmp_path: Path) -> None:
+    jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem", signature=tmp_path / "all.sig")
+    by = jaxexp.SignedBy(public_key=keys / "release.pub", signature=tmp_path / "all.sig")
+    load_many(signed, by)
+    moved = shutil.copytree(signed, tmp_path / "elsewhere")
+    with pytest.raises(jaxexp.SignatureError, match="by its name"):
+        load_many(moved, by)
+    with pytest.raises(jaxexp.ExportError, match="not in the folder of the signature"):
+        jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem", signature=moved / "all.sig")
+
+
+def test_a_policy_is_checked_too(signed: Path, by: jaxexp.SignedBy) -> None:
+    path = signed / "model.jaxexp"
+    jaxexp.load(path, signed_by=by, policy=jaxexp.Policy(), verify=True)
+    for policy in (jaxexp.Policy(platforms=("tpu",)), jaxexp.Policy(max_artifact_bytes=10)):
+        with pytest.raises(jaxexp.PolicyError) as caught:
+            jaxexp.load(path, signed_by=by, policy=policy)
+        assert caught.value.file == str(path)
+        (found,) = jaxexp.load_many([path], signed_by=by, policy=policy, on_error="return")
+        assert isinstance(found, jaxexp.PolicyError)
+    with pytest.raises(jaxexp.ExportError, match="native code"):
+        load(signed, by, policy=jaxexp.Policy())
+
+
+def test_errors_of_many(signed: Path, by: jaxexp.SignedBy) -> None:
+    shutil.copy(signed / "model.jaxexp", signed / "unsigned.jaxexp")
+    (signed / "cut.jaxexp").write_bytes((signed / "model.jaxexp").read_bytes()[:-1])
+    paths = [signed / f"{name}.jaxexp" for name in ("model", "unsigned", "model", "cut", "missing")]
+    first, *others = jaxexp.load_many(paths, signed_by=by, on_error="return")
+    assert isinstance(first, jaxexp.BoundExported)
+    assert [type(one) for one in others[:3]] == [jaxexp.SignatureError, jaxexp.BoundExported, jaxexp.SignatureError]
+    assert Path(others[0].file).name == "unsigned.jaxexp.sig"
+    assert isinstance(others[3], (OSError, jaxexp.SignatureError))
+    with pytest.raises(jaxexp.SignatureError, match="unsigned"):
+        jaxexp.load_many(paths, signed_by=by)
+
+
+def test_what_has_no_signature_beside_it(signed: Path, by: jaxexp.SignedBy) -> None:
+    content = (signed / "model.jaxexp").read_bytes()
+    handle = jaxexp.Archive.open(signed / "fleet.zip")["models/one"]
+    for given in (content, (signed / "model.jaxexp").open("rb"), handle, "https://host/model.jaxexp"):
+        for use in (jaxexp.load, jaxexp.verify):
+            with pytest.raises(jaxexp.ExportError, match="signed_by is for files on this machine"):
+                use(given, signed_by=by)
+        if hasattr(given, "close"):
+            given.close()
+    for given in ("https://host/fleet.zip", (signed / "fleet.zip").open("rb")):
+        with pytest.raises(jaxexp.ExportError, match="signed_by is for files on this machine"):
+            jaxexp.Archive.open(given, signed_by=by)
+        if hasattr(given, "close"):
+            given.close()
+    with pytest.raises(jaxexp.ExportError, match="not for a buffer"):
+        jaxexp.load_many([content], signed_by=by)
+
+
+def test_who_is_trusted_is_said_in_full(tmp_path: Path, signed: Path, keys: Path) -> None:
+    for wrong in (
+        {},
+        {"public_key": "a", "identity": "b", "issuer": "c"},
+        {"identity": "b"},
+        {"issuer": "c"},
+        {"public_key": "a", "issuer": "c"},
+        {"public_key": "a", "staging": True},
+        {"certificates": []},
+    ):
+        with pytest.raises(jaxexp.ExportError, match="SignedBy takes"):
+            jaxexp.SignedBy(**wrong)
+    with pytest.raises(TypeError, match="SignedBy takes a path as public_key"):
+        jaxexp.SignedBy(public_key=1)
+    for use in (jaxexp.load, jaxexp.verify):
+        with pytest.raises(TypeError, match="signed_by takes a SignedBy"):
+            use(signed / "model.jaxexp", signed_by="release.pub")
+    with pytest.raises(TypeError, match="signed_by takes a SignedBy"):
+        jaxexp.load_many([signed / "model.jaxexp"], signed_by="release.pub")
+    with pytest.raises(FileNotFoundError):
+        load(signed, jaxexp.SignedBy(public_key=tmp_path / "missing.pub"))
+    with pytest.raises(jaxexp.ExportError, match="cannot be verified"):
+        load(signed, jaxexp.SignedBy(public_key=keys / "release.pem"))
+
+
+def test_hostile_signatures(signed: Path, by: jaxexp.SignedBy) -> None:
+    signature = signed / "model.jaxexp.sig"
+    for hostile in (
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"verificationMaterial": 1}',
+        bytes(1 << 22),
+    ):
+        signature.write_bytes(hostile)
+        with pytest.raises(jaxexp.SignatureError):
+            load_many(signed, by)
+    # A million empty objects would cost the package's parser 40 s and 9 GB.
+    signature.write_text('{"verificationMaterial": {"tlogEntries": [' + "{}," * 1_000_000 + "{}]}}")
+    with pytest.raises(jaxexp.SignatureError, match=r"at most 4,096 parts, found JSON of 2,000,00\d"):
+        load_many(signed, by)
+    signature.write_bytes(bytes((1 << 22) + 1))
+    with pytest.raises(jaxexp.SignatureError, match="at most"):
+        load_many(signed, by)
+    signature.unlink()
+    signature.mkdir()
+    with pytest.raises(jaxexp.SignatureError, match="no regular file"):
+        load_many(signed, by)
+
+
+def test_an_archive_in_memory_stays_in_its_process(signed: Path, by: jaxexp.SignedBy) -> None:
+    import pickle
+
+    archive = jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
+    with pytest.raises(jaxexp.ExportError, match="opened with signed_by"):
+        pickle.dumps(archive)
+    assert pickle.loads(pickle.dumps(by)) == by
+    loaded = archive["models/one"].load()
+    archive.close()
+    np.testing.assert_allclose(loaded.call(X), RESULT, rtol=1e-6)
+    with pytest.raises(ValueError, match="closed"):
+        archive["models/one"].read()
+
+
+def test_every_curve_of_the_package(signed: Path, tmp_path: Path) -> None:
+    for curve in ("SECP256R1", "SECP384R1", "SECP521R1"):
+        Pair.make(curve).write(tmp_path, curve)
+        jaxexp.sign(signed / "model.jaxexp", key=tmp_path / f"{curve}.pem")
+        load_many(signed, jaxexp.SignedBy(public_key=tmp_path / f"{curve}.pub"))
