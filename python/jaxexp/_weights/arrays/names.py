@@ -53,6 +53,8 @@ def names_in(treedef: Any) -> list[str]:
     return names
 
 
+RENAME_ADVICE = ". If the weights have other names there, pass rename="
+
 Rename = Mapping[str, str] | Callable[[str], str]
 
 
@@ -114,7 +116,7 @@ def check_names(
     if others := list(missing.values())[1:]:
         found += f". Also missing: {_listed(others)}"
     if can_rename and len(unused) >= len(missing):
-        found += ". If the weights have other names there, pass rename="
+        found += RENAME_ADVICE
     elif is_mapping and len(missing) < len(needed):
         found += ". To change only some weights, pass {**loaded.weights, ...}"
     renamed = "" if own == first else f" for the weight {words.cut(repr(own), 80)}"
