@@ -247,7 +247,7 @@ def test_weights_of_other_dtypes_and_names(tmp_path: Path, good: Any, run: Any) 
         assert (status, said in err) == (1, True), err
     save_file({f"model.{name}": array for name, array in whole.items()}, tmp_path / "given.safetensors")
     status, _, err = run(*wide)
-    assert (status, "have other names there, pass rename= to with_weights, in Python" in err) == (1, True)
+    assert (status, "have other names there, use with_weights in Python, with rename=" in err) == (1, True)
     status, _, err = run("run", tmp_path / "model.jaxexp", tmp_path / "x.npy", "--cast")
     assert (status, "--cast is for the weights of a file: add --weights" in err) == (2, True)
 

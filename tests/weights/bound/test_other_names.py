@@ -85,7 +85,9 @@ def test_a_pure_dict_of_nnx() -> None:
     exported = jaxexp.export(jax.jit(lambda x: nnx.merge(graphdef, state)(x)), weights=state)(X)
     assert set(exported.weights) == {"kernel/value", "bias/value"}
     pure = jax.tree.map(lambda array: array * 2, nnx.to_pure_dict(state))
-    tuned = exported.with_weights(pure, rename=lambda name: name.removesuffix("/value"))
+    with pytest.raises(WeightsError, match="other names there, pass rename=lambda") as error:
+        exported.with_weights(pure)
+    tuned = exported.with_weights(pure, rename=eval(str(error.value).rpartition("rename=")[2]))
     close(tuned.call(X), X @ pure["kernel"] + pure["bias"])
 
 

@@ -159,7 +159,7 @@ def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
         for advice, here in (
             (casting.ADVICE, "; --cast casts it"),
             (casting.REFUSED, casting.REFUSED.replace("cast=True", "--cast")),
-            (names.RENAME_ADVICE, f"{names.RENAME_ADVICE} to with_weights, in Python"),
+            (names.RENAME_ADVICE, ". If the weights have other names there, use with_weights in Python, with rename="),
         ):
             error.found = error.found.replace(advice, here)
         raise

@@ -239,8 +239,8 @@ class Weights(Mapping[str, Any]):
             warn_of_others(
                 "not used of the given arrays",
                 [name for name in others if not isinstance(given[name], np.generic)],
-                "they belong to another model, or are part of the program. A mapping of arrays by the names of the "
-                "weights may have more",
+                "they belong to another model, or are part of the program. A dict from names to arrays may have such "
+                "arrays without this warning",
             )
         return Weights(self._types, found, shardings, self.other_names)
 
