@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import jaxexp
 from jaxexp._cli import arrays
 from kit.command_line import started
-from kit.weighted import X, apply, bound, close, params
+from kit.weighted import X, apply, bound, close, named, params
 
 W, B = np.arange(12, dtype=np.float32).reshape(4, 3) / 12, np.ones(3, np.float32)
 INPUT = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -223,6 +224,34 @@ def test_members_and_weights(tmp_path: Path, good: Any) -> None:
         close(np.load(out), apply(expected, X))
 
 
+def test_weights_of_other_dtypes_and_names(tmp_path: Path, good: Any, run: Any) -> None:
+    """The advice is about options of the command line."""
+    bound()[0].save(tmp_path / "model.jaxexp")
+    np.save(tmp_path / "x.npy", X)
+    whole = {name: np.asarray(array) for name, array in named(params(seed=1)).items()}
+
+    def arguments(**others: Any) -> list[Any]:
+        save_file({**whole, **others}, tmp_path / "given.safetensors")
+        return ["run", tmp_path / "model.jaxexp", tmp_path / "x.npy", "--weights", tmp_path / "given.safetensors"]
+
+    wide = arguments(head=whole["head"].astype(np.float64))
+    status, _, err = run(*wide)
+    assert (status, "; --cast casts it" in err) == (1, True)
+    good(*wide, "--cast", "-o", tmp_path / "y.npy")
+    close(np.load(tmp_path / "y.npy"), apply(params(seed=1), X))
+    for head, said in (
+        (whole["head"].astype(np.int64), "expected float32[32, 8], found I64[32, 8]; --cast makes floats of floats"),
+        (np.full_like(whole["head"], 1e300, np.float64), "floats that fit into float32, found float64[32, 8] with"),
+    ):
+        status, _, err = run(*arguments(head=head), "--cast")
+        assert (status, said in err) == (1, True), err
+    save_file({f"model.{name}": array for name, array in whole.items()}, tmp_path / "given.safetensors")
+    status, _, err = run(*wide)
+    assert (status, "have other names there, use with_weights in Python, with rename=" in err) == (1, True)
+    status, _, err = run("run", tmp_path / "model.jaxexp", tmp_path / "x.npy", "--cast")
+    assert (status, "--cast is for the weights of a file: add --weights" in err) == (2, True)
+
+
 def test_functions_of_several_devices(folder: Path, tmp_path: Path, good: Any, run: Any) -> None:
     """`sharded.jaxexp` is for 8 devices, which tests have."""
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
@@ -296,6 +325,7 @@ def test_policy(here: Path, tmp_path: Path, run: Any) -> None:
         (["--random", "-o", "y.txt"], 2, "-o takes a file .npy or .npz, not 'y.txt'"),
         # about files
         (["b.npy", "w.npy", "missing.npy"], 1, "'missing.npy': No such file"),
+        (["b.npy", "2", "x.npy"], 2, "args[0]['w'] (float32[4,3]) takes a .npy file, not '2'"),
         (["b.npy", "w.npy", "text.npy"], 1, "'text.npy' is not a file of numpy.save or numpy.savez"),
         (["b.npy", "w.npy", "empty.npy"], 1, "'empty.npy' is not a file of numpy.save or numpy.savez"),
         (

@@ -21,7 +21,6 @@ if not DOCS.exists():
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: (\w+)$", re.MULTILINE)
 # Messages that come from JAX, and pass through.
 OF_JAX = {
-    "Input shapes do not match the polymorphic shapes specification",
     "Symbolic dimension",
     "Symbolic dimension comparison",
     "is inconclusive",

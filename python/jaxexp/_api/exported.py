@@ -98,7 +98,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         Raises:
             ExportError: there is no first argument, its shapes are symbolic, two of its leaves have one name, or
                 `rename` maps a name that none of them has.
-            DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
+            DeserializationError: a weight is missing, has another shape or dtype, or does not fit into the dtype; or a
+                file cannot be read.
             OSError: a file cannot be opened.
         """
         from jaxexp._weights.bound.program import given
@@ -116,12 +117,14 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
                 name of a weight (``layers/0/w``) and returns the name in `weights` (``layers.0.w``), or a mapping of
                 such names. Weights that a mapping leaves out have the same name in both.
             cast: whether arrays of another dtype are cast to the function's: floats to floats, complex numbers to
-                complex numbers, integers to integers if all of them fit. Floats are rounded. Tensors in a file are cast
-                when they are first used. By default, another dtype is an error.
+                complex numbers, integers to integers. Floats are rounded. One that would become infinite is an error,
+                and so is an integer that does not fit. Tensors in a file are cast when they are first used. By default,
+                another dtype is an error.
 
         Raises:
             ExportError: the function has no weights, or `rename` maps a name that none of them has.
-            DeserializationError: a weight is missing, or has another shape or dtype; or a file cannot be read.
+            DeserializationError: a weight is missing, has another shape or dtype, or does not fit into the dtype; or a
+                file cannot be read.
             TypeError: `rename` is neither a mapping nor a function, or gives something else than names.
             OSError: a file cannot be opened.
 

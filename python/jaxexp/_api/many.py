@@ -91,9 +91,9 @@ def load_many(
     Python's cyclic garbage collector pauses while this runs.
 
     Args:
-        artifacts: paths (str or os.PathLike) and buffers, in any mix, but no URLs and no members of archives (see
-            `Archive.load_all`). Small files are read as a whole. Modules of large files are read when they are first
-            used, as `load` explains.
+        artifacts: paths of files (str or os.PathLike) and buffers, in any mix, but no folders, no URLs and no members
+            of archives (see `Archive.load_all`). Small files are read as a whole. Modules of large files are read when
+            they are first used, as `load` explains.
         workers: how many threads may work, counting the caller's; by default one for each CPU that the process may use.
         on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
             of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.
@@ -237,6 +237,9 @@ def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], m
             error.file = name(i)
         elif isinstance(error, FileNotFoundError) and ("::" in name(i) or "://" in name(i)):
             results[i] = error = FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name(i))
+        elif isinstance(error, IsADirectoryError):
+            advice = f"load_many takes the files in it, as in sorted(pathlib.Path({name(i)!r}).glob('*.jaxexp'))"
+            results[i] = error = IsADirectoryError(error.errno, f"{error.strerror}. {advice}", name(i))
         elif not isinstance(error, (OSError, SignatureError)):  # which name the file
             error.add_note(f"This is about {name(i)}.")
         if manner.raises:

@@ -85,14 +85,8 @@ def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
     if len(devices) < needed:
         on_cpu = f"; JAX_NUM_CPU_DEVICES={needed} makes as many of a CPU" if devices[0].platform == "cpu" else ""
         raise click.ClickException(f"{file!r} is for {counted(needed, 'device')}, here are {len(devices)}{on_cpu}")
-    stored = [one for one in (*exported.in_shardings_jax(), *exported.out_shardings_jax()) if one is not None]
-    if stored:
-        like = stored[0].mesh
-        mesh = jax.make_mesh(like.axis_sizes, like.axis_names, axis_types=like.axis_types, devices=devices[:needed])
-    else:
-        mesh = jax.make_mesh((needed,), ("devices",), devices=devices[:needed])
-    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    mesh = exported.make_mesh()
     shardings = called.in_shardings_jax(mesh)
     if not any(shardings):
-        shardings = [everywhere] * len(shardings)
+        shardings = [jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())] * len(shardings)
     return (exported.with_mesh(mesh) if exported.weights else exported), list(shardings)

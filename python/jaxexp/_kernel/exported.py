@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from jaxexp._errors import UnsupportedError
@@ -109,7 +109,8 @@ class Function(ExportedData):
 
         Args:
             mesh: a Mesh or AbstractMesh with the same axis sizes, names and types as the mesh that the function was
-                exported with. None leaves the shardings on the abstract mesh that they are stored with.
+                exported with, such as `make_mesh` makes. None leaves the shardings on the abstract mesh that they are
+                stored with.
             axis_names: if the axes of `mesh` have other names, a mapping from the exported name of every axis to its
                 name in `mesh`. The order of the axes must be the exported one.
 
@@ -124,6 +125,24 @@ class Function(ExportedData):
     def out_shardings_jax(self, mesh: Any = None, *, axis_names: Mapping[str, str] | None = None) -> tuple[Any, ...]:
         """The shardings of the results; see `in_shardings_jax`."""
         return tuple(sharding.on_mesh(stored, mesh, axis_names) for stored in self._out_named_shardings)
+
+    def make_mesh(self, devices: Sequence[Any] | None = None) -> Any:
+        """A mesh like the one that the function was exported with: of the same axis sizes, names and types.
+
+        A function without shardings gets one axis, ``devices``. In artifacts of JAX before 0.9, axes have no names;
+        here they are ``_axis_0`` and so on.
+
+        Args:
+            devices: the devices of the mesh, as in `jax.make_mesh`. The default is the first of `jax.devices()`.
+
+        Raises:
+            ExportError: it was exported for more devices, or for fewer than are given.
+
+        Example:
+            >>> mesh = exported.make_mesh()
+            >>> result = exported.call(*map(jax.device_put, arguments, exported.in_shardings_jax(mesh)))
+        """
+        return sharding.make_mesh(self, devices)
 
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> Self:
         """The same function with symbolic dimensions fixed, as a new Exported.

@@ -1,4 +1,4 @@
-"""Sizes that break a constraint from the export: the error says which dimension, what it must be, and what it is."""
+"""Sizes that symbolic dimensions do not allow: the error says which dimension, what it must be, and what it is."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ CASES = [
         (1, 3, 6),
         "the sizes of the arguments must satisfy a >= 2*b, found a = 3 (args[0].shape[1]), b = 6 (args[0].shape[2])",
     ),
+    ("b, 5", "b <= 9", (0, 5), "args[0].shape[0] must be at least 1, found 0"),
+    ("b + 3, 5", "b <= 9", (2, 5), "b must be at least 1, found b = -1 (args[0].shape[0] is b + 3 = 2)"),
+    (
+        "b, b",
+        "b <= 9",
+        (2, 3),
+        "args[0].shape[1] must have size 2, found size 3 (exported with b, here b = 2 (args[0].s",
+    ),
+    (
+        "a, b, a*b",
+        "a <= 9",
+        (2, 3, 7),
+        "args[0].shape[2] must have size 6, found size 7 (exported with a*b, here a = 2 (args[0].shape[0]), b = 3 (",
+    ),
+    ("2*b, 5", "b <= 9", (3, 5), "b must be a whole number, found 2*b = 3 (args[0].shape[0])"),
     ("a, b", "mod(b, 8) >= 3", (3, 9), "the sizes of the arguments must satisfy mod(b, 8) >= 3, found b = 9 ("),
 ]
 
@@ -41,15 +56,15 @@ def test_a_broken_constraint(dims: str, constraint: str, sizes: tuple[int, ...],
     if loaded:
         exported = jaxexp.deserialize(exported.serialize())
     x = np.ones(sizes, np.float32)
-    calls: list[Callable[[], object]] = [
-        lambda: exported.call(x),
-        lambda: jax.jit(exported.call)(x),
-        lambda: exported.specialize(x),
+    uses: list[tuple[str, Callable[[], object]]] = [
+        ("calling", lambda: exported.call(x)),
+        ("calling", lambda: jax.jit(exported.call)(x)),
+        ("specializing", lambda: exported.specialize(x)),
     ]
-    for call in calls:
+    for doing, use in uses:
         with pytest.raises(jaxexp.ExportError) as caught:
-            call()
-        assert str(caught.value).startswith(f"calling <lambda>: {message}"), str(caught.value)
+            use()
+        assert str(caught.value).startswith(f"{doing} <lambda>: {message}"), str(caught.value)
     with pytest.raises(ValueError) as of_jax:
         jax_export.export(jax.jit(lambda x: -x))(spec).call(x)
     assert isinstance(caught.value, type(of_jax.value))
@@ -66,4 +81,5 @@ def test_paths_are_those_of_the_call() -> None:
 
 def test_a_message_in_a_form_that_is_not_known_stays() -> None:
     text = "Input shapes do not match the symbolic shape constraint b <= 4.\n It is 5."
-    assert constraints.broken(ValueError(text)) == text.replace("\n ", " ")
+    exported = jaxexp.export(jax.jit(lambda x: x))(np.ones(3))
+    assert constraints.broken(ValueError(text), exported, exported.in_avals) == text.replace("\n ", " ")

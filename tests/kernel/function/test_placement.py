@@ -22,6 +22,7 @@ from kit.alike import raises_alike
 from kit.compare import assert_same_placement, assert_same_values
 from kit.corpus import Program, arr, export_with, f32, mesh, spec
 from kit.derivatives import pull_back
+from kit.places import TESTS
 from kit.sharded.case import LIBRARIES, Auto, Explicit, gspmd
 from kit.sharded.exported import name_of
 from kit.sharded.meshes import abstract
@@ -128,6 +129,48 @@ def test_functions_of_two_meshes_in_one_module(first: str, second: str) -> None:
     expected = [on_mesh(jaxexp, name)._in_named_shardings[0].mesh.shape_tuple for name in (first, second)]
     found = [tuple((n, int(size)) for n, size in re.findall(r'"(\w+)"=(\d+)', meshes[f])) for f in functions]
     assert sorted(set(found)) == sorted(set(expected))
+
+
+# --- meshes like the export's ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "golden", ["jax-0.12.0.1/sharded", "jax-0.4.23/sharded", "before_shardy/jax-0.4.23/six_devices"]
+)
+def test_a_mesh_like_that_of_the_export(golden: str) -> None:
+    """Of axes that have another type than JAX's default, or no names."""
+    exported = jaxexp.load(TESTS / "golden" / f"{golden}.bin")
+    m = exported.make_mesh()
+    assert list(m.devices.flat) == jax.devices()[: exported.nr_devices]
+    arguments = [np.ones(aval.shape, aval.dtype) for aval in exported.in_avals]
+    placed = list(map(jax.device_put, arguments, exported.in_shardings_jax(m)))
+    expected = exported.call(*placed)
+    others = jax.devices()[::-1][: exported.nr_devices]
+    assert list(exported.make_mesh(others).devices.flat) == others
+    with pytest.raises(jaxexp.ExportError, match=r"make_mesh\(\), or jax\.make_mesh") as error:
+        exported.call(*arguments)
+    line = re.search(r"jax\.make_mesh\(.*\)", str(error.value))
+    assert line is not None
+    placed = list(map(jax.device_put, arguments, exported.in_shardings_jax(eval(line[0]))))
+    jax.tree.map(np.testing.assert_array_equal, exported.call(*placed), expected)
+    for wrong in (jax.devices()[:1], [*jax.devices(), *jax.devices()]):
+        with pytest.raises(jaxexp.ExportError, match=f"for {exported.nr_devices} devices, found {len(wrong)}"):
+            exported.make_mesh(wrong)
+
+
+def test_a_mesh_for_a_function_without_shardings() -> None:
+    exported = jaxexp.export(jax.jit(jnp.sin))(spec((8,)))
+    assert exported.make_mesh().shape == {"devices": 1}
+
+
+@pytest.mark.parametrize("wrong", [((2, 4), ("x", "y")), ((4, 2), ("a", "b")), ((4, 2), ("x", "y"), Explicit)])
+def test_the_error_has_the_line_that_makes_a_mesh(wrong: Any) -> None:
+    exported = on_mesh(jaxexp, "4x2")
+    with pytest.raises(jaxexp.ExportError, match=r"make_mesh\(\) makes one that fits, jax\.make_mesh") as error:
+        exported.in_shardings_jax(mesh(*wrong))
+    line = re.search(r"jax\.make_mesh\(.*\)", str(error.value))
+    assert line is not None
+    exported.in_shardings_jax(eval(line[0]))
 
 
 # --- inside shard_map -----------------------------------------------------------------------------------------------

@@ -131,6 +131,9 @@ def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: list[bytes]) -> None
     types = [type(error) for error in found[::2]]
     assert types[:2] == [FileNotFoundError, IsADirectoryError]
     assert [error.filename for error in found[0:4:2]] == [str(tmp_path / "missing"), str(tmp_path)]
+    assert f"load_many takes the files in it, as in sorted(pathlib.Path({str(tmp_path)!r}).glob('*.jaxexp'))" in str(
+        found[2]
+    )
     assert "expected a serialized Exported, found an empty file" in str(found[8])  # and nobody waits for a writer
     for place in (2, 3):
         assert_alike(found[2 * place], alone(jaxexp.load, bad[place]), str(bad[place]))

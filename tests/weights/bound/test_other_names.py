@@ -85,7 +85,9 @@ def test_a_pure_dict_of_nnx() -> None:
     exported = jaxexp.export(jax.jit(lambda x: nnx.merge(graphdef, state)(x)), weights=state)(X)
     assert set(exported.weights) == {"kernel/value", "bias/value"}
     pure = jax.tree.map(lambda array: array * 2, nnx.to_pure_dict(state))
-    tuned = exported.with_weights(pure, rename=lambda name: name.removesuffix("/value"))
+    with pytest.raises(WeightsError, match="other names there, pass rename=lambda") as error:
+        exported.with_weights(pure)
+    tuned = exported.with_weights(pure, rename=eval(str(error.value).rpartition("rename=")[2]))
     close(tuned.call(X), X @ pure["kernel"] + pure["bias"])
 
 
@@ -182,7 +184,7 @@ def narrow() -> Any:
 def test_to_small_dtypes(place: Any, tmp_path: Path) -> None:
     model = narrow()
     arrays = {
-        "f": np.array([1 / 3, 1e39, -2, 0], np.float64),
+        "f": np.array([1 / 3, np.inf, -2, 0], np.float64),
         "i": np.array([-128, 127, 0, 5], np.int64),
         "c": np.array([1 + 2j, 3], np.complex64),
         "f4": np.array([0.5, 1.5, -6, 3], np.float32),
@@ -213,12 +215,33 @@ def test_what_is_not_cast(place: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(WeightsError, match=f"tensor '{name}': expected") as error:
             model.with_weights(place({**whole, name: array}, tmp_path), cast=True)
-        assert "cast=" not in str(error.value)
+        why = "cast=True makes floats of floats, complex numbers of complex numbers and integers of integers only"
+        assert (why in str(error.value)) == (np.shape(array) == whole[name].shape)
     large = place({**whole, "i": np.array([0, 0, 0, 128], np.int16)}, tmp_path)
     with pytest.raises(
         WeightsError, match=r"'i': expected integers that fit into int8, found int16\[4\] from 0 to 128"
     ):
         model.with_weights(large, cast=True).call(np.zeros(4, jnp.bfloat16))  # a file is read by the call
+
+
+@PLACES
+@pytest.mark.parametrize(
+    ("name", "array", "said"),
+    [
+        ("f", np.array([1, np.inf, -1e39, np.nan]), r"floats that fit into bfloat16, found float64\[4\] with -1e\+39"),
+        ("c", np.array([1, 1e300j]), r"floats that fit into complex64, found complex128\[2\] with .*1e\+300j"),
+    ],
+)
+def test_no_weight_becomes_infinite(place: Any, name: str, array: Any, said: str, tmp_path: Path) -> None:
+    model = narrow()
+    whole = {other: np.asarray(weight) for other, weight in model.weights.items()}
+    whole["f4"] = whole["f4"].astype(np.float32)
+    if name == "c" and place is in_file:
+        pytest.skip("safetensors has no complex128")
+    with jax.enable_x64(True):
+        given = place({**whole, name: array}, tmp_path)
+    with pytest.raises(WeightsError, match=f"'{name}': expected {said}"):
+        model.with_weights(given, cast=True).call(np.zeros(4, jnp.bfloat16))  # a file is read by the call
 
 
 def test_traced_arrays_are_cast() -> None:

@@ -13,6 +13,7 @@ import click
 from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, sizes
 from jaxexp._cli.complaints import complain, misused
 from jaxexp._cli.page import Column, Page, say
+from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ def _check_arguments(ctx: click.Context, _: click.Parameter, given: tuple[str, .
     help="Use the weights in this file, or index, in place of those beside the function.",
 )
 @click.option(
+    "--cast",
+    "is_cast",
+    is_flag=True,
+    help="With --weights, round floats, and cast integers, to the dtypes of the function.",
+)
+@click.option(
     "--executables",
     metavar="EXE",
     type=click.Path(),
@@ -87,6 +94,7 @@ def command(
     seed: int | None,
     sized: tuple[str, ...],
     weights: str | None,
+    is_cast: bool,
     executables: str | None,
     policy: str | None,
     force: bool,
@@ -101,6 +109,8 @@ def command(
     """
     if not is_random and (sized or seed is not None):
         raise click.UsageError(f"{'--size' if sized else '--seed'} is for random numbers: add --random")
+    if is_cast and weights is None:
+        raise click.UsageError("--cast is for the weights of a file: add --weights")
     if output is not None:
         if not output.endswith((".npy", ".npz")):
             raise click.UsageError(f"-o takes a file .npy or .npz, not {output!r}")
@@ -108,7 +118,9 @@ def command(
             outputs.refuse_existing(output)
     chosen = sizes.parsed(sized)
     source = inputs.artifact(file)
-    exported = _loaded(source, weights, executables, policy)
+    exported = _loaded(source, executables, policy)
+    if weights is not None:
+        exported = _with_weights(exported, weights, is_cast)
     paths = _result_paths(exported)
     if output is not None and output.endswith(".npy") and len(paths) != 1:
         raise click.UsageError(f"{file!r} has {counted(len(paths), 'result')}, and {output!r} holds one: use .npz")
@@ -127,15 +139,30 @@ def command(
     say(f"{output}: {counted(len(results), 'result')}, {os.path.getsize(output):,} bytes")
 
 
-def _loaded(source: inputs.Source, weights: str | None, executables: str | None, policy: str | None) -> Exported:
+def _loaded(source: inputs.Source, executables: str | None, policy: str | None) -> Exported:
     allowed = None
     if policy is not None:
         from jaxexp._policy.policy import Policy
 
         with misused("--policy "):
             allowed = Policy.from_toml(policy)
-    exported = functions.loaded(source, policy=allowed, executables=executables)
-    return exported if weights is None else exported.with_weights(weights)
+    return functions.loaded(source, policy=allowed, executables=executables)
+
+
+def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
+    """The function with the weights in a file. Errors advise what can be done on a command line."""
+    from jaxexp._weights.arrays import casting, names
+
+    try:
+        return exported.with_weights(path, cast=is_cast)
+    except WeightsError as error:
+        for advice, here in (
+            (casting.ADVICE, "; --cast casts it"),
+            (casting.REFUSED, casting.REFUSED.replace("cast=True", "--cast")),
+            (names.RENAME_ADVICE, ". If the weights have other names there, use with_weights in Python, with rename="),
+        ):
+            error.found = error.found.replace(advice, here)
+        raise
 
 
 def _result_paths(exported: Exported) -> list[str]:
@@ -242,7 +269,12 @@ class _Arguments:
                 raise click.UsageError(
                     f"{self._described(index)} takes {error}, or a .npy file, not {text!r}"
                 ) from None
-        return arrays.as_argument(arrays.read(text), aval)
+        try:
+            return arrays.as_argument(arrays.read(text), aval)
+        except FileNotFoundError:
+            if text.endswith(".npy"):
+                raise
+            raise click.UsageError(f"{self._described(index)} takes a .npy file, not {text!r}") from None
 
     def _take_all(self, path: str, left: Sequence[int]) -> None:
         """Takes the arrays in a .npz file by their paths, or in order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxexp._errors import ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.io.workers import worker_count
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # How many shares to submit at a time if an executor does not say how many workers it has.
 _WINDOW = 128
+
+# What a cluster can lack.
+WORKERS, SCHEDULER = "workers", "scheduler"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Means:
 
     def __post_init__(self) -> None:
         if self.wait_for_workers is not None and not self.wait_for_workers >= 0:
-            raise ValueError(f"wait_for_workers: expected at least 0 seconds, or None, found {self.wait_for_workers}")
+            raise ExportError(f"wait_for_workers: expected at least 0 seconds, or None, found {self.wait_for_workers}")
 
     @property
     def threads(self) -> int:
@@ -89,15 +93,19 @@ class Crew:
         self._executor = self._own = self._make()
         return self._executor.submit(function, *args)
 
-    def has_workers(self) -> bool:
-        """Whether the executor has a worker, as far as it can say: only a Dask cluster can have none."""
-        count = getattr(getattr(self._executor, "_client", None), "nthreads", None)
+    def lacks(self) -> str:
+        """What the executor needs before it can go on, as far as it can say; empty if nothing. Only a Dask cluster can
+        lack something.
+        """
+        client = getattr(self._executor, "_client", None)
+        count = getattr(client, "nthreads", None)
         if not callable(count):
-            return True
-        try:
-            return bool(count())
-        except Exception:  # of many types: there is no scheduler any more
-            return False
+            return ""
+        # A client without a scheduler tries to reach it for 30 seconds, and so would this call.
+        if getattr(client, "status", "running") == "running":
+            with contextlib.suppress(Exception):  # of many types: there is no scheduler any more
+                return "" if count() else WORKERS
+        return SCHEDULER
 
     def close(self, *, wait: bool) -> None:
         """Ends the executor if it is not the user's. Shares that have begun are finished, now or after this returns."""
@@ -159,5 +167,14 @@ def dask(address: str) -> Generator[Workers]:
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise ImportError(f"the cluster at {address} needs Dask: pip install distributed") from error
-    with distributed.Client(address, set_as_default=False) as client:
-        yield client.get_executor()
+    logger = logging.getLogger("distributed.client")
+    level = logger.level
+    try:
+        with distributed.Client(address, set_as_default=False) as client:
+            try:
+                yield client.get_executor()
+            finally:
+                if client.status != "running":
+                    logger.setLevel(logging.CRITICAL)  # it would log the traceback of giving up; our error says it
+    finally:
+        logger.setLevel(level)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp._errors import FatalArtifactError, WorkerError
 
 from . import worker
-from .crew import Crew
+from .crew import SCHEDULER, Crew
 from .errors import unpacked
 from .journal import Journal
 from .work import Input, Part, Share, Unusable, cut
@@ -198,6 +198,8 @@ class _Running:
                 worker.run, attempt, self._releases, self._task.home, self._options, crossing, self._imports
             )
         except Exception as error:
+            if self._crew.lacks() == SCHEDULER:
+                raise self._gone() from error
             raise WorkerError(
                 f"{self._task.title}: the executor takes no more work ({_said(error)}). What is done is in the "
                 "journal, if there is one"
@@ -209,7 +211,7 @@ class _Running:
         """The next future that is finished, however long its worker takes.
 
         Raises:
-            WorkerError: there have been no workers for too long.
+            WorkerError: there have been no workers, or no scheduler, for too long.
         """
         if self._patience is None:
             return finished.get()
@@ -218,15 +220,24 @@ class _Running:
             with contextlib.suppress(queue.Empty):
                 return finished.get(timeout=_LOOK)
             now = time.monotonic()
-            if self._crew.has_workers():
+            lack = self._crew.lacks()
+            if not lack:
                 waiting_since = None
             elif waiting_since is None:
                 waiting_since = now
             elif now - waiting_since >= self._patience:
+                if lack == SCHEDULER:
+                    raise self._gone()
                 raise WorkerError(
                     f"{self._task.title}: the executor has had no workers for {self._patience:g} seconds. Start some, "
                     "or wait longer (wait_for_workers). What is done is in the journal, if there is one"
                 )
+
+    def _gone(self) -> WorkerError:
+        return WorkerError(
+            f"{self._task.title}: the cluster is gone: its client has no connection to a scheduler. Start the cluster, "
+            "and do this again. What is done is in the journal, if there is one"
+        )
 
     def _receive(self, share: Share, future: Future[Any]) -> None:
         if future.cancelled():
@@ -295,7 +306,11 @@ class _Running:
         try:
             self._crew.submit(worker.alive).add_done_callback(finished.put)
             self._next(finished).result()
+        except WorkerError:
+            raise
         except Exception as again:
+            if self._crew.lacks() == SCHEDULER:
+                raise self._gone() from error
             raise WorkerError(
                 f"{self._task.title}: the workers cannot run jaxexp ({_said(again)}). They need jaxexp "
                 f"{self._releases['jaxexp']}; new processes also import the program that started them, which has to "

@@ -71,10 +71,9 @@ def verify_many(
     Raises:
         JournalError: the journal is damaged, or belongs to another pass. (It is a DeserializationError.)
         ExportError: the workers cannot run jaxexp, or run another release than this process; there were no workers for
-            too long; or another process has the journal.
+            too long; the cluster is gone; another process has the journal; or `wait_for_workers` is negative.
         OSError: the journal cannot be written.
         TypeError: something is given that other processes cannot find, such as a buffer; or `policy` is not a Policy.
-        ValueError: `wait_for_workers` is negative.
 
     Example:
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:

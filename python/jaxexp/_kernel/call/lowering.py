@@ -12,6 +12,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION, Arguments
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.sharding import axes_of, line_of
 from jaxexp._kernel.module import custom_calls, mlir, runnable
 
 from .primitive import call_exported_p
@@ -83,14 +84,17 @@ def _check_device_count(axis_context: Any, exported: ExportedData) -> None:
     if exported.nr_devices not in (1, nr_devices):
         raise ExportError(
             f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on "
-            f"{nr_devices}. {_how_to_have_devices(exported.nr_devices)}"
+            f"{nr_devices}. {_how_to_have_devices(exported)}"
         )
 
 
-def _how_to_have_devices(needed: int) -> str:
-    there = jax.device_count()
+def _how_to_have_devices(exported: ExportedData) -> str:
+    needed, there = exported.nr_devices, jax.device_count()
     if there >= needed:
-        return "Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i])"
+        return (
+            "Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i]), where mesh is "
+            f"exported.make_mesh(), or {line_of(*axes_of(exported))}"
+        )
     return (
         f"This process has {there} {jax.default_backend()} device{'s' if there > 1 else ''}: call it where there are "
         f'{needed}. A CPU can stand for several, with jax.config.update("jax_num_cpu_devices", {needed}) before JAX '

@@ -49,9 +49,7 @@ def abstract_eval(
 
 @_jax.cached_with_first()
 def _types_and_effects(exported: ExportedData, in_avals: tuple[Any, ...]) -> tuple[tuple[Any, ...], set[Any]]:
-    with _jax.outside_of_traces():  # arguments are named by making their trees, and flax.nnx then asks for a trace
-        _check_arguments(in_avals, exported)
-        names, sizes = _solve_dim_vars(in_avals, exported)
+    names, sizes = check(exported, in_avals)
     meshes = meshes_of_call(exported._in_named_shardings, in_avals)
     out_avals = []
     for aval, sharding in zip(exported.out_avals, exported._out_named_shardings, strict=True):
@@ -67,37 +65,66 @@ call_exported_p.def_effectful_abstract_eval(abstract_eval)
 # jit takes NumPy scalars of these dtypes, and fails late.
 _OF_TIME = np.datetime64, np.timedelta64
 
+# What messages say before the name of the function, and before a type that it was given.
+CALLING = "calling", "called with"
+SPECIALIZING = "specializing", "specialized to"
 
-def _check_arguments(in_avals: Sequence[Any], exported: ExportedData) -> None:
+
+def check(
+    exported: ExportedData, in_avals: Sequence[Any], doing: tuple[str, str] = CALLING
+) -> tuple[Sequence[str], list[Any]]:
+    """The dimension variables of a function, and their values for arguments of these types.
+
+    Raises:
+        ExportError: the types do not fit.
+    """
+    with _jax.outside_of_traces():  # arguments are named by making their trees, and flax.nnx then asks for a trace
+        _check_arguments(in_avals, exported, doing)
+        return _solve_dim_vars(in_avals, exported, doing)
+
+
+def _check_arguments(in_avals: Sequence[Any], exported: ExportedData, doing: tuple[str, str]) -> None:
     """Compares ranks, dtypes and constant dimensions; symbolic ones are left to `_solve_dim_vars`."""
     for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True)):
         if expected is actual:  # JAX interns abstract values
             continue
         if not isinstance(actual, _jax.ShapedArray):
-            _mismatch(exported, index, None, "an array", str(actual))
+            _mismatch(exported, doing, index, None, "an array", str(actual))
         if expected.dtype != actual.dtype and any(_jax.issubdtype(actual.dtype, kind) for kind in _OF_TIME):
             where = _jax.describe_argument(exported.in_tree, index, None)
             raise ExportTypeError(
-                f"calling {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, which "
-                "is not a dtype of JAX"
+                f"{doing[0]} {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, "
+                "which is not a dtype of JAX"
             )
         if len(expected.shape) != len(actual.shape):
-            _mismatch(exported, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
+            _mismatch(exported, doing, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
         if expected.dtype != actual.dtype:
-            _mismatch(exported, index, None, f"dtype {expected.dtype}", f"dtype {actual.dtype}", expected, actual)
+            _mismatch(
+                exported, doing, index, None, f"dtype {expected.dtype}", f"dtype {actual.dtype}", expected, actual
+            )
         for axis, (wanted, given) in enumerate(zip(expected.shape, actual.shape, strict=True)):
             if _jax.is_constant_dim(wanted) and not (_jax.is_constant_dim(given) and wanted == given):
-                _mismatch(exported, index, axis, f"size {wanted}", f"size {given}", expected, actual)
+                _mismatch(exported, doing, index, axis, f"size {wanted}", f"size {given}", expected, actual)
 
 
-def _mismatch(exported: ExportedData, index: int, axis: int | None, expected: str, found: str, *avals: Any) -> None:
+def _mismatch(
+    exported: ExportedData,
+    doing: tuple[str, str],
+    index: int,
+    axis: int | None,
+    expected: str,
+    found: str,
+    *avals: Any,
+) -> None:
     where = _jax.describe_argument(exported.in_tree, index, axis)
     hint = hints.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
-    whole = f" (exported with {avals[0]}, called with {avals[1]}){hint}" if avals else ""
-    raise ExportError(f"calling {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
+    whole = f" (exported with {avals[0]}, {doing[1]} {avals[1]}){hint}" if avals else ""
+    raise ExportError(f"{doing[0]} {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
 
 
-def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Sequence[str], list[Any]]:
+def _solve_dim_vars(
+    in_avals: Sequence[Any], exported: ExportedData, doing: tuple[str, str]
+) -> tuple[Sequence[str], list[Any]]:
     """The dimension variables of an exported function, and their values for these arguments.
 
     All constraints are checked here, so that a call has to satisfy them wherever it is traced.
@@ -111,7 +138,8 @@ def _solve_dim_vars(in_avals: Sequence[Any], exported: ExportedData) -> tuple[Se
         checks.check_statically(sizes)
         return names, [sizes.evaluate(solution[name]) for name in names]
     except ValueError as error:
-        raise ExportError(f"calling {exported.fun_name}: {constraints.broken(error)}") from error
+        reason = constraints.broken(error, exported, in_avals)
+        raise ExportError(f"{doing[0]} {exported.fun_name}: {reason}") from error
 
 
 def executables_of(exported: ExportedData) -> Any:

@@ -16,12 +16,13 @@ from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import main, mlir, specialized
 
 from . import hints, trees
-from .primitive import abstract_eval
+from .primitive import SPECIALIZING, abstract_eval, check
 
 
 def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
     """`Exported.specialize`."""
     in_avals = specialized_avals(exported, args_specs, kwargs_specs)
+    check(exported, in_avals, SPECIALIZING)
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
     if in_avals == exported.in_avals:
         return exported

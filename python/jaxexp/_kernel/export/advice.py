@@ -13,6 +13,11 @@ import jax
 
 _COMPARISON = re.compile(r"comparison '(.+?)' (<|<=|>|>=) '(.+?)' is inconclusive")
 _REMAINDER = re.compile(r"[Tt]he remainder (mod\(.+\)) should be 0|division: rest is (mod\(.+\))")
+_BY_NUMBER = re.compile(r"mod\(.+, (- ?)?[0-9]+\)")
+_DIFFER = re.compile("ncompatible|same shape|shapes that differ")
+_EXTREME = re.compile(r"\b(min|max)\(([^(),]+), ([^(),]+)\)")
+_ROUNDED = re.compile(r"([0-9]+)\*floordiv\((\w+), \1\)")
+_NUMBER = re.compile(r"(- ?)?[0-9]+")
 
 
 @contextlib.contextmanager
@@ -20,7 +25,7 @@ def on_dimensions() -> Generator[None]:
     """Adds a note to an error of JAX about symbolic dimensions, if a constraint can help."""
     try:
         yield
-    except (jax.errors.InconclusiveDimensionOperation, ValueError) as error:
+    except (jax.errors.InconclusiveDimensionOperation, ValueError, TypeError) as error:
         if advice := _advice(str(error)):
             error.add_note(advice)
         raise
@@ -40,8 +45,33 @@ def _advice(message: str) -> str | None:
             f"if it holds for none, add constraints=['{left} {never}']."
         )
     if (found := _REMAINDER.search(message)) is not None:
-        return f"If that holds for all sizes, add constraints=['{found[1] or found[2]} == 0'] to symbolic_shape."
+        remainder = found[1] or found[2]
+        if _BY_NUMBER.fullmatch(remainder):
+            return _if_always([f"{remainder} == 0"])
+        # JAX cannot divide by what may be 0, also in a constraint. But 2*floordiv(n, 2) is n, if 2 divides n.
+        return _if_always([f"mod({name}, {number}) == 0" for number, name in _ROUNDED.findall(remainder)])
+    if _DIFFER.search(message):
+        return _if_always(_of_extremes(message))
     return None
+
+
+def _of_extremes(message: str) -> list[str]:
+    """What makes shapes equal whose sizes have minima and maxima with numbers, as slices make them."""
+    sizes = {size.strip() for size in re.split(r"[\[\](),]", _EXTREME.sub("", message))}
+    found = []
+    for kind, *operands in _EXTREME.findall(message):
+        number, other = sorted(operands, key=lambda operand: _NUMBER.fullmatch(operand) is None)
+        if not _NUMBER.fullmatch(number) or _NUMBER.fullmatch(other):
+            continue
+        needed = next((operand for operand in (number, other) if operand in sizes), None)
+        is_less = needed is not None and (kind == "min") == (needed == other)
+        found.append(f"{other} {'<=' if is_less else '>='} {number}")
+    return found
+
+
+def _if_always(constraints: list[str]) -> str | None:
+    given = list(dict.fromkeys(constraints))
+    return f"If that holds for all sizes, add constraints={given} to symbolic_shape." if given else None
 
 
 def _plus(dimension: str, number: int) -> str:

@@ -12,6 +12,33 @@ from jaxexp import _jax
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 
 
+def make_mesh(exported: Any, devices: Sequence[Any] | None) -> Any:
+    """`Exported.make_mesh`."""
+    sizes, names, types = axes_of(exported)
+    needed = math.prod(sizes)
+    there = list(jax.devices() if devices is None else devices)
+    if len(there) < needed or (devices is not None and len(there) > needed):
+        raise ExportError(
+            f"making a mesh for {exported.fun_name}: it was exported for {needed} devices, found {len(there)}"
+        )
+    return jax.make_mesh(sizes, names, axis_types=types, devices=there[:needed])
+
+
+def axes_of(exported: Any) -> tuple[tuple[int, ...], tuple[str, ...], tuple[Any, ...]]:
+    """The sizes, names and types of the axes of a function's mesh; one axis of all devices if it has no shardings."""
+    for one in (*exported._in_named_shardings, *exported._out_named_shardings):
+        if one is not None and not one.mesh.empty:
+            return one.mesh.axis_sizes, one.mesh.axis_names, one.mesh.axis_types
+    return (exported.nr_devices,), ("devices",), (_jax.AxisType.Auto,)
+
+
+def line_of(sizes: tuple[int, ...], names: tuple[str, ...], types: Sequence[Any]) -> str:
+    """The line of Python that makes a mesh of these axes."""
+    listed = [f"jax.sharding.AxisType.{one.name}" for one in types]
+    shown = f"({listed[0]},) * {len(listed)}" if len(set(listed)) == 1 else f"({', '.join(listed)})"
+    return f"jax.make_mesh({sizes}, {names}, axis_types={shown})"
+
+
 def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = None) -> Any:
     """A stored sharding, moved to a mesh (Mesh or AbstractMesh) of the same axes; None leaves it where it is.
 
@@ -33,12 +60,14 @@ def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = Non
         raise ExportError(
             f"the function was exported with a mesh of axis_names {stored.axis_names}, and cannot be placed on one of "
             f"axis_names {given.axis_names}; if they stand for the same axes, pass axis_names={{exported: given, ...}}"
+            f". Its make_mesh() makes one that fits, {line_of(stored.axis_sizes, stored.axis_names, stored.axis_types)}"
         )
     for what in ("axis_sizes", "axis_types"):
         if getattr(given, what) != getattr(stored, what):
             raise ExportError(
                 f"the function was exported with a mesh of {what} {getattr(stored, what)}, "
-                f"and cannot be placed on one of {what} {getattr(given, what)}"
+                f"and cannot be placed on one of {what} {getattr(given, what)}. Its make_mesh() makes one that fits, "
+                f"{line_of(stored.axis_sizes, given.axis_names, stored.axis_types)}"
             )
     return sharding.update(mesh=mesh, spec=spec)
 

@@ -20,6 +20,7 @@ from .pieces import source
 from .placing import view, wherever
 
 ADVICE = "; cast=True casts it"
+REFUSED = "; cast=True makes floats of floats, complex numbers of complex numbers and integers of integers only"
 
 _KINDS = (jnp.floating, jnp.complexfloating, jnp.integer)
 
@@ -33,14 +34,17 @@ def cast(name: str, array: Any, dtype: Any, file: str | None = None) -> Any:
     """An array in another dtype, where it is; floats are rounded.
 
     Raises:
-        WeightsError: an integer does not fit into the dtype.
+        WeightsError: an integer does not fit into the dtype, or a float would become infinite.
     """
-    if jnp.issubdtype(dtype, jnp.integer):
+    if is_integer := jnp.issubdtype(dtype, jnp.integer):
         _check_fits(name, array, dtype, file)
     if isinstance(array, Tracer):
         return array.astype(dtype)
-    with wherever(), np.errstate(over="ignore"):  # too large a float becomes infinite, as on devices
-        new = (array if isinstance(array, jax.Array) else np.asarray(array)).astype(dtype)
+    with wherever(), np.errstate(over="ignore"):  # the error below says more than NumPy's warning
+        old = array if isinstance(array, jax.Array) else np.asarray(array)
+        new = old.astype(dtype)
+        if not is_integer:
+            _check_finite(name, old, new, file)
     if isinstance(new, np.ndarray):
         new.flags.writeable = False
     return new
@@ -58,6 +62,16 @@ def _check_fits(name: str, array: Any, dtype: Any, file: str | None) -> None:
     if not (least <= found[0] and found[1] <= most):
         numbers = f"{type_of(array)} from {found[0]:,} to {found[1]:,}"
         raise WeightsError(name, f"integers that fit into {dtype}", numbers, file=file)
+
+
+def _check_finite(name: str, array: Any, new: Any, file: str | None) -> None:
+    if jnp.finfo(array.dtype).max <= jnp.finfo(new.dtype).max:
+        return
+    finite = jnp.isfinite if isinstance(array, jax.Array) else np.isfinite
+    lost = finite(array) & ~finite(new)
+    if lost.any():
+        first = array[lost][0]
+        raise WeightsError(name, f"floats that fit into {new.dtype}", f"{type_of(array)} with {first}", file=file)
 
 
 def cast_in_file(file: HoldsTensors, tensor: Tensor, aval: Any) -> tuple[HoldsTensors, Tensor]:

@@ -53,6 +53,9 @@ def names_in(treedef: Any) -> list[str]:
     return names
 
 
+RENAME_ADVICE = ". If the weights have other names there, pass rename="
+_OF_VARIABLE = "/value"  # the end of names in the state of a flax.nnx model, which a pure dict of it does not have
+
 Rename = Mapping[str, str] | Callable[[str], str]
 
 
@@ -108,13 +111,15 @@ def check_names(
     own, first = next(iter(missing.items()))
     found = f"none among {len(given):,}"
     needed_names = set(needed.values())
-    unused = [name for name in given if name not in needed_names]
-    if near := _nearest(first, unused):
+    unused = dict.fromkeys(name for name in given if name not in needed_names)
+    if near := _nearest(first, list(unused)):
         found += f", of which {' and '.join(map(repr, near))} {'is' if len(near) == 1 else 'are'} not used"
     if others := list(missing.values())[1:]:
         found += f". Also missing: {_listed(others)}"
     if can_rename and len(unused) >= len(missing):
-        found += ". If the weights have other names there, pass rename="
+        found += RENAME_ADVICE
+        if all(name.removesuffix(_OF_VARIABLE) in unused for name in missing.values()):
+            found += f"lambda name: name.removesuffix({_OF_VARIABLE!r})"
     elif is_mapping and len(missing) < len(needed):
         found += ". To change only some weights, pass {**loaded.weights, ...}"
     renamed = "" if own == first else f" for the weight {words.cut(repr(own), 80)}"

@@ -19,7 +19,7 @@ from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import Source
 
 from . import placing
-from .casting import ADVICE, cast, cast_in_file, is_castable
+from .casting import ADVICE, REFUSED, cast, cast_in_file, is_castable
 from .names import Rename, check_names, is_array, named_leaves, names_given, type_of, warn_of_others
 from .pieces import source
 from .stored import Stored, WithDigests
@@ -55,7 +55,9 @@ class _Named:
             try:
                 placing.check(file, tensor, type_)
             except WeightsError as error:
-                if not self._is_cast and cast_in_file(file, tensor, type_)[1] is not tensor:
+                if self._is_cast:
+                    error.found += REFUSED if tensor.shape == tuple(type_.shape) else ""
+                elif cast_in_file(file, tensor, type_)[1] is not tensor:
                     error.found += ADVICE
                 raise
         tied = {name for pair in other_names.items() for name in pair if self._names[name] in self._tensors}
@@ -222,7 +224,7 @@ class Weights(Mapping[str, Any]):
         check_names(own, arrays, is_mapping=is_mapping, can_rename=rename is None)
         found = {}
         for name, type_ in self._types.items():
-            leaf, advice = given[own[name]], ""
+            leaf, advice = given[own[name]], REFUSED if is_cast else ""
             if is_array(leaf) and leaf.dtype != type_.dtype and is_castable(leaf.dtype, type_.dtype):
                 if is_cast:
                     leaf = cast(own[name], leaf, type_.dtype)
@@ -237,8 +239,8 @@ class Weights(Mapping[str, Any]):
             warn_of_others(
                 "not used of the given arrays",
                 [name for name in others if not isinstance(given[name], np.generic)],
-                "they belong to another model, or are part of the program. A mapping of arrays by the names of the "
-                "weights may have more",
+                "they belong to another model, or are part of the program. A dict from names to arrays may have such "
+                "arrays without this warning",
             )
         return Weights(self._types, found, shardings, self.other_names)
 

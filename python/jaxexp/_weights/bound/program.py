@@ -11,7 +11,7 @@ import jax
 from jaxexp._errors import DeserializationError
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.call import first_argument
-from jaxexp._kernel.call.primitive import abstract_eval
+from jaxexp._kernel.call.primitive import SPECIALIZING, check
 from jaxexp._kernel.call.specialize import specialize, specialized_avals
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import E, ExportedData
@@ -56,7 +56,7 @@ def specialized(program: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
     """A program for other shapes of the arguments that are no weights."""
     rest = first_argument.without(program)
     # Here, because the errors for all arguments would count the weights, too.
-    abstract_eval(*specialized_avals(rest, args_specs, kwargs_specs), exported=rest)
+    check(rest, specialized_avals(rest, args_specs, kwargs_specs), SPECIALIZING)
     return specialize(program, (_types(program), *args_specs), kwargs_specs)
 
 
