@@ -45,8 +45,9 @@ def read_all(path: str) -> dict[str, Array]:
             raise _unreadable(path, error) from error
 
 
-def read_results(path: str, paths: Sequence[str]) -> dict[str, Array]:
-    """The results in a .npz file by their paths, or by arr_0, arr_1, ...; or the only one in a .npy file.
+def read_named(path: str, paths: Sequence[str], what: str) -> dict[str, Array]:
+    """All arguments or results, by their paths, from a .npz file that names them so, or arr_0, arr_1, ...; or the only
+    one from a .npy file.
 
     Raises:
         click.ClickException: it is not such a file, or its arrays have other names.
@@ -57,7 +58,7 @@ def read_results(path: str, paths: Sequence[str]) -> dict[str, Array]:
         if found.keys() == set(names):
             return {own: found[name] for own, name in zip(paths, names, strict=True)}
     raise click.ClickException(
-        f"{path!r} has the arrays {listed(found, most=8)}; expected {listed(paths, most=8)}, the paths of the results; "
+        f"{path!r} has the arrays {listed(found, most=8)}; expected {listed(paths, most=8)}, the paths of the {what}; "
         "or arr_0, arr_1, ... in this order"
     )
 

@@ -293,7 +293,7 @@ def _are_expected(file: str, results: Mapping[str, Array], path: str) -> bool:
     """
     from jaxexp._cli import arrays
 
-    expected = arrays.read_results(path, list(results))
+    expected = arrays.read_named(path, list(results), "results")
     wrong = {name: why for name, found in results.items() if (why := arrays.difference(expected[name], found))}
     if not wrong:
         say(f"{file}: {counted(len(results), 'result')} as in {path}")
