@@ -24,6 +24,7 @@ DOCS := $(VENV)/.docs-$(PYTAG)
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
 CHECKED := python tests bench demo docs/conf.py cpp/example noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
+WORKFLOWS := $(wildcard .github/workflows/*.yml)
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 # Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
@@ -89,12 +90,14 @@ shadow: $(INSTALLED)  ## JAX's own tests with jaxexp in jax.export's place (JAX_
 	@$(PIP) install absl-py hypothesis
 	@$(BIN)/python tests/shadow/run.py $(or $(JAX_SOURCE),$(error name a checkout of JAX: make shadow JAX_SOURCE=/path/to/jax)) $(SHADOW_ARGS)
 
-lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright
+lint: $(INSTALLED)  ## ruff, clang-format, codespell, mypy and pyright; check-jsonschema and zizmor for the workflows
 	@$(BIN)/python tests/tools/public_names.py --check
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@$(BIN)/codespell $(SPELT)
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	@$(BIN)/zizmor --offline --quiet $(WORKFLOWS)
 	@$(BIN)/mypy python/jaxexp
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "lint: clean"

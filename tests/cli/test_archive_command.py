@@ -97,7 +97,7 @@ def test_one_at_a_time(archive, run) -> None:
         for arguments in (["rm", archive, "b8"], ["compact", archive]):
             status, _, err = run("archive", *arguments)
             assert status == 1
-            assert "being changed by somebody else" in err
+            assert "being changed by another writer" in err
     assert archive.read_bytes() == before
 
 

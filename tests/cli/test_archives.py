@@ -144,6 +144,7 @@ def test_pack_keeps_going(folder, damaged, tmp_path, good, run, workers: list) -
 
     status, out, err = run("pack", archive, models, *workers)
     assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "nothing was packed: --keep-going packs all others, and names what is damaged" in err
     assert not archive.exists()
     status, out, err = run("pack", "--keep-going", archive, models, models / "gone.jaxexp", *workers)
     assert status == 1

@@ -34,6 +34,8 @@ def test_inspect(run: Any, saved: Path) -> None:
     assert "7 arrays, 13,696 bytes, in model.safetensors" in str(found)
     _, shown, _ = run("inspect", str(saved))
     assert "7 arrays, 13,696 bytes, in model.safetensors" in shown
+    assert "  in tree       (({7 weights}, *), {})\n" in shown, "they have a table of their own"
+    assert "in tree       (({7 weights}, *), {})\n" in str(found) and "'head': *" in found.in_tree
     assert shown.count("args[") == shown.count("args[0]   float32[4,32]") == 1  # what a call takes
     (row,) = [line for line in shown.splitlines() if line.strip().startswith("layers/0/w")]
     assert "float32[32,32]" in row

@@ -178,10 +178,15 @@ def test_migrate(folder, tmp_path, good, run) -> None:
 def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:
     np.savez(tmp_path / "in.npz", arr(3), np.eye(4, 3, dtype=np.float32), arr(3, 4))
     good("migrate", "--inputs", tmp_path / "in.npz", folder / "scores.jaxexp", tmp_path / "new")
+    with np.load(tmp_path / "in.npz") as given:
+        paths = [value.path for value in jaxexp.inspect(folder / "scores.jaxexp").arguments]
+        np.savez(tmp_path / "named.npz", **dict(reversed([*zip(paths, given.values(), strict=True)])))
+    good("migrate", "--inputs", tmp_path / "named.npz", folder / "scores.jaxexp", tmp_path / "named")
+    assert (tmp_path / "named").read_bytes() == (tmp_path / "new").read_bytes()
     np.savez(tmp_path / "few.npz", arr(3))
     status, _, err = run("migrate", "--inputs", tmp_path / "few.npz", folder / "scores.jaxexp", tmp_path / "other")
     assert status == 1
-    assert "expected 3" in err
+    assert "has the arrays arr_0; expected args[0]['b'], args[0]['w'], args[1], the paths of the arguments" in err
     assert not (tmp_path / "other").exists()
 
 

@@ -42,15 +42,16 @@ def rows_of(text: str) -> list[str]:
 
 
 def test_ls(old: Path, good: Any, run: Any) -> None:
-    expected = [*(f"{old}/fleet.zip::{name}" for name in MEMBERS), *(f"{old}/{name}" for name in NAMES)]
+    inside = [*(f"fleet.zip::{name}" for name in MEMBERS), *NAMES]
+    expected = [f"{old}/{name}" for name in inside]
     text = good("ls", old)
-    assert rows_of(text) == expected
+    assert rows_of(text) == inside, "as patterns match them"
     size = sum(Path(name).stat().st_size for name in expected[4:]) + sum(
         handle.size for handle in jaxexp.Archive.open(old / "fleet.zip").values()
     )
     assert text.endswith(f"10 artifacts, {size:,} bytes; 1 other file skipped\n")
-    assert rows_of(good("ls", old, "*/sin.bin")) == [name for name in expected if name.endswith("/sin.bin")]
-    assert rows_of(good("ls", "--no-recursive", old)) == expected[:4]
+    assert rows_of(good("ls", old, "*/sin.bin")) == [name for name in inside if name.endswith("/sin.bin")]
+    assert rows_of(good("ls", "--no-recursive", old)) == inside[:4]
     listed = {one["name"]: one for one in json.loads(good("ls", "--json", old))}
     assert list(listed) == expected
     member = jaxexp.Archive.open(old / "fleet.zip")["b8"]
@@ -64,7 +65,7 @@ def test_ls(old: Path, good: Any, run: Any) -> None:
 
 def test_inspect(old: Path, good: Any) -> None:
     text = good("inspect", old)
-    assert rows_of(text) == rows_of(good("ls", old))
+    assert rows_of(text) == [f"{old}/{name}" for name in rows_of(good("ls", old))]
     assert "10 artifacts, " in text and text.endswith("; 1 other file skipped\n")
     assert rows_of(good("inspect", old / "fleet.zip")) == rows_of(text)[:4]
     found = json.loads(good("inspect", "--json", old))
@@ -134,10 +135,52 @@ def test_tables_fit_terminals(old: Path, subprocess_env: Any, columns: int) -> N
         arguments = [sys.executable, "-m", "jaxexp", command, "."]
         status, seen = on_terminal(arguments, 40, columns, env=env, cwd=old)
         assert status == 0
-        lines = [re.sub(r"\x1b\[[0-9?]*[A-Za-z]", "", line).rstrip("\r") for line in seen.split("\n")]
+        lines = _lines(seen)
         assert max(map(len, lines)) <= columns, command
         at = next(i for i, line in enumerate(lines) if "jax-0.4.35/sin.bin" in line)
         assert "jax-0.8.3/sharded.bin" in lines[at + 1], command
+
+
+def test_notes_stand_apart_in_a_signature(tmp_path: Path, good: Any) -> None:
+    for name in ("dropped", "sharded"):
+        good("migrate", GOLDEN / "jax-0.4.25" / f"{name}.bin", tmp_path / f"{name}.jaxexp")
+    dropped, sharded = good("ls", tmp_path).splitlines()[1:3]
+    assert dropped.endswith("(float32[2] (not used), float32[3], float32[4] (not used)) -> float32[3]")
+    assert "(float32[8,4] (P('_axis_0', '_axis_1') on Mesh(" in sharded
+    inspected = good("inspect", tmp_path / "dropped.jaxexp")
+    assert "Mesh" not in inspected, "one device, and a mesh without axes"
+    assert "Mesh" in good("inspect", tmp_path / "sharded.jaxexp")
+
+
+def test_diff_of_folders_says_what_it_compares(old: Path, run: Any) -> None:
+    status, _, err = run("diff", old, old)
+    assert status == 2
+    assert f"'{old}' is a folder: diff compares two artifacts, or two archives. 'jaxexp pack A.zip {old}' makes" in err
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_reasons_on_a_terminal(old: Path, subprocess_env: Any, columns: int) -> None:
+    """Each row has a number, and the reason of that number is written out below: nothing is cut."""
+    from kit.terminal import on_terminal
+
+    env = {name: value for name, value in subprocess_env().items() if name != "COLUMNS"} | {"NO_COLOR": "1"}
+    command = [sys.executable, "-m", "jaxexp", "compat", "--reader", "0.12.0.1", "."]
+    _, seen = on_terminal(command, 40, columns, env=env, cwd=old)
+    lines = _lines(seen)
+    rows = [line for line in lines if ".bin " in line]
+    by_number = {row.split()[-1]: row.split()[0] for row in rows if "refused" in row}
+    assert by_number.keys() == {"(1)", "(2)"}
+    written_out = [line for line in lines if line.strip().startswith("(")]
+    assert "expired layout (of JAX 0.8.1 or older)" in " ".join("".join(written_out).split())
+    assert not any("..." in line for line in lines)
+
+
+def _lines(seen: str) -> list[str]:
+    """What stands on a terminal in the end: progress bars are gone."""
+    from tools.record_cli import settled
+
+    return [re.sub(r"\x1b\[[0-9?]*[A-Za-z]", "", line).rstrip("\r") for line in settled(seen).split("\n")]
 
 
 def unknown() -> bytes:

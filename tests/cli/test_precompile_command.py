@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,15 @@ def test_gradients(model: Path, good: Any) -> None:
     assert [one.used for one in function.vjp().executables] == [True]
 
 
-def test_members_and_weights(tmp_path: Path, good: Any) -> None:
+def test_members_and_weights(tmp_path: Path, good: Any, run: Any) -> None:
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
         archive.add("a", bound()[0])
         archive.add("b", bound(layers=1)[0])
-    out = good("precompile", f"{tmp_path / 'fleet.zip'}::*")
+    fleet = tmp_path / "fleet.zip"
+    status, _, err = run("precompile", fleet)
+    assert status == 2
+    assert f"name a member as {fleet}::NAME, or all of them as '{fleet}::*'" in err
+    out = good("precompile", f"{fleet}::*")
     assert "7 weights; float32[4,32]" in out
     for name, layers in (("a", 3), ("b", 1)):
         function = jaxexp.load(f"{tmp_path / 'fleet.zip'}::{name}", executables=tmp_path / "fleet.exe")
@@ -130,6 +135,25 @@ def test_inspect(model: Path, exe: Path, good: Any) -> None:
     assert rows[0][1] == rows[2][1]
     assert f"module {rows[0][1]}" in good("inspect", model)  # the digest says which function it is for
     assert rows[0][2:] == ["float32[2,4]", "0", rows[0][4], "usable"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+@pytest.mark.parametrize("columns", [72, 110])
+def test_executables_of_many_arguments_differ_on_a_terminal(tmp_path: Path, subprocess_env: Any, columns: int) -> None:
+    """The last argument has the batch, as after parameters."""
+    from kit.terminal import on_terminal
+
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(lambda *xs: xs))(*[X] * 5, jax.ShapeDtypeStruct((b, 4), "float32"))
+    for size in (5, 8):
+        exported.precompile((*[X] * 5, jax.ShapeDtypeStruct((size, 4), "float32")), into=tmp_path / "f.exe")
+    command = [sys.executable, "-m", "jaxexp", "inspect", str(tmp_path / "f.exe")]
+    env = {name: value for name, value in subprocess_env().items() if name != "COLUMNS"} | {"NO_COLOR": "1"}
+    _, seen = on_terminal(command, 40, columns, env=env)
+    rows = [line for line in seen.replace("\r", "").splitlines() if "<lambda>" in line]
+    assert ["float32[5,4]" in row for row in rows] == [True, False], seen
+    assert ["float32[8,4]" in row for row in rows] == [False, True], seen
+    assert max(map(len, seen.replace("\r", "").splitlines())) <= columns
 
 
 def test_inspect_as_json(exe: Path, model: Path, good: Any) -> None:

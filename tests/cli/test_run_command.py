@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +283,40 @@ def test_executables(here: Path, tmp_path: Path, good: Any, run: Any) -> None:
     np.save(tmp_path / "more.npy", np.ones((3, 4), np.float32))
     status, _, err = run(*arguments, tmp_path / "more.npy", "--executables", exe)
     assert status == 0
-    assert f"no code in {str(exe)!r} was used: float32[3], float32[4,3], float32[2,4]: no call with these" in err
+    assert f"no code in {str(exe)!r} was used: float32[3], float32[4,3], float32[2,4]: args[1]: compiled for" in err
+    assert "compiled for float32[2,4], here it is float32[3,4]" in err
+
+
+def test_results_as_expected(here: Path, tmp_path: Path, good: Any, run: Any) -> None:
+    """By their paths or in order, in files of NumPy. Rounding is no difference."""
+    arguments = ["run", "scores.jaxexp", "b.npy", "w.npy", "x.npy"]
+    good(*arguments, "-o", tmp_path / "own.npz")
+    np.savez(tmp_path / "order.npz", SCORES * (1 + 1e-7))
+    np.save(tmp_path / "one.npy", SCORES)
+    for name in ("own.npz", "order.npz", "one.npy"):
+        assert good(*arguments, "--expect", tmp_path / name) == f"scores.jaxexp: 1 result as in {tmp_path / name}\n"
+    other = SCORES.copy()
+    other[1, 2] += 1e-3
+    for array, said in (
+        (other, rf"differ in result: 1 of 6 numbers; expected {other[1, 2]}, found .* at \[1, 2\]"),
+        (SCORES[:1], r"differ in result: expected shape \(1, 3\), found \(2, 3\)"),
+    ):
+        np.save(tmp_path / "other.npy", array)
+        status, out, err = run(*arguments, "--expect", tmp_path / "other.npy", "-o", tmp_path / "new.npz")
+        assert (status, (tmp_path / "new.npz").exists()) == (1, True)
+        assert re.search(said, err) and "1 result, " in out
+        (tmp_path / "new.npz").unlink()
+    np.savez(tmp_path / "named.npz", out_0=SCORES)
+    status, _, err = run(*arguments, "--expect", tmp_path / "named.npz")
+    assert status == 1 and "has the arrays out_0; expected result, the paths of the results; or arr_0, arr_1, " in err
+
+
+def test_expected_results_of_many_dtypes(here: Path, tmp_path: Path, good: Any, run: Any) -> None:
+    arguments = ["run", "several.jaxexp", "--random", "--size", "n=3"]
+    good(*arguments, "-o", tmp_path / "y.npz")
+    assert "5 results as in " in good(*arguments, "--expect", tmp_path / "y.npz")
+    status, _, err = run(*arguments, "--seed", 1, "--expect", tmp_path / "y.npz")
+    assert status == 1 and "result['bits']: 2 of 2 numbers" in err
 
 
 def test_policy(here: Path, tmp_path: Path, run: Any) -> None:
@@ -333,7 +367,7 @@ def test_policy(here: Path, tmp_path: Path, run: Any) -> None:
             1,
             "'objects.npy' is not a file of numpy.save or numpy.savez: it has Python",
         ),
-        (["other.npz"], 1, "'other.npz', 'y', is no argument of 'scores.jaxexp': args[0]['b'], args[0]['w'], args[1]"),
+        (["other.npz"], 1, "args[0]['b'], args[0]['w'], args[1]. Name arrays by these paths; or arr_0, arr_1, ..."),
         (["args[1]=four.npz"], 1, "'four.npz' is a .npz file, where one array is expected"),
     ],
 )

@@ -214,6 +214,8 @@ def test_text_is_wrapped_at_spaces() -> None:
     text = " ".join(["word"] * 100_000)
     assert " ".join(page._wrapped(text, 72)) == text
     assert page._shortened("漢字漢字漢", 7) == "漢字..."
+    assert page._shortened("float32[3], float32[4,3], float32[5,4]", 24, True) == "float32..., float32[5,4]"
+    assert page._shortened("漢字漢字漢漢字漢字漢", 11, True) == "漢字...字漢"
 
 
 def test_names_are_broken_last(monkeypatch, capsys) -> None:

@@ -148,13 +148,13 @@ def test_all_of_it() -> None:
             vjp_order=0,
             readers=(("0.7.0", "0.11.0"),),
             refusals=(
-                _compatibility.Refusal("0.4.22", "0.4.23", "serialization version 3, where it accepts 1"),
-                _compatibility.Refusal("0.4.24", "0.4.34", "serialization version 3, where it accepts 2"),
+                _compatibility.Refusal("0.4.22", "0.4.23", "serialization version 3 (it reads 1)"),
+                _compatibility.Refusal("0.4.24", "0.4.34", "serialization version 3 (it reads 2)"),
                 _compatibility.Refusal(
                     "0.4.35", "0.4.35", "the module contains ranges in source locations, the Shardy dialect"
                 ),
                 _compatibility.Refusal("0.4.36", "0.6.2", "the module contains the Shardy dialect"),
-                _compatibility.Refusal("0.11.1", "0.12.0.1", "HloShardings without NamedShardings"),
+                _compatibility.Refusal("0.11.1", "0.12.0.1", "an old form of shardings (of JAX 0.8.3 or older)"),
             ),
             jaxexp_readers=(("0.10.2", "0.12.0.1"),),
             unreadable_here=None,

@@ -99,7 +99,8 @@ def test_each_size_of_a_symbolic_function_has_its_code(tmp_path: Path, exe: Path
     found[7] = model.call(X[:7])
     for size, result in found.items():
         np.testing.assert_allclose(result, plain.call(X[:size]), rtol=1e-6)
-    assert [one.why for one in model.executables] == ["no call with these arguments so far", None, None]
+    other = "args[0]: compiled for float32[1,8], here it is float32[7,8]"
+    assert [one.why for one in model.executables] == [other, None, None]
 
 
 def test_an_eager_gradient_uses_the_code_of_the_vjp(tmp_path: Path, exe: Path) -> None:

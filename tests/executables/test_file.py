@@ -155,7 +155,7 @@ def test_whoever_adds_waits_while_another_adds(path: Path) -> None:
 
 def test_whoever_waits_in_vain_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxexp._executables.file.PATIENCE", 0.02)
-    with locked(path), pytest.raises(jaxexp.ExportError, match=r"model\.exe' is being changed by somebody else"):
+    with locked(path), pytest.raises(jaxexp.ExportError, match=r"model\.exe' is being changed by another writer"):
         GrowingFile(path).append(CONDITIONS, CALL, b"late")
 
 

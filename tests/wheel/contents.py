@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 import tarfile
 import zipfile
@@ -27,9 +28,21 @@ def sources() -> set[str]:
     return {str(file.relative_to(package).as_posix()) for file in files if not file.name.startswith("_native")}
 
 
+def check_page(name: str, metadata: str) -> None:
+    """The page on PyPI, which is below the fields of the metadata."""
+    fields, _, page = metadata.partition("\n\n")
+    _expect("Description-Content-Type: text/markdown" in fields, f"{name} has no page in Markdown")
+    _expect("import jaxexp as export" in page, f"the page of {name} does not show the package")
+    relative = re.findall(r"\]\((?!https?:)[^)]*\)", page)
+    _expect(not relative, f"the page of {name} has links that PyPI cannot follow: {relative[:5]}")
+
+
 def check_source(path: Path) -> None:
     with tarfile.open(path) as archive:
         names = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in archive.getnames()}
+        info = archive.extractfile(f"{path.name.removesuffix('.tar.gz')}/PKG-INFO")
+        _expect(info is not None, f"{path.name} has no PKG-INFO")
+        check_page(path.name, info.read().decode())
     missing = {f"python/{name}" for name in sources()} | LICENSED | {"CMakeLists.txt", "pyproject.toml", "PKG-INFO"}
     missing -= names
     needless = {name for name in names if name.startswith(OF_THE_CHECKOUT)} - {"."}
@@ -48,6 +61,7 @@ def check_wheel(path: Path) -> None:
     _expect(len(native) == 1 and "jaxexp/_native.pyi" in names, f"{path.name} has {sorted(native)} for a native module")
     others = {n for n in names - sources() - native if not n.startswith(info)} - {"jaxexp/_native.pyi"}
     _expect(not others, f"{path.name} has {sorted(others)[:5]}, which are not the package's")
+    check_page(path.name, read[info + "METADATA"].decode())
     licenses = {info + "licenses/" + name for name in LICENSED}
     _expect(licenses <= names, f"{path.name} lacks {sorted(licenses - names)}")
     bill = json.loads(read[info + "sboms/sbom.cdx.json"])

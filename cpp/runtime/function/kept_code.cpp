@@ -79,7 +79,7 @@ void keep_code(const Executable& executable, bool has_shardings, const wire::Ent
   } catch (const wire::Error& error) {
     throw DeserializationError(error.path, error.expected, error.found).in_file(path.string(), "executables");
   } catch (const wire::FileIsLocked&) {
-    throw RunError(RunError::Reason::argument, path.string() + " is being changed by somebody else at the moment");
+    throw RunError(RunError::Reason::argument, path.string() + " is being changed by another writer; try again later");
   } catch (const std::system_error& error) {
     throw std::system_error(error.code(), path.string());
   }

@@ -417,8 +417,7 @@ std::string_view other_format(std::string_view bytes) {
 
 [[noreturn]] void refuse_foreign(std::span<const std::uint8_t> buffer, const std::string& detail) {
   const std::string_view other = other_format({reinterpret_cast<const char*>(buffer.data()), buffer.size()});
-  throw Error({}, "a serialized Exported",
-              other.empty() ? detail : "what looks like " + std::string(other) + " (" + detail + ")");
+  throw Error({}, "a serialized Exported", other.empty() ? detail : "what looks like " + std::string(other));
 }
 
 }  // namespace

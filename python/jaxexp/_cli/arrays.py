@@ -7,12 +7,13 @@ are uint32 arrays with one more dimension. `jaxexp-run`, the program in C++, rea
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 import numpy as np
 
+from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.io import files
 
 Array = np.ndarray[Any, Any]
@@ -42,6 +43,39 @@ def read_all(path: str) -> dict[str, Array]:
             return {name: found[name] for name in found.files}
         except (ValueError, EOFError, zipfile.BadZipFile) as error:
             raise _unreadable(path, error) from error
+
+
+def read_named(path: str, paths: Sequence[str], what: str) -> dict[str, Array]:
+    """All arguments or results, by their paths, from a .npz file that names them so, or arr_0, arr_1, ...; or the only
+    one from a .npy file.
+
+    Raises:
+        click.ClickException: it is not such a file, or its arrays have other names.
+        OSError: it cannot be opened.
+    """
+    found = {"arr_0": read(path)} if path.endswith(".npy") else read_all(path)
+    for names in (list(paths), [f"arr_{i}" for i in range(len(paths))]):
+        if found.keys() == set(names):
+            return {own: found[name] for own, name in zip(paths, names, strict=True)}
+    raise click.ClickException(
+        f"{path!r} has the arrays {listed(found, most=8)}; expected {listed(paths, most=8)}, the paths of the {what}; "
+        "or arr_0, arr_1, ... in this order"
+    )
+
+
+def difference(expected: Array, found: Array) -> str | None:
+    """How a result differs from the expected one by more than rounding; None if it does not."""
+    from jaxexp._compat.rounding import differing
+
+    if expected.dtype.kind == "V" and expected.dtype.itemsize == found.dtype.itemsize:
+        expected = expected.view(found.dtype)
+    if expected.shape != found.shape:
+        return f"expected shape {expected.shape}, found {found.shape}"
+    differ = differing(expected.astype(found.dtype), found)
+    if not (count := int(np.count_nonzero(differ))):
+        return None
+    first = tuple(map(int, np.unravel_index(np.argmax(differ), found.shape)))
+    return f"{count:,} of {found.size:,} numbers; expected {expected[first]}, found {found[first]} at {list(first)}"
 
 
 def _load(path: str) -> Any:

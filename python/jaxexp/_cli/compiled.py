@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Conditions that the table has; the others are those of a machine.
 _OF_CALL = ("function", "module", "signature", "results", "arguments", "placement", "devices")
+_DIGITS = 12  # of a digest, on a terminal: arguments need the room, because they tell executables apart
 
 
 def show(page: Page, path: str, found: tuple[Executable, ...]) -> None:
@@ -30,7 +31,7 @@ def show(page: Page, path: str, found: tuple[Executable, ...]) -> None:
     columns = [
         Column("function", style="name"),
         Column("module", words=True),
-        Column("arguments", cut=True),
+        Column("arguments", cut=True, both_ends=True),
         Column("results"),
         Column("devices"),
         Column("bytes", right=True),
@@ -40,15 +41,15 @@ def show(page: Page, path: str, found: tuple[Executable, ...]) -> None:
         page.blank()
         page.fields([(name, text or "none") for name, text in machine])
         page.blank()
-        page.table(columns, [_row(one) for one in code])
+        page.table(columns, [_row(one, _DIGITS if page.is_terminal else None) for one in code])
 
 
-def _row(one: Executable) -> tuple[str, ...]:
+def _row(one: Executable, digits: int | None) -> tuple[str, ...]:
     of_call = one.conditions
     results = of_call.get("results", "")
     return (
         of_call.get("function", ""),
-        of_call.get("module", ""),
+        of_call.get("module", "")[:digits],
         one.arguments,
         "" if results == "all" else results,
         of_call.get("devices", ""),

@@ -30,7 +30,7 @@ class Artifact(click.Path):
 
 def of_archive(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Members of the archive in the argument before."""
-    archive = ctx.params.get("archive")
+    archive = ctx.params.get("archive", ctx.params.get("place"))
     return _items(_members(archive, incomplete)) if isinstance(archive, str) and not is_url(archive) else []
 
 

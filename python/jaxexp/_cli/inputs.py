@@ -24,8 +24,10 @@ T = TypeVar("T")
 __all__ = ["MEMBER", "Folders", "Kind", "Source", "checked", "is_archive", "split"]
 
 
-def artifacts(text: str) -> Iterator[Source]:
+def artifacts(text: str, *, several: bool = True) -> Iterator[Source]:
     """The artifacts that FILE stands for: a file, a member of an archive, or all members that a pattern matches.
+
+    Messages advise patterns only if several artifacts are welcome.
 
     Raises:
         click.ClickException: there is no such member, or an archive is named without one.
@@ -36,17 +38,16 @@ def artifacts(text: str) -> Iterator[Source]:
         return
     if is_archive(path):
         opened(path)  # fails if it is a ZIP file of something else
-        raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME")
+        all_of_it = f", or all of them as '{path}{MEMBER}*'" if several else ""
+        raise click.UsageError(f"{path!r} is an archive: name a member as {path}{MEMBER}NAME{all_of_it}")
     if is_folder(path):
-        raise click.ClickException(
-            f"{path!r} is a folder: 'jaxexp ls {path}' lists what is in it; here, name files, as in {path}/*.jaxexp"
-        )
+        raise click.ClickException(f"{path!r} is a folder: 'jaxexp ls {path}' lists what is in it; here, name a file")
     yield Source(text, path)
 
 
 def artifact(text: str) -> Source:
     """The one artifact that FILE stands for."""
-    found = list(artifacts(text))
+    found = list(artifacts(text, several=False))
     if len(found) != 1:
         raise click.UsageError(f"{text!r} stands for {len(found):,} artifacts: one is expected here")
     return found[0]

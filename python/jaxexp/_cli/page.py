@@ -26,7 +26,7 @@ _INDENT = 2
 _GAP = "  "
 _NARROWEST = 12  # column of a table
 _WORD = 40  # that stays in one piece
-_SHORT = 24  # beginning of a cell that tells something
+_SHORT = 24  # part of a cell that tells something
 _WIDEST = 200  # column of a table in a pipe
 _SHOWN = 40  # rows of a table,
 _TALLEST = 8  # and lines of a text, that may be long, on a terminal
@@ -55,6 +55,8 @@ class Column:
         name: its head.
         right: whether it has numbers.
         cut: whether a narrow terminal may show only the beginning of a cell, instead of several lines.
+        both_ends: whether it shows the end, too.
+        least: how much of a cell that is cut tells something.
         optional: whether a terminal that is too narrow for all columns leaves it out.
         words: whether words of up to 40 characters, such as digests, stay in one piece.
         style: how it looks on a terminal.
@@ -64,6 +66,8 @@ class Column:
     name: str
     right: bool = False
     cut: bool = False
+    both_ends: bool = False
+    least: int = _SHORT
     optional: bool = False
     words: bool = False
     style: str | None = None
@@ -78,14 +82,17 @@ class Page:
 
     Args:
         everything: whether a terminal, too, gets output that is longer than a screen.
+
+    Attributes:
+        is_terminal: whether it is for a terminal, where lines have a width.
     """
 
     def __init__(self, *, everything: bool = True) -> None:
         self._lines: list[str] = []
         self._colours = colours(sys.stdout)
-        self._is_terminal = sys.stdout.isatty()
-        self._is_short = self._is_terminal and not everything
-        self._width = shutil.get_terminal_size().columns if self._is_terminal else sys.maxsize
+        self.is_terminal = sys.stdout.isatty()
+        self._is_short = self.is_terminal and not everything
+        self._width = shutil.get_terminal_size().columns if self.is_terminal else sys.maxsize
 
     def title(self, name: str, where: str) -> None:
         """The head of the text that follows."""
@@ -145,9 +152,9 @@ class Page:
         self._lines = []
 
     def _cell(self, column: Column, text: str, width: int) -> list[str]:
-        if not self._is_terminal:
+        if not self.is_terminal:
             return [text]
-        return [_shortened(text, width)] if column.cut else self._lines_of(text, width)
+        return [_shortened(text, width, column.both_ends)] if column.cut else self._lines_of(text, width)
 
     def _lines_of(self, text: str, width: int) -> list[str]:
         lines = _wrapped(text, width)
@@ -160,9 +167,9 @@ class Page:
 
         def needed(i: int) -> int:
             width = max(_cells(text) for text in (columns[i].name, *(row[i] for row in rows)))
-            return min(width, _SHORT) if columns[i].cut else width
+            return min(width, columns[i].least) if columns[i].cut else width
 
-        while self._is_terminal and (optional := [i for i in kept if columns[i].optional]):
+        while self.is_terminal and (optional := [i for i in kept if columns[i].optional]):
             if _INDENT + sum(map(needed, kept)) + len(_GAP) * (len(kept) - 1) <= self._width:
                 break
             kept.remove(max(optional, key=needed))
@@ -171,7 +178,7 @@ class Page:
     def _widths(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int] | None:
         """What each column needs; if that is too much, the widest ones get less. None if they still do not all fit."""
         widths = [max(_cells(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
-        if not self._is_terminal:  # one long cell must not lengthen thousands of rows
+        if not self.is_terminal:  # one long cell must not lengthen thousands of rows
             return [min(width, _WIDEST) for width in widths]
         room = self._width - _INDENT - len(_GAP) * (len(columns) - 1)
         # Numbers and short words are never broken.
@@ -187,7 +194,7 @@ class Page:
         widths = [min(width, room) for width in widths]
         # Cells are cut before any are broken. A name keeps half of the room until the end: it has no spaces, and people
         # copy it.
-        cut = [_SHORT if c.cut else width for c, width in zip(columns, widths, strict=True)]
+        cut = [c.least if c.cut else width for c, width in zip(columns, widths, strict=True)]
         broken = [
             max(width, room // 2 if c.style == "name" else _SHORT) for c, width in zip(columns, least, strict=True)
         ]
@@ -205,7 +212,7 @@ class Page:
             room = max(_NARROWEST, self._width - left)
             self.fields(
                 (
-                    (column.name, _shortened(cell, room) if column.cut else cell)
+                    (column.name, _shortened(cell, room, column.both_ends) if column.cut else cell)
                     for column, cell in zip(columns[1:], row[1:], strict=True)
                     if cell
                 ),
@@ -246,10 +253,11 @@ def _filled(text: str, missing: int, right: bool) -> str:
     return " " * missing + text if right else text + " " * missing
 
 
-def _shortened(text: str, width: int) -> str:
+def _shortened(text: str, width: int, both_ends: bool = False) -> str:
     if _cells(text) <= width:
         return text
-    return _head(text, width - 3) + "..."
+    end = _head(text[::-1], (width - 3) * 2 // 3)[::-1] if both_ends else ""
+    return f"{_head(text, width - 3 - _cells(end))}...{end}"
 
 
 def _head(text: str, width: int) -> str:

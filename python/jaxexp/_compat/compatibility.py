@@ -297,9 +297,9 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
     """
     accepted = features.serialization_version(release).accepted
     if accepted is not None and facts.version not in accepted:
-        return f"serialization version {facts.version}, where it accepts {listed(accepted, separator=' or ')}"
+        return f"serialization version {facts.version} (it reads {listed(accepted, separator=' or ')})"
     if facts.custom_nodes and not release.custom_nodes:
-        return "custom pytree nodes"
+        return "custom pytree nodes (since JAX 0.4.35)"
     if facts.own_nodes:
         reader = "it reads only if jaxexp is imported" if release.number >= _jax.OLDEST_JAX else "only jaxexp reads"
         nodes = f"pytree nodes that {reader}: {listed(sorted(facts.own_nodes), most=_NAMED)}"
@@ -313,14 +313,14 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
     if unknown := sorted(kind for kind in facts.dtypes if not 0 <= kind < release.dtypes):
         return f"the dtype{'s' * (len(unknown) > 1)} {listed(unknown, _dtype_name)}"
     if release.number < features.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
-        return "no 16-bit device count, the only one that it reads"
+        return "a newer layout (that of JAX 0.9.1)"
     if release.number >= features.REFUSAL_OF_EXPIRED:
         if facts.hlo_sharding_alone:
-            return "HloShardings without NamedShardings"
+            return "an old form of shardings (of JAX 0.8.3 or older)"
         if facts.long_device_count == 0 and not expired:
-            return "only a 16-bit device count, which it takes for expired"
+            return "an expired layout (of JAX 0.8.1 or older)"
     if not facts.listed and release.number < features.INDICES:
-        return "avals and shardings only by index"
+        return "a newer layout (types and shardings only by index)"
     if too_new := _too_new(release, facts):
         return f"the module contains {listed(too_new)}"
     return None

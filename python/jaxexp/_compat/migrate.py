@@ -19,9 +19,7 @@ from jaxexp._kernel.write.options import Writing
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
 
-# How far two runs of a function may differ, in units of the last place of a result's largest value, because the module
-# may be compiled in another way.
-_ULPS = 64
+from .rounding import differing
 
 
 def migrated(
@@ -115,7 +113,7 @@ def _check_results(old: Exported, migrated: Exported, args: Sequence[Any], kwarg
     """Runs both functions and compares their results."""
     before, after = (_jax_leaves(exported.call(*args, **kwargs)) for exported in (old, migrated))
     for i, (expected, found) in enumerate(zip(before, after, strict=True)):
-        if not _same(np.asarray(expected), np.asarray(found)):
+        if differing(np.asarray(expected), np.asarray(found)).any():
             raise ExportError(
                 f"{old.fun_name} would not be the same function after migration: with the given inputs, result {i} "
                 f"was {expected}, and is {found}"
@@ -126,12 +124,3 @@ def _jax_leaves(results: Any) -> list[Any]:
     """Results as arrays that NumPy can hold."""
     leaves = jax.tree_util.tree_leaves(results)
     return [jax.random.key_data(x) if _jax.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in leaves]
-
-
-def _same(expected: Any, found: Any) -> bool:
-    if not _jax.issubdtype(expected.dtype, np.inexact):
-        return bool((expected == found).all())
-    wide = np.complex128 if _jax.issubdtype(expected.dtype, np.complexfloating) else np.float64
-    largest = np.max(np.abs(expected), initial=0, where=np.isfinite(expected))
-    tolerance = _ULPS * float(jax.numpy.finfo(expected.dtype).eps) * float(largest)
-    return np.allclose(found.astype(wide), expected.astype(wide), rtol=0, atol=tolerance, equal_nan=True)

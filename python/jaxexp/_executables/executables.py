@@ -71,6 +71,7 @@ class Executables:
         self._machines: dict[tuple[Any, ...], dict[str, str]] = {}
         self._made: dict[tuple[Any, ...], tuple[Any, Record] | None] = {}
         self._why: dict[int, str] = {}  # by the position of the code
+        self._calls: dict[int, str] = {}  # of another call: how the last one differed
         self._used: set[int] = set()
         self._said: set[str] = set()
 
@@ -216,7 +217,11 @@ class Executables:
         recorded = types.MappingProxyType(dict(record.conditions))
         if record.position in self._used:
             return Executable(recorded, record.size, True, None, weights)
-        why = self._why.get(record.position) or self._mismatch(record, own) or NOT_CALLED
+        why = (
+            self._why.get(record.position)
+            or self._mismatch(record, own)
+            or self._calls.get(record.position, NOT_CALLED)
+        )
         return Executable(recorded, record.size, False, why, weights)
 
     def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
@@ -260,6 +265,7 @@ class Executables:
         for record in reversed(candidates):
             if (why := conditions.difference(record.conditions, call, paths)) is not None:
                 others.append(why)
+                self._calls[record.position] = why
                 continue
             why = self._mismatch(record, own) or _lacking(record, placement.devices[0])
             if why is None:

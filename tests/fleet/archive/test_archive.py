@@ -334,7 +334,7 @@ class TestTools:
     def test_other_files_are_refused(self, path: Path) -> None:
         for content, found in (
             (b"", "an empty file"),
-            (blob(), "something else"),
+            (blob(), "an artifact, which is one function"),
             (b"PK\5\6" + bytes(18), "a ZIP file"),
         ):
             path.write_bytes(content)

@@ -356,18 +356,18 @@ class TestWriters:
         make(path, {"a": blob()})
         with Archive.append(path) as appending:
             appending.add("b", blob("tpu"))
-            with pytest.raises(ExportError, match="being changed by somebody else"):
+            with pytest.raises(ExportError, match="being changed by another writer"):
                 Archive.create(path)
         assert_sound(path, {"a": blob(), "b": blob("tpu")})
         with Archive.create(path) as creating:
             creating.add("c", blob())
             for other in (Archive.append, Archive.compact, Archive.create):
-                with pytest.raises(ExportError, match="being changed by somebody else"):
+                with pytest.raises(ExportError, match="being changed by another writer"):
                     other(path)
         assert_sound(path, {"c": blob()})
 
     def test_whoever_comes_first_creates(self, path: Path) -> None:
-        with pytest.raises(ExportError, match="was made by somebody else meanwhile"), Archive.create(path) as slow:
+        with pytest.raises(ExportError, match="was made by another writer meanwhile"), Archive.create(path) as slow:
             slow.add("slow", blob())
             make(path, {"quick": blob("tpu")})
         assert_sound(path, {"quick": blob("tpu")})

@@ -162,7 +162,7 @@ class TestWriting:
         with Archive.append(path) as archive:
             archive.add("b", blob())
             for other in (Archive.append, Archive.compact):
-                with pytest.raises(ExportError, match="being changed by somebody else"):
+                with pytest.raises(ExportError, match="being changed by another writer"):
                     other(path)
         assert_sound(path, {"a": blob(), "b": blob()})
 

@@ -130,7 +130,7 @@ def test_the_journal_of_another_pass(path) -> None:
 
 
 def test_one_pass_at_a_time(path) -> None:
-    with Journal(path, ABOUT), pytest.raises(jaxexp.ExportError, match="is being changed by somebody else"):
+    with Journal(path, ABOUT), pytest.raises(jaxexp.ExportError, match="is being changed by another writer"):
         Journal(path, ABOUT)
 
 

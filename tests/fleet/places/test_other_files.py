@@ -89,6 +89,6 @@ def test_code_that_another_process_is_writing(folder: Path, capsys: pytest.Captu
 
 
 def test_what_to_do_with_a_file_of_executables(folder: Path) -> None:
-    advice = r"a file of executables .*: pass it with the artifact, load\(path, executables=...\)"
+    advice = r"a file of executables.*used with its artifact, by load\(path, executables=...\)"
     with pytest.raises(jaxexp.DeserializationError, match=advice):
         jaxexp.load(folder / "model.exe")

@@ -89,9 +89,9 @@ def test_foreign_bytes(name: str, tmp_path) -> None:
 
 
 KINDS = {
-    "text": "text", "three bytes": "text", "json": "text", "png": "image", "zip": "zip archive", "npy": "NumPy array",
-    "pickle": "pickle", "gzip": "gzip", "stablehlo": "StableHLO", "zeros": "", "ones": "", "one byte": "1 bytes",
-    "empty": "0 bytes",
+    "text": "text", "three bytes": "text", "json": "text", "png": "image", "zip": "zip archive",
+    "npy": "NumPy's file of arrays", "pickle": "pickle", "gzip": "gzip", "stablehlo": "StableHLO", "zeros": "",
+    "ones": "", "one byte": "1 bytes", "empty": "0 bytes",
 }  # fmt: skip
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -29,6 +31,10 @@ def folder(tmp_path: Path) -> Path:
         np.save(file, np.ones(3))
         np.save(file, np.ones(4))
     np.savez(tmp_path / "weights.npz", head=np.ones(3))
+    for name, member in (("weights.pt", "weights/data.pkl"), ("some.zip", "readme.txt")):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr(member, b"anything")
+    (tmp_path / "model.exe").write_bytes(b"JAXEXPEX" + bytes(200))
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"head": [1.0] * 99}, protocol=4))
     return tmp_path
 
@@ -44,7 +50,10 @@ def test_in_the_place_of_weights(folder: Path, name: str) -> None:
 INSTEAD_OF_ARTIFACTS = {
     "model.safetensors": "looks like a safetensors file, which has only weights. Load the artifact that it is beside",
     "leaves.eqx": "looks like NumPy's file of arrays.*without a program",
-    "weights.npz": "jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write",
+    "weights.npz": "looks like a file of numpy.savez: other libraries keep weights",
+    "weights.pt": "looks like a file of torch.save: other libraries keep weights",
+    "some.zip": "jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write",
+    "model.exe": "found a file of executables, which has compiled code but no function",
     "weights.pkl": "looks like a pickle.*: other libraries keep weights or objects in such files",
 }
 
@@ -52,23 +61,41 @@ INSTEAD_OF_ARTIFACTS = {
 @pytest.mark.parametrize("function", [jaxexp.load, jaxexp.inspect, jaxexp.verify, jaxexp.compatibility])
 @pytest.mark.parametrize("name", INSTEAD_OF_ARTIFACTS)
 def test_in_the_place_of_an_artifact(folder: Path, name: str, function: Callable[[object], object]) -> None:
-    if (name, function) == ("model.safetensors", jaxexp.verify):
-        function(folder / name)  # verifies weights, too
-        return
+    if name in ("model.safetensors", "model.exe") and function is jaxexp.verify:
+        return  # which verifies them as what they are
     with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]) as error:
         function(folder / name)
     assert error.value.file == str(folder / name)
-    assert str(error.value).count(": this looks like") <= 1, "advice is given once"
+    assert "root table" not in str(error.value), "what is known to be something else is not damaged"
     with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]):
         function((folder / name).read_bytes())
 
 
-@pytest.mark.parametrize("name", [name for name in INSTEAD_OF_ARTIFACTS if not name.endswith(".npz")])
+@pytest.mark.parametrize("name", ["leaves.eqx", "model.safetensors", "weights.pkl"])
 def test_commands_give_the_same_advice(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     verify = [["verify", "--json"]] if name != "model.safetensors" else []  # verifies weights, too
     for command in (["inspect"], ["view"], *verify):
         assert start.main([*command, str(folder / name)]) == 1
         assert re.search(INSTEAD_OF_ARTIFACTS[name], "".join(capsys.readouterr())), command
+
+
+@pytest.mark.parametrize("name", ["weights.npz", "weights.pt", "model.exe", "leaves.eqx", "model.jaxexp"])
+def test_in_the_place_of_an_archive(folder: Path, name: str) -> None:
+    advice = {**INSTEAD_OF_ARTIFACTS, "model.jaxexp": "found an artifact, which is one function: 'jaxexp inspect'"}
+    with pytest.raises(jaxexp.DeserializationError, match=f"expected an archive .*{advice[name]}"):
+        jaxexp.Archive.open(folder / name)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.8, 0.95])
+def test_a_plain_artifact_that_was_cut(tmp_path: Path, part: float) -> None:
+    """It has no trailer to say how long it was."""
+    blob = jaxexp.export(jax.jit(lambda x: x + 1))(np.ones(3, np.float32)).serialize(trailer=False)
+    (tmp_path / "cut.bin").write_bytes(blob[: int(len(blob) * part)])
+    for function in (jaxexp.load, jaxexp.verify, jaxexp.inspect):
+        with pytest.raises(jaxexp.DeserializationError, match=r"the file was cut or damaged; get another copy of it$"):
+            function(tmp_path / "cut.bin")
+    (error,) = jaxexp.verify_many([tmp_path / "cut.bin"]).values()
+    assert str(error).endswith("the file was cut or damaged; get another copy of it")
 
 
 def test_a_view_of_bytes_that_are_no_bytes_is_refused_without_advice() -> None:

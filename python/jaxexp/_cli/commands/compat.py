@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import importlib.metadata
 import json
 import shlex
@@ -118,25 +117,32 @@ def _show_all(
     """Prints a row for each artifact, and totals. With a release, the rows are only about that one."""
     verdicts = [_verdict(name, one, asked) for name, one in found]
     state = Column("here" if asked is None else f"by JAX {asked}", marks=_MARKS)
-    reasons = collections.Counter(verdict for verdict in verdicts if verdict[1])
-    many_alike = any(count > 1 for count in reasons.values())  # then reasons are written out once, below
-    note = Column("because of", cut=many_alike)
+    reasons = collections.Counter(verdict for verdict in verdicts if verdict[1]).most_common()
+    many_alike = any(count > 1 for _, count in reasons)  # then reasons are written out once, below
+    # On a terminal, a row has only the number of its reason; in a pipe, each row can stand alone.
+    marks = {verdict: f"({i})" if i <= _REASONS else "other" for i, (verdict, _) in enumerate(reasons, 1)}
+    is_marked = many_alike and page.is_terminal
     about = [Column("artifact", style="name")]
     if asked is None:
         about += [Column("written by JAX", optional=True), Column("jax.export of", optional=True)]
     rows = [
-        (name, *(_age(one) if asked is None else ()), *verdict)
+        (
+            name,
+            *(_age(one) if asked is None else ()),
+            verdict[0],
+            marks.get(verdict, "") if is_marked else verdict[1],
+        )
         for (name, one), verdict in zip(found, verdicts, strict=True)
     ]
-    page.table([*about, state, note], rows)
+    page.table([*about, state, Column("because of")], rows)
     page.blank()
     totals = collections.Counter(verdict for verdict, _ in verdicts)
     said = listed([f"{count:,} {verdict}" for verdict, count in totals.most_common()])
     page.line(f"{counted(len(found), 'artifact')}: {said}{folders.said()}", "heading")
     if many_alike:
         page.blank()
-        columns = [Column("artifacts", right=True), state, dataclasses.replace(note, cut=False)]
-        page.table(columns, [(f"{count:,}", *verdict) for verdict, count in reasons.most_common(_REASONS)])
+        columns = [Column(""), Column("artifacts", right=True), state, Column("because of")]
+        page.table(columns, [(marks[v] if is_marked else "", f"{count:,}", *v) for v, count in reasons[:_REASONS]])
         if len(reasons) > _REASONS:
             page.line(f"  and {counted(len(reasons) - _REASONS, 'other reason')}: --json has all")
     if advice := list(_advice(verdicts, found, asked, files)):

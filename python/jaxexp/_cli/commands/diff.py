@@ -35,6 +35,11 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     For two archives, compare the names and digests of their members. Only differences are shown. JAX is not imported.
     The exit status is that of diff(1): 0 if nothing differs, 1 if something differs, 2 if the comparison failed.
     """
+    if folder := next(filter(inputs.is_folder, (old, new)), None):
+        raise click.UsageError(
+            f"{folder!r} is a folder: diff compares two artifacts, or two archives. 'jaxexp pack A.zip {folder}' makes "
+            "an archive of a folder"
+        )
     if all(inputs.split(text)[1] is None and inputs.is_archive(text) for text in (old, new)):
         differing = {"members": _compared_members(old, new)}
     else:

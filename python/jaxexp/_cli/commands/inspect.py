@@ -13,7 +13,7 @@ from jaxexp._cli import compiled, complaints, completing, headers, importing, in
 from jaxexp._cli.page import Column, Page
 from jaxexp._fleet.places import executables
 from jaxexp._fleet.places.inspect import inspected as read
-from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, notes_of, type_of
+from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, in_tree_of, notes_of, type_of
 from jaxexp._kernel.artifact.words import counted
 
 _EXAMPLE = """\b
@@ -156,7 +156,7 @@ def show(page: Page, name: str, found: Inspection) -> None:
     page.title(found.fun_name, name)
     where = _where_all_are(found)
     shardings = [("shardings", f"all{where}")] if where else []
-    page.fields([*facts_of(found), *shardings, ("in tree", found.in_tree), ("out tree", found.out_tree)])
+    page.fields([*facts_of(found), *shardings, ("in tree", in_tree_of(found)), ("out tree", found.out_tree)])
     if found.weights:
         page.blank()
         _show_weights(page, found)

@@ -27,21 +27,21 @@ Example:
 
 
 @click.command(epilog=_EXAMPLE, short_help="List the members of an archive, or the artifacts in a folder.")
-@click.argument("archive", metavar="PLACE", type=click.Path())
+@click.argument("place", metavar="PLACE", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 @inputs.folder_options
 @headers.option
-def command(archive: str, pattern: str | None, long: bool, as_json: bool, folders: inputs.Folders) -> int:
+def command(place: str, pattern: str | None, long: bool, as_json: bool, folders: inputs.Folders) -> int:
     """List the members of an archive, or the artifacts in a folder, with their signatures.
 
-    PLACE is an archive, of which only the index is read, or a folder. GLOB chooses members by their names, or
-    artifacts by their paths in the folder. JAX is not imported.
+    PLACE is an archive, whose index says all this, or a folder. GLOB chooses members by their names, or artifacts by
+    their paths in the folder, as they are printed. JAX is not imported.
     """
-    if inputs.is_folder(archive):
-        return _list_folder(archive, pattern, long, as_json, folders)
-    with inputs.part(archive, pattern) as opened:
+    if inputs.is_folder(place):
+        return _list_folder(place, pattern, long, as_json, folders)
+    with inputs.part(place, pattern) as opened:
         handles = list(opened.values())
         if as_json:
             # Rendered as texts, because members can share a long text of metadata, whose values take much more memory.
@@ -70,7 +70,8 @@ def _list_folder(folder: str, pattern: str | None, long: bool, as_json: bool, fo
         facts += [{"name": name, "error": complaints.said(error)} for name, error in failed]
         click.echo(json.dumps(facts, indent=2))
     elif listed:
-        _print(listed, long, "artifact", folders.said())
+        inside = [dataclasses.replace(one, name=one.name.removeprefix(start)) for one in listed]
+        _print(inside, long, "artifact", folders.said())
     complaints.complain_of(failed)
     return complaints.FAILED if failed else 0
 
@@ -116,7 +117,7 @@ _COLUMNS = [
     Column("bytes", right=True, optional=True),
     Column("platforms", cut=True, optional=True),
     Column("function", cut=True),
-    Column("signature", cut=True),
+    Column("signature", cut=True, least=40),
 ]
 _LONG = [
     Column("devices", right=True),

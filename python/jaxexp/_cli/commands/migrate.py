@@ -38,8 +38,8 @@ Example:
     "--inputs",
     metavar="NPZ",
     type=click.Path(exists=True, dir_okay=False),
-    help="Call both functions with the arrays in this file and compare the results. numpy.savez(NPZ, *arrays) writes "
-    "such a file, with one array for each argument.",
+    help="Call both functions with the arrays in this file and compare the results. They are named by the paths of the "
+    "arguments, or in their order, as numpy.savez(NPZ, *arrays) does it.",
 )
 @click.option(
     "--locations",
@@ -152,20 +152,15 @@ def _migrated(source: Source, to: str | None, inputs: str | None, locations: str
 
 
 def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
-    """(args, kwargs) from arrays in the order of their leaves."""
+    """(args, kwargs) from arrays by the paths of the arguments, or in their order."""
     import jax
 
     from jaxexp._api.exported import reader
     from jaxexp._cli import arrays
+    from jaxexp._kernel.function.paths import argument_paths
 
     exported = reader.read(buffer)
-    found = arrays.read_all(path)
-    names = [f"arr_{i}" for i in range(len(exported.in_avals))]
-    if found.keys() != set(names):
-        raise click.ClickException(
-            f"{path!r} has {counted(len(found), 'array')} ({', '.join(sorted(found)[:8])}): expected {len(names)}, "
-            "named arr_0, arr_1, ... in the order of the arguments"
-        )
-    leaves = [found[name] for name in names]
+    found = arrays.read_named(path, argument_paths(exported.in_tree), "arguments")
+    leaves = [arrays.as_argument(array, aval) for array, aval in zip(found.values(), exported.in_avals, strict=True)]
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
     return args, kwargs

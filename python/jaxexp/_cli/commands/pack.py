@@ -13,7 +13,7 @@ import click
 from jaxexp._cli import complaints, completing, headers, inputs, outputs, progress, spreading
 from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.passes.given import Place
 from jaxexp._fleet.passes.verify_many import verified
 from jaxexp._kernel.artifact.words import counted
@@ -82,12 +82,17 @@ def command(
                 weights = _weights(source, data, folders)
             except (ExportError, OSError, click.ClickException) as error:
                 if not keep_going:
-                    raise
+                    raise _with_advice(error, found) from error
                 failed[name] = error
                 continue
             if force and name in writer:
                 writer.remove(name)
-            writer.add_with_weights(name, data, weights, notes)
+            try:
+                writer.add_with_weights(name, data, weights, notes)
+            except WeightsError as error:  # a tensor is compared with its digest when it is written
+                if keep_going:  # and was before: it has changed since
+                    raise
+                raise _with_advice(error, found) from error
         if len(failed) == len(found):
             _complain(failed)
             raise click.ClickException("nothing was packed")
@@ -96,6 +101,12 @@ def command(
         f"{os.path.getsize(archive):,} bytes{folders.said()}"
     )
     return _complain(failed)
+
+
+def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.ClickException:
+    """The error of one of several artifacts, with what can be done about the others."""
+    others = "; nothing was packed: --keep-going packs all others, and names what is damaged"
+    return click.ClickException(f"{complaints.said(error)}{others if len(found) > 1 else ''}")
 
 
 def _complain(failed: dict[str, Exception]) -> int:
@@ -128,7 +139,7 @@ def _verified(
         for one in verified(places, means, None):
             for error in one.errors.values():
                 if not keep_going:
-                    raise error
+                    raise _with_advice(error, found) from error
                 failed[one.place.order] = error
             advance(one.count)
     return {names[order]: failed[order] for order in sorted(failed)}, stamps

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, sizes
-from jaxexp._cli.complaints import complain, misused
+from jaxexp._cli.complaints import FAILED, complain, misused
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted, listed
@@ -59,6 +59,13 @@ def _check_arguments(ctx: click.Context, _: click.Parameter, given: tuple[str, .
     type=click.Path(),
     help="Write the results to this file: .npy for one, .npz for any number, by their paths.",
 )
+@click.option(
+    "--expect",
+    metavar="FILE",
+    type=click.Path(),
+    help="Compare the results with those in this .npz or .npy file, as -o writes it. The exit status is 1 if a number "
+    "differs by more than rounding.",
+)
 @click.option("--random", "is_random", is_flag=True, help="Use random numbers for all arguments that are not given.")
 @click.option(
     "--seed", type=click.IntRange(0), metavar="SEED", help="With --random, other numbers than those of seed 0."
@@ -90,6 +97,7 @@ def command(
     file: str,
     given: tuple[str, ...],
     output: str | None,
+    expect: str | None,
     is_random: bool,
     seed: int | None,
     sized: tuple[str, ...],
@@ -98,7 +106,7 @@ def command(
     executables: str | None,
     policy: str | None,
     force: bool,
-) -> None:
+) -> int:
     """Call a function with arrays from files, and write its results to a file, or show them.
 
     ARG is a .npy file, or a number for a scalar (for a random key, its seed). ARGs are the arguments in the order in
@@ -130,13 +138,14 @@ def command(
         if is_random:
             arguments.fill(chosen, seed or 0)
         results = dict(zip(paths, _called(source.name, exported, arguments.all(), executables), strict=True))
-    if output is None:
-        _show(exported.fun_name, source.name, results)
-        return
-    from jaxexp._cli import arrays
+    if output is not None:
+        from jaxexp._cli import arrays
 
-    arrays.write(output, results)
-    say(f"{output}: {counted(len(results), 'result')}, {os.path.getsize(output):,} bytes")
+        arrays.write(output, results)
+        say(f"{output}: {counted(len(results), 'result')}, {os.path.getsize(output):,} bytes")
+    elif expect is None:
+        _show(exported.fun_name, source.name, results)
+    return FAILED if expect is not None and not _are_expected(source.name, results, expect) else 0
 
 
 def _loaded(source: inputs.Source, executables: str | None, policy: str | None) -> Exported:
@@ -286,7 +295,10 @@ class _Arguments:
             if name in self._index:
                 index = self._index[name]
             elif numbered is None:
-                raise click.ClickException(f"{where} is no argument of {self._file!r}: {listed(self._paths, most=8)}")
+                raise click.ClickException(
+                    f"{where} is no argument of {self._file!r}: {listed(self._paths, most=8)}. Name arrays by these "
+                    "paths; or arr_0, arr_1, ... in this order, as numpy.savez(FILE, *arrays) names them"
+                )
             elif int(numbered[1]) >= len(left):
                 raise self._one_more(where)
             else:
@@ -303,6 +315,23 @@ class _Arguments:
 
     def _described(self, index: int) -> str:
         return f"{self._paths[index]} ({self._avals[index].str_short(short_dtypes=False)})"
+
+
+def _are_expected(file: str, results: Mapping[str, Array], path: str) -> bool:
+    """Compares results with those in a file, and says how they differ.
+
+    Raises:
+        click.ClickException: the file has other names.
+    """
+    from jaxexp._cli import arrays
+
+    expected = arrays.read_named(path, list(results), "results")
+    wrong = {name: why for name, found in results.items() if (why := arrays.difference(expected[name], found))}
+    if not wrong:
+        say(f"{file}: {counted(len(results), 'result')} as in {path}")
+        return True
+    complain(f"{file!r} and {path!r} differ in {listed(wrong, lambda name: f'{name}: {wrong[name]}', most=4)}")
+    return False
 
 
 def _called(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._kernel.io.files import empty, named_in_errors
-from jaxexp._kernel.io.other_files import instead_of_archive
+from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 # How much to read from both ends of a file that takes a request for each range: often the whole index.
 _FIRST_FETCH = 1 << 16
-# Enough bytes to tell that a file belongs to another program.
-_HEAD = 32
 # How many requests it may take to find the end.
 _MOST_FETCHES = 1000
 # How much to read at once from other files while looking for the end.
@@ -261,7 +259,7 @@ def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native
     try:
         end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
     except DeserializationError as error:
-        if other := instead_of_archive(ranges(0, min(_HEAD, source.size))):
+        if other := instead_of_archive(ranges(0, min(HEAD, source.size))):
             error.found = other
         raise
     start, size, digest = pointer.index_position, pointer.index_size, pointer.root_digest

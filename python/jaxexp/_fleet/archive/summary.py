@@ -84,7 +84,13 @@ def _taken(summary: Summary, most: int) -> str:
 
 
 def _some(values: tuple[str, ...], count: int) -> str:
-    return ", ".join([*values, *[f"... {count - len(values):,} more"] * (count > len(values))])
+    return ", ".join([*map(_noted, values), *[f"... {count - len(values):,} more"] * (count > len(values))])
+
+
+def _noted(value: str) -> str:
+    """As in "float32[8] (not used)": in a list, notes stand apart from the next value."""
+    of_type, found, notes = value.partition("], ")
+    return f"{of_type}] ({notes})" if found else value
 
 
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:

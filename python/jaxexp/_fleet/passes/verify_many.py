@@ -22,7 +22,7 @@ from jaxexp._fleet.places.other_files import checked_other_file
 from jaxexp._fleet.places.source import MEMBER, Source, is_url
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.other_files import instead_of_artifact
+from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
 from jaxexp._kernel.io.version import stamp
 from jaxexp._public import public
 
@@ -239,7 +239,7 @@ def _in_local(
         if other is not None:
             return InFile(size, other.has_digests, (), None, other.bytes_behind, other.what)
         where, expected, what = wrong
-        error = DeserializationError(where, expected, what if where else what + _advice(path))
+        error = DeserializationError(where, expected, _found(what, where, path))
         return found._replace(error=packed(error))
     if has_digests:
         with open(path, "rb") as file:
@@ -271,13 +271,13 @@ def _with_weights(found: InFile, path: str, artifact: _native.Artifact) -> InFil
     return found._replace(weights=weights)
 
 
-def _advice(path: str) -> str:
-    """Advice for a file that is not an artifact, if it belongs to another program."""
+def _found(what: str, where: str, path: str) -> str:
+    """What a file has in place of an artifact, and what to do."""
     try:
         with open(path, "rb") as file:
-            return instead_of_artifact(file.read(16))
+            return instead_of_artifact(what, where, file.read(HEAD))
     except OSError:  # it was there a moment ago
-        return ""
+        return what
 
 
 def _allowed(path: str, found: InFile, policy: Policy) -> InFile:

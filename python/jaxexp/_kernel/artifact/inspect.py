@@ -192,6 +192,8 @@ class _Texts:
         if not isinstance(sharding, tuple):
             return None if sharding is None else op_sharding.text(sharding)
         mesh, spec, memory_kind = sharding
+        if not mesh and memory_kind in (None, "device"):  # a mesh without axes, as `migrate` writes it for one device
+            return None
         text = f"P({self._once(spec, words.spec)}) on Mesh({self._once(mesh, words.mesh)})"
         return text if memory_kind is None else f"{text} in {memory_kind:.{_LONGEST}}"
 

@@ -23,7 +23,7 @@ class Value:
         weak_type: whether its type is weak in JAX's type promotion; None if the artifact has no trailer to say so.
         shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
         memory_space: where it is stored: "device", "host" or "any".
-        sharding: how it is divided among devices; None if that is not specified.
+        sharding: how it is divided among devices; None if that is not specified, or if its mesh has no axes.
         kept: whether the module has it. Unused arguments may be missing there; results never are.
         path: its place in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1].mu"``. Children
             of registered pytree nodes have numbers, as in ``"args[0]<2>"``; a long path is cut. Paths of weights look
@@ -165,7 +165,7 @@ class Inspection:
             self.fun_name,
             [
                 *facts_of(self),
-                ("in tree", self.in_tree),
+                ("in tree", in_tree_of(self)),
                 *_numbered("argument", self.arguments[len(self.weights) :]),
                 ("out tree", self.out_tree),
                 *_numbered("result", self.results),
@@ -205,6 +205,12 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ("meaning", found.meaning or ""),
     ]
     return [(label, text) for label, text in facts if text]
+
+
+def in_tree_of(found: Inspection) -> str:
+    """The tree structure of the arguments, as in "(({2 weights}, *), {})": weights are listed elsewhere."""
+    weights = ", ".join(f"{weight.name!r}: *" for weight in found.weights)
+    return found.in_tree.replace(f"(({{{weights}}}", f"(({{{counted(len(found.weights), 'weight')}}}", bool(weights))
 
 
 def _sizes(found: Inspection, most: int | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
-from jaxexp._kernel.io.other_files import instead_of_artifact
+from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
 
 
 def opened(buffer: Any, modules: Sequence[Any] = (), *, in_place: bool = False) -> _native.Artifact:
@@ -37,8 +37,8 @@ def explain(error: DeserializationError | TypeError, buffer: Any, *, is_whole: b
         TypeError: it is not a contiguous buffer; the message differs from the error's.
     """
     if isinstance(error, DeserializationError):
-        if not error.path and is_whole:
-            error.found += instead_of_artifact(_beginning(buffer))
+        if is_whole:
+            error.found = instead_of_artifact(error.found, error.path, _beginning(buffer))
     elif not _is_contiguous(buffer):
         advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
         raise ExportTypeError(
@@ -56,4 +56,4 @@ def _is_contiguous(value: Any) -> bool:
 
 def _beginning(buffer: Any) -> bytes:
     view = memoryview(buffer)
-    return bytes(view[:16]) if view.ndim == 1 and view.itemsize == 1 else b""
+    return bytes(view[:HEAD]) if view.ndim == 1 and view.itemsize == 1 else b""

@@ -36,7 +36,7 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
             with files.replacing(path, only_new=True) as file:
                 yield file
         except FileExistsError as error:
-            raise ExportError(f"{os.fsdecode(path)!r} was made by somebody else meanwhile; try again") from error
+            raise ExportError(f"{os.fsdecode(path)!r} was made by another writer meanwhile; try again") from error
         return
     with contextlib.ExitStack() as stack:
         if os.path.isfile(final):
@@ -62,7 +62,7 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
                     time.sleep(0.005)
                     continue
                 raise ExportError(
-                    f"{os.fsdecode(path)!r} is being changed by somebody else at the moment; try again later"
+                    f"{os.fsdecode(path)!r} is being changed by another writer; try again later"
                 ) from error
             # Another file may have taken its place between the two.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _NUMPY, _ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
 EXECUTABLES = b"JAXEXPEX"
+HEAD = 64  # bytes that are enough to say what a file is
 _OF_OTHERS = "other libraries keep weights or objects in such files, without a program for JAX"
 
 
@@ -27,32 +28,53 @@ def instead_of_weights(head: bytes) -> str:
 
 
 def instead_of_archive(head: bytes) -> str:
-    """What a file is in place of an archive; empty if its first bytes do not say."""
-    if known := _of_servers(head):
+    """What a file is in place of an archive, from its first `HEAD` bytes; empty if they do not say."""
+    if known := _known(head):
         return known
+    if head[4:8] == b"jaxe":
+        return "an artifact, which is one function: 'jaxexp inspect' shows it, and 'jaxexp pack' makes archives"
     if head[:8].strip() and all(32 <= c < 127 or 9 <= c <= 13 or 128 <= c <= 244 for c in head[:8]):
         return "what looks like text, as servers send it where they refuse a file: look at it"
-    if known := _arrays(head):
-        return f"what looks like {known}"
-    if _is_pickle_or_hdf5(head):
-        return f"what looks like a pickle or HDF5: {_OF_OTHERS}"
     return ""  # the message for a ZIP file depends on what it lacks
 
 
-def instead_of_artifact(head: bytes) -> str:
-    """What a file is in place of an artifact, for the end of a message."""
-    if known := _of_servers(head):
-        return f": this is {known}"
-    if known := _arrays(head):
-        return f": this looks like {known}"
-    if head.startswith(EXECUTABLES):
-        return ": pass it with the artifact, load(path, executables=...)"
+def instead_of_artifact(found: str, where: str, head: bytes) -> str:
+    """What a message says was found in place of an artifact.
+
+    Args:
+        found: what the codec says.
+        where: the place inside the artifact; empty if not even its beginning is right.
+        head: the first `HEAD` bytes.
+    """
+    if where:  # as far as that, it looks like an artifact
+        return f"{found}: the file was cut or damaged; get another copy of it" if "leads out of it" in found else found
+    if known := _known(head):
+        return known
     if head[:4] in _ZIP:
         return (
-            ": jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write is a ZIP file, "
-            "too, and has no program"
+            f"{found}: jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write is a "
+            "ZIP file, too, and has no program"
         )
-    return f": {_OF_OTHERS}" if _is_pickle_or_hdf5(head) else ""
+    return found
+
+
+def _known(head: bytes) -> str:
+    """What a file is that is neither an artifact nor an archive, and what to do; empty if that is unknown."""
+    if known := _of_servers(head):
+        return known
+    if head.startswith(EXECUTABLES):
+        return (
+            "a file of executables, which has compiled code but no function: 'jaxexp inspect' shows it, and it is used "
+            "with its artifact, by load(path, executables=...) or 'jaxexp run --executables'"
+        )
+    if head[4:8] == bytes(4) and head[8:9] == b"{":
+        return "what looks like a safetensors file, which has only weights. Load the artifact that it is beside"
+    if head.startswith(_NUMPY):
+        return "what looks like NumPy's file of arrays, as equinox.tree_serialise_leaves writes it, without a program"
+    for end, writer in ((b".npy", "numpy.savez"), (b"/data.pkl", "torch.save")):
+        if _first_member(head).endswith(end):
+            return f"what looks like a file of {writer}: {_OF_OTHERS}"
+    return f"what looks like a pickle or HDF5: {_OF_OTHERS}" if _is_pickle_or_hdf5(head) else ""
 
 
 def _of_servers(head: bytes) -> str:
@@ -64,12 +86,9 @@ def _of_servers(head: bytes) -> str:
     return ""
 
 
-def _arrays(head: bytes) -> str:
-    if head[4:8] == bytes(4) and head[8:9] == b"{":
-        return "a safetensors file, which has only weights. Load the artifact that it is beside"
-    if head.startswith(_NUMPY):
-        return "NumPy's file of arrays, as equinox.tree_serialise_leaves writes it, without a program"
-    return ""
+def _first_member(head: bytes) -> bytes:
+    """The name of the first member of a ZIP file, as far as it is in the first bytes."""
+    return head[30 : 30 + int.from_bytes(head[26:28], "little")] if head[:4] in _ZIP else b""
 
 
 def _is_pickle_or_hdf5(head: bytes) -> bool:
