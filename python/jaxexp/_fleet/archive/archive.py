@@ -71,7 +71,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             source: a path; a binary file object with `read` and `seek`, which must stay open; or a URL that fsspec
                 supports, such as ``"s3://bucket/fleet.zip"`` (extra ``jaxexp[remote]``). URLs and file objects are read
                 in ranges: first the end with the index, then the members that you ask for.
-            storage_options: for fsspec, such as credentials.
+            storage_options: for fsspec, such as credentials. With ``headers`` for http URLs, ``headers_also_to`` is a
+                sequence of origins, such as ``"https://cdn.example"``: they get the headers, too, if the server
+                redirects there.
 
         Raises:
             DeserializationError: it is not an archive, or its index is damaged.
