@@ -4,6 +4,7 @@ its own words in messages."""
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import traceback
 from collections.abc import Iterator
@@ -249,6 +250,19 @@ def test_small_chunks_are_honest(data: bytes) -> None:
 
         source = open_source(server.url, {})
         assert source.read(0, len(large)) == large
+
+
+def test_a_cache_decompresses_nothing(tmp_path: Path) -> None:
+    body = gzip.compress(bytes(32 << 20))
+
+    def answer(connection: socket.socket, head: bytes) -> None:
+        said = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + said + (b"" if head.startswith(b"HEAD") else body))
+
+    with raw(answer) as server, pytest.raises((OSError, DeserializationError)):
+        Archive.open(f"simplecache::{server.url}", cache_storage=str(tmp_path))
+    assert all(b"Accept-Encoding: identity" in head for head in server.requests)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*")) < 1 << 20
 
 
 # --- words of servers -------------------------------------------------------------------------------------------------

@@ -114,11 +114,11 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
     from .session import RefusedAnswer
 
     session = await filesystem.set_session()
-    options: dict[str, Any] = {"allow_redirects": True, **filesystem.kwargs, "auto_decompress": False}
+    options: dict[str, Any] = {"allow_redirects": True, **filesystem.kwargs}
     if "timeout" not in options and "timeout" not in filesystem.client_kwargs:
         options["timeout"] = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
     given: dict[str, str] = options.get("headers", {})
-    options["headers"] = {**given, **headers, "Accept-Encoding": "identity"}
+    options["headers"] = {**given, **headers}
     try:
         async with session.request(method, filesystem.encode_url(url), **options) as answer:
             yield answer

@@ -69,6 +69,9 @@ class Session:
     ) -> aiohttp.ClientResponse:
         sent = CIMultiDict(self._headers)
         sent.update(headers or {})
+        # Otherwise, few bytes could become many, also in a cache's file.
+        sent["Accept-Encoding"] = "identity"
+        options["auto_decompress"] = False
         allowed = {_origin(url), *origins(headers_also_to)}
         for _ in range(max_redirects + 1):
             answer = await self._inner.request(method, url, headers=sent, allow_redirects=False, **options)
