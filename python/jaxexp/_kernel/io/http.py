@@ -101,7 +101,7 @@ async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Versi
         while part := await answer.content.read(left + 1):
             left -= len(part)
             if left < 0:
-                raise _error(url, f"sends more than the {end - start} bytes that it was asked for")
+                raise _error(url, f"the server sends more than the {end - start} bytes that it was asked for")
             parts.append(part)
         return b"".join(parts)
 
@@ -126,36 +126,36 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
         raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
                            "to wait") from error  # fmt: skip
     except aiohttp.ClientConnectorError as error:
-        raise OSError(shown(f"{url}: there is no connection to the server: {error}")) from error
+        raise _error(url, f"there is no connection to the server: {error}") from error
     except RefusedAnswer as error:
-        raise _error(url, str(error)) from None
+        raise _error(url, f"the server {error}") from None
 
 
-def _error(url: str, does: str) -> OSError:
-    """The error about a server. Its own words are escaped, and not longer than a line."""
-    return OSError(shown(f"{url}: the server {does}"))
+def _error(url: str, said: str) -> OSError:
+    """The error about a server, whose own words are escaped."""
+    return OSError(shown(f"{url}: {said}"))
 
 
 def _check_status(answer: Any, url: str) -> None:
     if answer.status in (404, 410):
         raise FileNotFoundError(f"{url}: the server does not find it")
     if answer.status not in (200, 206):
-        raise _error(url, f"answers {answer.status} {cut(answer.reason)}".rstrip())
+        raise _error(url, f"the server answers {answer.status} {cut(answer.reason)}".rstrip())
 
 
 def _check(answer: Any, url: str, start: int, end: int) -> None:
     """Refuses an answer that is not a range, before its body is read."""
     if (encoding := _encoding(answer)) != "identity":
-        raise _error(url, f"sends {cut(encoding)} data, though it was asked for uncompressed data")
+        raise _error(url, f"the server sends {cut(encoding)} data, though it was asked for uncompressed data")
     length = answer.content_length
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"
         advice = f". {_NO_RANGES}" if answer.status == 200 else ""
-        raise _error(url, f"{what} {length} bytes, though it was asked for {end - start}{advice}")
+        raise _error(url, f"the server {what} {length} bytes, though it was asked for {end - start}{advice}")
     if answer.status == 200 and start != 0:
-        raise _error(url, f"ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
+        raise _error(url, f"the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
     if (first := _content_range(answer)[0]) is not None and int(first) != start:
-        raise _error(url, f"sends a range from byte {cut(first)}, though it was asked for one from {start}")
+        raise _error(url, f"the server sends a range from byte {cut(first)}, though it was asked for one from {start}")
 
 
 # People try python -m http.server first.
