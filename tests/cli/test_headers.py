@@ -15,7 +15,7 @@ import fsspec
 import pytest
 
 import jaxexp
-from kit.served import serving
+from kit.served import raw, serving, to
 from kit.weighted import bound
 
 pytest.importorskip("aiohttp")
@@ -134,3 +134,19 @@ def test_a_written_archive_does_not_have_it(private: str, tmp_path: Path, good: 
     good("pack", tmp_path / "a.zip", f"a={private}scores.jaxexp", "--header", HEADER)
     assert TOKEN.encode() not in (tmp_path / "a.zip").read_bytes()
     assert list(jaxexp.Archive.open(tmp_path / "a.zip")) == ["a"]
+
+
+def test_another_server_gets_them_only_by_name(private: str, run: Run, good: Any) -> None:
+    before = dict(os.environ), dict(fsspec.config.conf)
+    with raw(to(lambda: f"{private}fleet.zip")) as server:
+        command = ["verify", server.url, "--header", HEADER]
+        status, out, err = run(*command)
+        assert status == 1
+        assert "the server answers 401" in out + err
+        origin = private.removesuffix("/")
+        assert "4 of 4 artifacts whole" in good(*command, "--headers-also-to", origin)
+        assert "4 of 4 artifacts whole" in good("verify", "--headers-also-to", origin, *command[1:])
+        status, out, err = run(*command, "--headers-also-to", origin.replace("http://", ""))
+        assert (status, out) == (2, "")
+        assert "--headers-also-to: headers may also go to an origin, such as 'https://cdn.example'" in err
+    assert (dict(os.environ), dict(fsspec.config.conf)) == before

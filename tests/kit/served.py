@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.server
 import re
+import socket
+import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -82,3 +84,68 @@ def serving(data: bytes) -> Iterator[Any]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextlib.contextmanager
+def raw(answer: Callable[[socket.socket, bytes], object]) -> Iterator[Any]:
+    """A server at `url` whose `answer` sends whatever it likes; `requests` has the heads of requests, as bytes."""
+
+    class Raw(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            # Whoever reads no further closes the connection.
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                self.request.settimeout(20)
+                while head := self._head():
+                    server.requests.append(head)
+                    answer(self.request, head)
+
+        def _head(self) -> bytes:
+            found = b""
+            while not found.endswith(b"\r\n\r\n"):
+                if not (more := self.request.recv(1)):
+                    return b""
+                found += more
+            return found
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Raw) as found:
+        server: Any = found
+        server.requests = []
+        server.origin = f"http://127.0.0.1:{server.server_address[1]}"
+        server.url = f"{server.origin}/fleet.zip"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ranges_of(data: bytes) -> Callable[[socket.socket, bytes], object]:
+    """Answers for `raw` as of an honest server."""
+
+    def answer(connection: socket.socket, head: bytes) -> None:
+        asked = re.search(rb"Range: bytes=(\d+)-(\d+)", head)
+        if head.startswith(b"HEAD") or asked is None:
+            head_only = head.startswith(b"HEAD")
+            connection.sendall(
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + (b"" if head_only else data)
+            )
+            return
+        start, end = int(asked[1]), min(int(asked[2]) + 1, len(data))
+        said = b"Content-Length: %d\r\nContent-Range: bytes %d-%d/%d" % (end - start, start, end - 1, len(data))
+        connection.sendall(b"HTTP/1.1 206 Partial\r\n" + said + b"\r\n\r\n" + data[start:end])
+
+    return answer
+
+
+def to(place: Callable[[], str]) -> Callable[[socket.socket, bytes], object]:
+    """Answers for `raw` that redirect."""
+
+    def answer(connection: socket.socket, head: bytes) -> None:
+        connection.sendall(f"HTTP/1.1 302 Found\r\nLocation: {place()}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    return answer

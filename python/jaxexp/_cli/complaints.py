@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable
 
 import click
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import counted, listed
 
 from .page import colours, one_line
@@ -56,7 +56,8 @@ def said(error: BaseException) -> str:
     """The message of an expected error; an unexpected one is raised again."""
     context = click.get_current_context(silent=True)
     if context is not None and context.find_root().obj["traceback"]:
-        traceback.print_exception(error)
+        # What an error was raised from may be JAX's, with a name as it is in the artifact.
+        click.echo("\n".join(map(shown, "".join(traceback.format_exception(error)).split("\n"))), err=True, nl=False)
     return _message(error)
 
 

@@ -117,7 +117,7 @@ class Page:
 
     def fields(self, facts: Iterable[tuple[str, str]], indent: int = _INDENT) -> None:
         """Names and their values, in two columns."""
-        facts = list(facts)
+        facts = [(shown(name), text) for name, text in facts]
         left = max((len(name) for name, _ in facts), default=0) + len(_GAP)
         for name, text in facts:
             wrapped = self._lines_of(shown(text), max(_NARROWEST, self._width - indent - left))
@@ -126,6 +126,7 @@ class Page:
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
         """A table of texts, without its empty columns."""
+        columns = [dataclasses.replace(column, name=shown(column.name)) for column in columns]
         rows = [[shown(cell) for cell in row] for row in rows]
         left_out = len(rows) - _SHOWN if self._is_short else 0
         if left_out > 0:

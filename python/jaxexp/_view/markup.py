@@ -1,10 +1,14 @@
-"""HTML and SVG from foreign texts: everything is escaped here when it is put in, and nowhere else."""
+"""HTML and SVG from foreign texts: everything is escaped here when it is put in, and nowhere else: what HTML would take
+for markup, and characters that change the direction of a text or cannot be seen.
+"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable
 from typing import NewType
+
+from jaxexp._errors import shown
 
 # Text that is HTML already.
 Markup = NewType("Markup", str)
@@ -26,7 +30,7 @@ def element(tag: str, inside: str | Iterable[Markup] | None = None, **attributes
             attribute, and True omits its value.
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items())
-    content = html.escape(inside, quote=True) if isinstance(inside, str) else joined(inside or ())
+    content = _escaped(inside) if isinstance(inside, str) else joined(inside or ())
     if tag in _WITHOUT_END:
         return Markup(f"<{tag}{written}>")
     return Markup(f"<{tag}{written}>{content}</{tag}>")
@@ -38,5 +42,9 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
     name = key.rstrip("_").replace("_", "-")
     if value is True:
         return f" {name}"
-    text = f"{round(value, 1):g}" if isinstance(value, (int, float)) else html.escape(value, quote=True)
+    text = f"{round(value, 1):g}" if isinstance(value, (int, float)) else _escaped(value)
     return f' {name}="{text}"'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(shown(text), quote=True)

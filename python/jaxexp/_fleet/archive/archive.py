@@ -77,7 +77,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             signed_by: who has to have signed the archive, which is one file, as in `load`. It is then read into memory
                 as a whole, with its weights, and members are loaded from there. Files of executables for its members
                 have to be signed, too.
-            storage_options: for fsspec, such as credentials.
+            storage_options: for fsspec, such as credentials. With ``headers`` for http URLs, ``headers_also_to`` is a
+                sequence of origins, such as ``"https://cdn.example"``: they get the headers, too, if the server
+                redirects there.
 
         Raises:
             DeserializationError: it is not an archive, or its index is damaged.

@@ -8,6 +8,9 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from jaxexp._errors import shown
+
+from .remote import cut
 from .version import Version, facts_of
 
 # How many requests run at the same time.
@@ -98,7 +101,7 @@ async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Versi
         while part := await answer.content.read(left + 1):
             left -= len(part)
             if left < 0:
-                raise OSError(f"{url}: the server sends more than the {end - start} bytes that it was asked for")
+                raise _error(url, f"the server sends more than the {end - start} bytes that it was asked for")
             parts.append(part)
         return b"".join(parts)
 
@@ -108,12 +111,14 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
     """The answer to a request, of which only the headers were read. An OSError names the URL if there is none."""
     import aiohttp
 
+    from .session import RefusedAnswer
+
     session = await filesystem.set_session()
-    options: dict[str, Any] = {"allow_redirects": True, **filesystem.kwargs, "auto_decompress": False}
+    options: dict[str, Any] = {"allow_redirects": True, **filesystem.kwargs}
     if "timeout" not in options and "timeout" not in filesystem.client_kwargs:
         options["timeout"] = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
     given: dict[str, str] = options.get("headers", {})
-    options["headers"] = {**given, **headers, "Accept-Encoding": "identity"}
+    options["headers"] = {**given, **headers}
     try:
         async with session.request(method, filesystem.encode_url(url), **options) as answer:
             yield answer
@@ -121,29 +126,36 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
         raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
                            "to wait") from error  # fmt: skip
     except aiohttp.ClientConnectorError as error:
-        raise OSError(f"{url}: there is no connection to the server: {error}") from error
+        raise _error(url, f"there is no connection to the server: {error}") from error
+    except RefusedAnswer as error:
+        raise _error(url, f"the server {error}") from None
+
+
+def _error(url: str, said: str) -> OSError:
+    """The error about a server, whose own words are escaped."""
+    return OSError(shown(f"{url}: {said}"))
 
 
 def _check_status(answer: Any, url: str) -> None:
     if answer.status in (404, 410):
         raise FileNotFoundError(f"{url}: the server does not find it")
     if answer.status not in (200, 206):
-        raise OSError(f"{url}: the server answers {answer.status} {answer.reason}")
+        raise _error(url, f"the server answers {answer.status} {cut(answer.reason)}".rstrip())
 
 
 def _check(answer: Any, url: str, start: int, end: int) -> None:
     """Refuses an answer that is not a range, before its body is read."""
     if (encoding := _encoding(answer)) != "identity":
-        raise OSError(f"{url}: the server sends {encoding} data, though it was asked for uncompressed data")
+        raise _error(url, f"the server sends {cut(encoding)} data, though it was asked for uncompressed data")
     length = answer.content_length
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"
         advice = f". {_NO_RANGES}" if answer.status == 200 else ""
-        raise OSError(f"{url}: the server {what} {length} bytes, though it was asked for {end - start}{advice}")
+        raise _error(url, f"the server {what} {length} bytes, though it was asked for {end - start}{advice}")
     if answer.status == 200 and start != 0:
-        raise OSError(f"{url}: the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
+        raise _error(url, f"the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
     if (first := _content_range(answer)[0]) is not None and int(first) != start:
-        raise OSError(f"{url}: the server sends a range from byte {first}, though it was asked for one from {start}")
+        raise _error(url, f"the server sends a range from byte {cut(first)}, though it was asked for one from {start}")
 
 
 # People try python -m http.server first.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import os
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from jaxexp._errors import DeserializationError, ExportTypeError
+from jaxexp._errors import ExportTypeError
 
 from . import http
 from .files import file_bytes
-from .version import Version, facts_of, filesystem_of
+from .remote import failures, filesystem_of
+from .version import Version, facts_of
 
 
 class BinaryFile(Protocol):
@@ -133,7 +133,7 @@ class _Remote(Storage):
         self.address = (url, options)
         self._version = Version(url)
         self._fs: Any
-        with self._failures():
+        with failures(self.name):
             try:
                 self._fs, self._path = filesystem_of(url, options)
                 size = self._look()
@@ -192,7 +192,7 @@ class _Remote(Storage):
         """The bytes between starts and ends."""
         if self._fs is None:
             raise ValueError(f"{self.name} is closed")
-        with self._failures():
+        with failures(self.name):
             if http.is_http(self._fs):
                 return http.fetch(self._fs, self._path, ranges, self._version)
             starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
@@ -200,17 +200,6 @@ class _Remote(Storage):
             if not _keeps_copies(self._fs):
                 self._look()  # after reading: so the bytes are of the version that is there now
             return found
-
-    @contextlib.contextmanager
-    def _failures(self) -> Generator[None]:
-        """Turns the errors that the libraries for different URLs raise into one kind of error."""
-        try:
-            yield
-        except (OSError, ImportError, MemoryError, DeserializationError, ExportTypeError):
-            raise
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise OSError(f"{self.name}: {said}") from error
 
     def close(self) -> None:
         self._fs = None

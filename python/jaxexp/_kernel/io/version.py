@@ -9,6 +9,8 @@ from typing import Any
 
 from jaxexp._errors import DeserializationError
 
+from .remote import failures, filesystem_of
+
 # Facts that change with a file, by the names that servers and fsspec use, without case and hyphens.
 _NAMES = frozenset(
     "size etag mtime lastmodified modified modify updated generation versionid checksum contentmd5 md5 md5hash "
@@ -38,9 +40,10 @@ class Version:
 
 def described(url: str) -> tuple[int, str]:
     """The size of a file, and a text that changes when the file does."""
-    filesystem, path = filesystem_of(url, {})
-    filesystem.invalidate_cache(path)  # of listings, which may be old
-    return _described(filesystem.info(path))
+    with failures(url):
+        filesystem, path = filesystem_of(url, {})
+        filesystem.invalidate_cache(path)  # of listings, which may be old
+        return _described(filesystem.info(path))
 
 
 def stamp(path: str) -> tuple[int, int | str]:
@@ -55,9 +58,10 @@ def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
     """The URLs of the files in a folder and its subfolders, in order, each with what `described` returns; None instead
     if the listing does not describe the file.
     """
-    filesystem, folder = filesystem_of(url, {})
-    filesystem.invalidate_cache()
-    found = filesystem.find(folder, detail=True)
+    with failures(url):
+        filesystem, folder = filesystem_of(url, {})
+        filesystem.invalidate_cache()
+        found = filesystem.find(folder, detail=True)
     for path in sorted(found):
         file = url.rstrip("/") + "/" + path[len(folder.rstrip("/")) + 1 :]
         is_said = found[path].get("size") is not None  # unlike in a page with links
@@ -67,16 +71,6 @@ def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
 def unknown() -> str:
     """A version that equals no other one."""
     return uuid.uuid4().hex
-
-
-def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The file system of fsspec for a URL, and the path there."""
-    try:
-        import fsspec
-    except ImportError as error:
-        raise ImportError(f"reading {url} needs fsspec: pip install fsspec aiohttp") from error
-    found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
-    return found
 
 
 def _described(info: dict[str, Any]) -> tuple[int, str]:

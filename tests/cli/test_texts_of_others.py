@@ -1,0 +1,473 @@
+"""Every text that somebody else wrote, in everything that shows it: no character reaches a person that acts on a
+terminal, changes the direction of a text, or makes lines of a log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxexp
+from jaxexp import _native
+from jaxexp._cli.commands.view import page_of
+from jaxexp._executables.file import ExecutablesFile, GrowingFile
+from jaxexp._fleet.places.source import source
+from kit import hostile_archives, layout
+from kit.archives import blob
+from kit.corpus import mesh
+from kit.parts import Copy, Part, put_together, take_apart
+from kit.safetensors_files import a_file, entry
+from kit.wire import LAYOUT, seal
+
+EVIL = "evil\x1b[31m\x07\u202e\u2066\x9b\x7f\u2028\n\r\tgood"
+LONE = "evil\ud800\x1b"  # which UTF-8 cannot have, and JSON can
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Shown:
+    """What people get to see: texts, each with what showed it."""
+
+    def __init__(self, run: Run, records: pytest.LogCaptureFixture) -> None:
+        self._run, self._records = run, records
+        self.raw: dict[str, str] = {}
+        self.is_seen = False
+
+    def add(self, what: str, text: str, *, lines: bool = True) -> None:
+        # In a page or a traceback, lines and what indents them are jaxexp's own.
+        for line in text.split("\n") if lines else [text]:
+            if not line.isprintable():
+                self.raw.setdefault(what, ascii(line)[:300])
+        self.is_seen = self.is_seen or "evil" in text
+
+    def of(self, what: str, make: Callable[[], object]) -> Any:
+        """The result of a function, whose text or error is added, with its warnings and log records."""
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                made = make()
+                if isinstance(made, str):
+                    self.add(what, made)
+            except Exception as error:
+                made = None
+                if isinstance(error, (jaxexp.ExportError, OSError)):
+                    self.add(f"{what}: str", str(error))
+                    self.add(f"{what}: repr", repr(error), lines=False)
+        for warning in warned:
+            self.add(f"{what}: warning", str(warning.message))
+        for record in self._records.records:
+            if record.name.startswith("jaxexp"):
+                self.add(f"{what}: log", record.getMessage())
+        self._records.clear()
+        return made
+
+    def command(self, *arguments: object) -> None:
+        what = f"jaxexp {arguments[0]}{' --json' if '--json' in arguments else ''}"
+        _, out, err = self._run(*arguments)
+        self.add(what, out)
+        self.add(f"{what}: stderr", err)
+        if "--json" in arguments and out:
+            json.loads(out)
+
+
+@pytest.fixture
+def shown(run: Run, caplog: pytest.LogCaptureFixture) -> Shown:
+    caplog.set_level(logging.DEBUG, logger="jaxexp")
+    return Shown(run, caplog)
+
+
+def show_artifact(shown: Shown, path: Path, other: Path) -> None:
+    """Everything that shows an artifact."""
+    found = shown.of("inspect", lambda: jaxexp.inspect(path))
+    if found is not None:
+        shown.add("str of an inspection", str(found))
+        shown.add("repr of an inspection", repr(found), lines=False)
+        shown.add("JSON of an inspection", json.dumps(found.to_dict()), lines=False)
+    for name, call in (("verify", jaxexp.verify), ("compatibility", jaxexp.compatibility)):
+        shown.of(name, lambda call=call: str(call(path)))
+    tight = jaxexp.Policy(platforms=("tpu",), max_devices=0, unregistered_nodes=False, effects=())
+    for policy in (jaxexp.Policy(unregistered_nodes=False), jaxexp.Policy(operations=()), tight):
+        shown.of("policy", lambda policy=policy: jaxexp.load(path, policy=policy))
+    loaded = shown.of("load", lambda: jaxexp.load(path))
+    if loaded is not None:
+        for name, make in {
+            "repr": lambda: repr(loaded),
+            "card": lambda: loaded._repr_html_(),
+            "call": lambda: loaded.call(),
+            "call with something else": lambda: loaded.call({"x": 1}, [jnp.ones((3, 5), np.int8)], k=(2,)),
+            "vjp": lambda: repr(loaded.vjp()),
+            "specialize": lambda: repr(loaded.specialize({"x": jax.ShapeDtypeStruct((3, 5), np.int8)})),
+            "serialize": lambda: [None, loaded.serialize()][0],
+            "export again": lambda: repr(jaxexp.export(jax.jit(loaded.call))(1.0)),
+        }.items():
+            shown.of(name, make)
+    shown.of("page", lambda: page_of(source(path, "view")))
+    for command in ("inspect", "verify", "compat"):
+        shown.command(command, path)
+        shown.command(command, path, "--json")
+    shown.command("inspect", path, "--check", "--all")
+    shown.command("--traceback", "inspect", "--jaxpr", path)
+    shown.command("diff", path, other)
+    shown.command("diff", path, other, "--json")
+    shown.command("run", path, path.with_suffix(".npz"))
+    shown.command("migrate", path, path.with_suffix(".migrated"), "--to", "max")
+
+
+# --- exported.fbs -----------------------------------------------------------------------------------------------------
+
+
+def programs() -> dict[str, Part]:
+    """Functions that have all tables and texts of the schema between them, as parts."""
+
+    def program(a: Any, b: Any) -> Any:
+        return {"c": a["x"] * 2, "d": jnp.sum(b[0])}
+
+    sharding = NamedSharding(mesh((2, 4), ("p", "q")), P(("p", "q"), None))
+    sharded = jaxexp.export(jax.jit(lambda x: {"y": x + 1}, in_shardings=sharding, out_shardings=sharding))
+    symbolic = jaxexp.symbolic_shape("n, 3", constraints=["n >= 2"])
+    checks = [jaxexp.DisabledSafetyCheck.custom_call("target")]
+    x = jax.ShapeDtypeStruct(symbolic, np.float32)
+    made = {
+        "symbolic": jaxexp.export(jax.jit(program), disabled_checks=checks)({"x": x}, [x]).serialize(
+            vjp_order=1, trailer=False
+        ),
+        "sharded": sharded(jax.ShapeDtypeStruct((8, 3), np.float32)).serialize(trailer=False),
+    }
+    parts = {name: take_apart(bytes(data)) for name, data in made.items()}
+    effect = layout.table("Effect", type_name="<class 'm.E'>")
+    node = layout.node(
+        layout.CUSTOM, layout.node(layout.LEAF), layout.node(layout.NONE), name="jaxexp.node", auxdata=NODE
+    )
+    ordered = layout.node(
+        layout.CUSTOM, layout.node(layout.LEAF), name="collections.OrderedDict", auxdata=b'["key of a dict"]'
+    )
+    other = layout.node(layout.CUSTOM, layout.node(layout.LEAF), name="my.node", auxdata=b"some data")
+    device = layout.table("AbstractDevice", device_kind="cpu", num_cores=1, platform="cpu")
+    parts["sharded"]["ordered_effects"] = [effect]
+    parts["sharded"]["unordered_effects"] = [effect]
+    for part in all_parts(parts["sharded"]):
+        if part.kind == "AbstractMesh":
+            part["abstract_device"] = device
+        if part.kind == "PartitionSpec":
+            part.setdefault("unreduced", ["r"])
+            part.setdefault("reduced", ["u"])
+        if part.kind == "NamedSharding":
+            part["memory_kind"] = "pinned_host"
+    for name, one in (("node", node), ("ordered", ordered), ("other", other)):
+        root = take_apart(bytes(made["symbolic"]))
+        root["out_tree"] = one
+        for field in ("out_avals", "out_shardings", "out_avals_idxs", "out_shardings_idxs"):
+            if field in root:
+                root[field] = root[field][:1]
+        root.pop("vjp", None)
+        parts[name] = root
+    return parts
+
+
+NODE = json.dumps(
+    {
+        "version": 1,
+        "class": ["module of a class", "name of a class"],
+        "kind": "registered",
+        "keys": ["first key", "k2"],
+        "data": {"type": "of data"},
+    }
+).encode()
+
+
+def all_parts(root: Part) -> Iterator[Part]:
+    found: dict[int, Part] = {}
+    below: list[Any] = [root]
+    while below:
+        one = below.pop(0)  # the function before its VJP
+        if isinstance(one, Part) and id(one) not in found:
+            found[id(one)] = one
+            below += one.values()
+        elif isinstance(one, list):
+            below += one
+    return iter(found.values())
+
+
+Change = tuple[str, Callable[[], None]]
+
+
+def changes(root: Part) -> Iterator[Change]:
+    """Each text of an artifact: its field, and functions that make it hostile."""
+    seen = set()
+    for part in all_parts(root):
+        for name, (_, kind) in LAYOUT[part.kind].items():
+            before = part.get(name)
+            if not before or not (kind in ("s", "[s]") or name in ("custom_auxdata", "mlir_module_serialized")):
+                continue
+            if (part.kind, name, part.get("custom_name")) in seen:
+                continue
+            seen.add((part.kind, name, part.get("custom_name")))
+            for value in hostile(name, before):
+                yield f"{part.kind}.{name}", lambda part=part, name=name, value=value: part.update({name: value})
+            if kind in ("s", "[s]"):  # also where the artifact says the same again, so that it can be read
+                text = before if isinstance(before, str) else before[0]
+                yield f"{part.kind}.{name}", lambda text=text: replace(root, text, EVIL)
+
+
+def replace(root: Part, old: str, new: str) -> None:
+    for part in all_parts(root):
+        for name, value in part.items():
+            if isinstance(value, list) and old in value:
+                part[name] = [new if one == old else one for one in value]
+            elif value == old:
+                part[name] = new
+
+
+def hostile(name: str, before: Any) -> list[Any]:
+    if name == "mlir_module_serialized":
+        return [Copy(EVIL.encode()), Copy(b"ML\xefR\r" + EVIL.encode() + b"\0" + EVIL.encode() * 9)]
+    if name == "custom_auxdata":
+        data = before if isinstance(before, bytes) else bytes(b % 256 for b in before)
+        # Each text of the JSON, and other bytes.
+        found = [EVIL.encode()]
+        for match in re.finditer(rb'"([^"]+)"', data):
+            for text in (EVIL, LONE):
+                found.append(data[: match.start()] + json.dumps(text).encode() + data[match.end() :])
+        return found
+    if isinstance(before, list):
+        return [[EVIL, *before[1:]], [before[0] + EVIL, *before[1:]], [*before, EVIL], [LONE, *before[1:]]]
+    return [EVIL, before + EVIL, LONE]
+
+
+# A device is only compared, and so is what a class of pytrees that nobody registered keeps beside its children.
+UNSEEN = {"AbstractDevice.device_kind", "AbstractDevice.platform", "PyTreeDef.custom_auxdata"}
+
+
+@pytest.mark.parametrize("name", ["symbolic", "sharded", "node", "ordered", "other"])
+def test_texts_of_artifacts(name: str, shown: Shown, tmp_path: Path) -> None:
+    root = programs()[name]
+    path, other = tmp_path / "one.jaxexp", tmp_path / "other.jaxexp"
+    other.write_bytes(put_together(root))
+    jaxexp.verify(other)
+    np.savez(path.with_suffix(".npz"), **{"x": np.ones(3), EVIL.replace("\n", ""): np.ones(3)})
+    changed, seen, raw = set(), set(), {}
+    parts = [(part, dict(part)) for part in all_parts(root)]
+    for field, change in list(changes(root)):
+        change()
+        path.write_bytes(put_together(root))
+        for part, before in parts:
+            part.clear()
+            part.update(before)
+        shown.is_seen = False
+        show_artifact(shown, path, other)
+        changed.add(field)
+        seen |= {field} if shown.is_seen else set()
+        raw |= {(field, what): text for what, text in shown.raw.items()}
+        shown.raw.clear()
+    assert changed - seen <= UNSEEN, "changed, and shown by nothing"
+    assert not raw, "\n".join(f"{where}: {text}" for where, text in raw.items())
+
+
+# --- trailer.fbs, archive.fbs, executables.fbs ------------------------------------------------------------------------
+
+MARKED = "marked_text_{:02}_with_room_for_evil"
+
+
+def marks(count: int) -> list[str]:
+    return [MARKED.format(i) for i in range(count)]
+
+
+def hostile_bytes(mark: str) -> bytes:
+    """As many bytes as the mark has."""
+    size = len(mark)
+    return EVIL.encode()[:size].decode(errors="ignore").encode().ljust(size, b"\x07")
+
+
+def test_texts_of_trailers(shown: Shown, tmp_path: Path) -> None:
+    key, value, name, leaf = marks(4)
+    folder, other = tmp_path / "served", tmp_path / "other.jaxexp"
+    folder.mkdir()
+    weights = {leaf: jnp.ones(3, np.float32), "also": jnp.ones(2, np.float32)}
+    x = jax.ShapeDtypeStruct(
+        jaxexp.symbolic_shape("batch_of_this_function, 3", constraints=["batch_of_this_function >= 2"]), np.float32
+    )
+    bound = jaxexp.export(jax.jit(lambda x: x * weights[leaf] + weights["also"][0]), weights=weights)(x)
+    path = folder / f"{name}.jaxexp"
+    bound.save(path, metadata={key: value})
+    bound.save(other, metadata={"k": 1})
+    data = path.read_bytes()
+    texts = [key, value, name, leaf, "batch_of_this_function", f"jaxexp {jaxexp.__version__}"]
+    for text in texts:
+        assert data.count(text.encode()), text
+        changed = bytearray(data.replace(text.encode(), hostile_bytes(text)))
+        path.write_bytes(seal(changed))
+        show_artifact(shown, path, other)
+        for file in folder.glob("*.safetensors"):
+            file.write_bytes(file.read_bytes().replace(leaf.encode(), hostile_bytes(leaf)))
+    # JSON has escapes of its own.
+    path.write_bytes(layout.with_constraints([f"{EVIL} >= 2"], [(EVIL, json.dumps([EVIL, LONE])), ("k", EVIL)], "n"))
+    show_artifact(shown, path, other)
+    assert shown.is_seen
+    assert not shown.raw
+
+
+def test_texts_of_files_of_tensors(shown: Shown, tmp_path: Path) -> None:
+    weights = {"w": jnp.ones(1, np.float32)}
+    jaxexp.export(jax.jit(lambda x: x * weights["w"]), weights=weights)(1.0).save(tmp_path / "a.jaxexp")
+    file = tmp_path / "a.safetensors"
+    one = entry("F32", [1], 0, 4)
+    content = bytes(4)
+    files = [
+        a_file({EVIL: one}, content),
+        a_file({"w": {**one, "dtype": EVIL}}, content),
+        a_file({"w": {**one, EVIL: 1}}, content),
+        a_file({"w": one, "__metadata__": {EVIL: EVIL, "jaxexp": EVIL, "format": EVIL}}, content),
+        a_file({LONE: one, "__metadata__": {LONE: LONE}}, content),
+        a_file({EVIL: one, f"{EVIL}2": one}, content),
+        a_file({EVIL: {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, content),
+        a_file(EVIL.encode()),
+        a_file(b"{" + EVIL.encode()),
+    ]
+    for data in files:
+        file.write_bytes(data)
+        shown.of("load", lambda: jaxexp.load(tmp_path / "a.jaxexp").call(1.0))
+        shown.of("weights by path", lambda: jaxexp.load(tmp_path / "a.jaxexp", weights=file))
+        shown.of("verify", lambda: jaxexp.verify(tmp_path / "a.jaxexp"))
+        shown.command("verify", file, tmp_path / "a.jaxexp")
+        shown.command("verify", file, "--json")
+        shown.command("inspect", file)
+        shown.command("run", tmp_path / "a.jaxexp", file)
+    assert shown.is_seen
+    assert not shown.raw
+
+
+def test_texts_of_archives(shown: Shown, tmp_path: Path) -> None:
+    artifact = blob()
+    path, other = tmp_path / f"{EVIL.replace(chr(10), '')}.zip", tmp_path / "other.jaxexp"
+    other.write_bytes(artifact)
+
+    def members(bodies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        yield "a", bodies["a"].member(text=EVIL, metadata=json.dumps({EVIL: EVIL}))
+        yield "b", bodies["b"].member(text=EVIL, metadata=json.dumps({EVIL: LONE}), digest=bytes(16))
+        yield name, bodies["c"].member(text="x", metadata=EVIL)
+
+    for name in (  # noqa: B007
+        f"c/{EVIL}",
+        "c\u202e\u2066evil",
+        "c",
+    ):
+        path.write_bytes(hostile_archives.archive({"a": artifact, "b": artifact, "c": artifact}, members))
+        shown.command("ls", path)
+        shown.command("verify", path, "--json")
+    archive = shown.of("open", lambda: jaxexp.Archive.open(path))
+    assert archive is not None
+    for name, make in {"repr": lambda: repr(archive), "card": lambda: archive._repr_html_()}.items():
+        shown.of(name, make)
+    shown.of("another name", lambda: archive["missing" + EVIL])
+    shown.of("load_all", lambda: archive.load_all())
+    for error in (shown.of("verify", archive.verify) or {}).values():
+        shown.add("error of a member", str(error))
+    for name in archive:
+        handle = archive[name]
+        for what, make in {
+            "repr of a handle": lambda handle=handle: repr(handle),
+            "card of a handle": lambda handle=handle: handle._repr_html_(),
+            "summary": lambda handle=handle: str(handle.summary),
+            "load": lambda handle=handle: repr(handle.load()),
+            "metadata": lambda handle=handle: repr(handle.metadata),
+        }.items():
+            shown.of(what, make)
+    for command in (
+        ["ls"],
+        ["verify"],
+        ["inspect"],
+        ["compat"],
+        ["unpack", "-d", tmp_path / "out"],
+        ["unpack", "--list"],
+    ):
+        shown.command(*command, path)
+        shown.command(*command, path, "--json")
+    shown.command("diff", f"{path}::b", other)
+    shown.command("migrate", path, tmp_path / "new")
+    shown.command("pack", tmp_path / "new.zip", path, "-m", f"{EVIL}=1")
+    shown.command("archive", "remove", path, "c")
+    assert shown.is_seen
+    assert not shown.raw
+
+
+def test_texts_of_executables(shown: Shown, tmp_path: Path) -> None:
+    artifact, code = tmp_path / "a.jaxexp", tmp_path / "code"
+    exported = jaxexp.export(jax.jit(lambda x: x + 1))(jnp.ones(3))
+    exported.save(artifact)
+    exported.precompile((jnp.ones(3),), into=code)
+    (record,) = ExecutablesFile(code).records
+    for field in record.conditions:
+        changed = tmp_path / "changed"
+        changed.unlink(missing_ok=True)
+        GrowingFile(changed).append({**record.conditions, field: EVIL}, dict(record.call), b"code")
+        GrowingFile(changed).append({**record.conditions, EVIL: "1"}, {**record.call, "jax": EVIL}, b"code")
+        GrowingFile(changed).append(dict(record.conditions), {**record.call, "arguments": EVIL, EVIL: EVIL}, b"code")
+        for command in ("inspect", "verify"):
+            shown.command(command, changed)
+            shown.command(command, changed, "--json")
+        shown.of("call", lambda changed=changed: repr(jaxexp.load(artifact, executables=changed).call(jnp.ones(3))))
+    assert shown.is_seen
+    assert not shown.raw
+
+
+# --- other files ------------------------------------------------------------------------------------------------------
+
+
+def test_texts_of_journals_policies_and_arrays(shown: Shown, tmp_path: Path) -> None:
+    artifact = tmp_path / "a.jaxexp"
+    jaxexp.export(jax.jit(lambda x: x + 1))(jnp.ones(3)).save(artifact)
+    journal = tmp_path / "journal"
+    start = {"jaxexp": "journal", "layout": 1, EVIL: EVIL}
+    for lines in (
+        [start],
+        [EVIL],
+        [{**start, "pass": EVIL}],
+        [{"jaxexp": EVIL, "layout": EVIL}],
+        [{"jaxexp": "journal", "layout": 1, "pass": LONE}],
+    ):
+        texts = [json.dumps(line).encode() for line in lines]
+        journal.write_bytes(b"".join(_native.digest(t).hex().encode() + b" " + t + b"\n" for t in texts))
+        shown.command("verify", artifact, "--journal", journal)
+    journal.unlink()
+    shown.command("verify", artifact, "--journal", journal)
+    first = journal.read_bytes().split(b"\n")[0]
+    evil = [str(artifact), EVIL, 0, 1, ["DeserializationError", EVIL, EVIL, EVIL, EVIL]]
+    for done in ([evil], [[EVIL, EVIL, 0, 1, EVIL]], [EVIL], EVIL):
+        text = json.dumps({"done": done}).encode()
+        journal.write_bytes(first + b"\n" + _native.digest(text).hex().encode() + b" " + text + b"\n")
+        shown.command("verify", artifact, "--journal", journal)
+
+    policy = tmp_path / f"policy{EVIL.replace(chr(10), '')}.toml"
+    quoted = json.dumps(EVIL.replace("\x7f", ""))
+    for text in (
+        f"{quoted} = 1", f"platforms = [{quoted}]", f"custom_calls = {quoted}", f"max_devices = {quoted}",
+        f"effects = [{{a = {quoted}}}]", EVIL, f"callbacks = {{ {quoted} = 1 }}", f"platforms = [{quoted}, \"cpux\"]",
+    ):  # fmt: skip
+        policy.write_text(text)
+        shown.of("from_toml", lambda: repr(jaxexp.Policy.from_toml(policy)))
+        shown.command("verify", artifact, "--policy", policy)
+
+    arrays = tmp_path / f"arrays{EVIL.replace(chr(10), '')}.npz"
+    for names in ({EVIL: np.ones(3)}, {"x": np.ones(3), EVIL: np.ones(3)}, {"x": np.ones(2), f"x.{EVIL}": np.ones(1)}):
+        np.savez(arrays, **names)
+        shown.command("run", artifact, arrays)
+        shown.command("run", artifact, arrays, "-o", tmp_path / "out.npz")
+    with zipfile.ZipFile(arrays, "w") as file:
+        file.writestr(f"x{EVIL}.npy", b"no array")
+        file.writestr("y.npy", b"\x93NUMPY\1\0\x40\0" + f"{{'descr': '{EVIL[:20]}'}}".encode())
+    shown.command("run", artifact, arrays)
+    arrays.write_bytes(b"\x93NUMPY\1\0\x40\0" + f"{{'descr': '{EVIL}'}}".encode().ljust(64))
+    shown.command("run", artifact, arrays)
+    assert shown.is_seen
+    assert not shown.raw
