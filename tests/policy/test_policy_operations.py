@@ -17,7 +17,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.module import custom_calls
-from jaxexp._policy import policy_check
+from jaxexp._policy import devices
 from kit.corpus import arr
 from kit.other_modules import with_module
 from kit.places import GOLDEN
@@ -256,7 +256,7 @@ def test_devices_in_shardings_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "devices"),
+    ("text", "count"),
     [
         ("{replicated}", 0),
         ("{maximal device=5}", 6),
@@ -266,9 +266,9 @@ def test_devices_in_shardings_count() -> None:
         ("{{devices=[4]<=[4]}, {maximal device=7}}", 8),
     ],
 )
-def test_devices_in_text(text: str, devices: int) -> None:
+def test_devices_in_text(text: str, count: int) -> None:
     """Shardings as XLA prints them, which modules of old releases have."""
-    assert policy_check.devices_of_text(text) == devices
+    assert devices.of_hlo(text.encode()) == count
 
 
 def test_what_is_stated_is_checked_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

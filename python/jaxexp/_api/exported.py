@@ -237,7 +237,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
 
         Raises:
             ExportError: a spec does not fit the function's signature.
-            UnsupportedError: an operation of the module has no exact counterpart in JAX; the message names it.
+            UnsupportedError: an operation of the module has no exact counterpart in JAX; the message names it. Or the
+                module is nested too deeply, or has too many operations with each call written out.
         """
         from jaxexp._readback.read_back import make_jaxpr
 

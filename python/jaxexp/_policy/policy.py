@@ -52,7 +52,8 @@ class Policy:
         unregistered_nodes: whether the trees of arguments and results may have nodes of classes that are not registered
             for serialization in this process. If so, the artifact chooses, by name, the classes of results among the
             loaded ones.
-        max_devices: how many devices the artifact, its meshes and its collective operations may use.
+        max_devices: how many devices the artifact, its meshes, its shardings and its collective operations may use. A
+            mesh or a sharding in a form that is unknown to jaxexp is refused.
         max_vjp_order: how many VJPs an artifact may have.
         max_artifact_bytes: the largest size of an artifact. A larger file is not read.
         max_module_bytes: the largest size of a module.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -16,6 +15,8 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import mlir, runnable
 from jaxexp._kernel.module.custom_calls import HINTS, STABLE_CUSTOM_CALLS, is_callback
+
+from . import devices
 
 _MODULE = "mlir_module_serialized"
 
@@ -127,7 +128,7 @@ class _ModuleCheck:
         self.limits, self.policy, self.where = limits, limits.policy, where
         self.function = "main"
         self.array_bytes: dict[Any, int] = {}  # by type
-        self.shardings: set[Any] = set()  # that were looked at
+        self.attributes_with_devices: set[tuple[str, Any]] = set()  # that were looked at
 
     def run(self, module: Any) -> None:
         found = list(mlir.iter_operations(module))
@@ -135,6 +136,8 @@ class _ModuleCheck:
         self.symbols = _jax.ir.SymbolTable(module.operation)
         self._devices_of_module(found[0].attributes)
         self._attributes(found[0])
+        if self.policy.max_devices is not None:
+            self._devices(found[0], found[0].name)
         for operation in found[1:]:
             self._operation(operation, operation.name)
 
@@ -144,7 +147,7 @@ class _ModuleCheck:
             if not len(operation.regions[0].blocks):
                 raise DeserializationError(_MODULE, "functions with their bodies", f"@{self.function} without one")
         # A module inside the module has its own symbols, which nothing here looks up.
-        if not operations.is_understood(name) or name == "builtin.module":
+        if name not in operations.OPERATIONS or name == "builtin.module":
             if not self.limits.allows("operations", name):
                 self._refuse_name(
                     "operations", f"has the operation {name} {self._inside()}, which is unknown here", name
@@ -180,7 +183,8 @@ class _ModuleCheck:
                     for named in _jax.ir.DictAttr(one):
                         if not operations.is_attribute_understood(named.name):
                             self._unknown_attribute(named.name, f"{operation.name} {self._inside()}")
-                        self._devices_of_sharding(named.name, named.attr)
+                        if devices.may_name_devices(named.name, of_custom_call=False):
+                            self._devices_of(named.name, named.attr, f"{operation.name} {self._inside()}")
 
     def _unknown_attribute(self, name: str, place: str) -> None:
         if not self.limits.allows("operations", name):
@@ -230,37 +234,24 @@ class _ModuleCheck:
 
     def _devices(self, operation: Any, name: str) -> None:
         """Counts the devices of meshes and shardings, and the devices that collective operations name."""
-        attributes = operation.attributes
-        if isinstance(operation.opview, _jax.MeshOp):
-            self._devices_of_mesh(_jax.sdy.MeshAttr(attributes["mesh"]))
-        for groups in ("replica_groups", "source_target_pairs"):
-            if groups in attributes and isinstance(attributes[groups], _jax.ir.DenseIntElementsAttr):
-                named = max(attributes[groups], default=-1) + 1  # otherwise they name axes of a mesh, which is counted
-                self.limits.devices(named, f"devices in {name} {self._inside()}", self.where)
-        for attribute in ("mhlo.sharding", "sdy.sharding", "sharding", "in_shardings", "out_shardings", "out_sharding"):
-            if attribute in attributes:
-                self._devices_of_sharding(attribute, attributes[attribute])
+        place = "its module" if name == "builtin.module" else f"{name} {self._inside()}"
+        of_custom_call = name == _CUSTOM_CALL
+        for attribute in operation.attributes:
+            if devices.may_name_devices(attribute_name := _name_of(attribute), of_custom_call=of_custom_call):
+                self._devices_of(attribute_name, operation.attributes[attribute_name], place)
 
-    def _devices_of_sharding(self, name: str, sharding: Any) -> None:
-        if self.policy.max_devices is None or "sharding" not in name or sharding in self.shardings:
+    def _devices_of(self, name: str, attribute: Any, place: str) -> None:
+        limit = self.policy.max_devices
+        if limit is None or (name, attribute) in self.attributes_with_devices:
             return
-        self.shardings.add(sharding)
-        sdy = _jax.sdy
-        if name == "mhlo.sharding":
-            found = devices_of_text(_jax.ir.StringAttr(sharding).value)
-            self.limits.devices(found, f"devices in a sharding {self._inside()}", self.where)
-        elif sdy.TensorShardingAttr.isinstance(sharding):
-            mesh = sdy.TensorShardingAttr(sharding).mesh_or_ref
-            if sdy.MeshAttr.isinstance(mesh):
-                self._devices_of_mesh(sdy.MeshAttr(mesh))
-        elif sdy.TensorShardingPerValueAttr.isinstance(sharding):
-            for one in sdy.TensorShardingPerValueAttr(sharding).shardings:
-                self._devices_of_sharding(name, one)
-
-    def _devices_of_mesh(self, mesh: Any) -> None:
-        sizes = math.prod(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes)
-        found = max(sizes, *(i + 1 for i in mesh.device_ids), 0)
-        self.limits.devices(found, "devices in a mesh", self.where)
+        self.attributes_with_devices.add((name, attribute))
+        try:
+            count = devices.of_attribute(name, attribute)
+        except devices.NotUnderstoodError as error:
+            what = str(error) if str(error) == name else f"{error} in {name}"
+            found = f"has {what} of {place} in a form that is unknown here, so that its devices cannot be counted"
+            raise PolicyError("max_devices", found, self.where, "To allow it, pass Policy(max_devices=None)") from None
+        self.limits.devices(count, f"devices in {name} of {place}", self.where)
 
     # --- arrays ---
 
@@ -284,13 +275,6 @@ class _ModuleCheck:
 def _name_of(attribute: Any) -> str:
     """The name of an attribute: maps of attributes give names, or in older releases attributes with names."""
     return attribute if isinstance(attribute, str) else str(attribute.name)
-
-
-def devices_of_text(sharding: str) -> int:
-    """How many devices a sharding has or names, as XLA prints it."""
-    counts = [math.prod(map(int, dims.split(","))) for dims in re.findall(r"devices=\[([\d,]+)\]", sharding)]
-    named = [int(device) + 1 for device in re.findall(r"\d+", re.sub(r"\[[^\]]*\]", " ", sharding))]
-    return max([*counts, *named], default=0)
 
 
 def _bytes_of(type_: Any) -> int | None:

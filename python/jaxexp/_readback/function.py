@@ -21,7 +21,7 @@ from .array_type import plain
 from .placement import constraint
 from .program import Block
 from .reader import Reader
-from .refused import RefusedError
+from .refused import RefusedError, too_deep
 from .staged import staged
 from .table import OPERATIONS
 
@@ -126,6 +126,8 @@ def _raised_or_refused(exported: ExportedData, in_avals: tuple[Any, ...], platfo
         return _raise(exported, in_avals, platform)
     except RefusedError as error:
         return error.with_traceback(None)
+    except RecursionError:
+        return too_deep()
 
 
 def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> Raised:

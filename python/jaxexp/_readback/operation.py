@@ -38,10 +38,14 @@ class Reading(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the module: its code, and the same as a jitted function."""
+    """A function of the module: its code, and the same as a jitted function.
+
+    `written_out` is how many operations it has, with those of the functions that it calls, for each call.
+    """
 
     block: Block
     jitted: Callable[..., Any]
+    written_out: int
 
     @property
     def is_small(self) -> bool:

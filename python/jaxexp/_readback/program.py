@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .array_type import Type
-from .refused import RefusedError
+from .refused import RefusedError, too_deep
 
 # The name of a step that renumbers values.
 ALIAS = "alias"
@@ -47,6 +47,8 @@ class Step:
             results = self.run(*arguments)
         except RefusedError:
             raise
+        except RecursionError:
+            raise too_deep() from None
         except Exception as error:  # JAX's errors for operations that it refuses have any type
             raise RefusedError(self.name, f"{type(error).__name__}: {error}") from error
         for type_, result in zip(self.types, results, strict=True):

@@ -16,7 +16,7 @@ from .array_type import read as read_type
 from .operation import Function, Many, Operation, Read
 from .outer_products import in_order
 from .program import ALIAS, Block, Step
-from .refused import RefusedError
+from .refused import SHOWN_AS_TEXT, RefusedError
 from .staged import staged
 
 # Attributes of a module, a function, or its arguments and results that do not change what is computed: names,
@@ -30,6 +30,13 @@ _OF_VALUES = re.compile(
 
 # Functions with at most this many steps are traced in no time.
 _SHORT = 50
+
+# How many operations calls may add to those that are in the module, with each call written out. JAX and XLA follow
+# each call, so functions that call each other twice take 2**n steps to print or to lower.
+_MOST_WRITTEN_OUT = 2**20
+
+# For how many different arguments that are the platform's index a function is read; any other call asks at run time.
+_MOST_READINGS = 8
 
 
 class _Reading(NamedTuple):
@@ -67,7 +74,7 @@ class Reader:
         self.is_partitioned = partitioned
         self.meshes: dict[str, Any] = {}
         self._mlir_functions: dict[str, Any] = {}
-        self._functions: dict[tuple[str, tuple[tuple[int, int], ...]], Function | None] = {}
+        self._functions: dict[str, dict[tuple[tuple[int, int], ...], Function | None]] = {}
         self._numbers: dict[Any, int] = {}
         self._types: list[Type] = []
         self._known_types: dict[Any, Type] = {}
@@ -77,6 +84,7 @@ class Reader:
         self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
         self.counts: dict[str, int] = {}
+        self._written_out = 0  # operations so far, those of a function once for each call
         self.foreign: set[str] = set()
         self.is_wide = False
         _check_attributes(module.operation, _OF_MODULES)
@@ -92,7 +100,15 @@ class Reader:
     def main(self) -> Block:
         """The main function."""
         known = () if self._platform_index is None else ((0, self._platform_index),)
-        return self._function("main", known).block
+        block = self._function("main", known).block
+        size = self._written_out
+        if size - sum(self.counts.values()) > _MOST_WRITTEN_OUT:
+            shown = f"{size:,}" if size < 2**40 else f"more than 2**{size.bit_length() - 1}"
+            raise RefusedError(
+                "func.call",
+                f"with each call written out, the module has {shown} operations; {SHOWN_AS_TEXT}",
+            )
+        return block
 
     def _read_mesh(self, operation: Any) -> None:
         mesh = _jax.sdy.MeshAttr(operation.attributes["mesh"])
@@ -140,16 +156,19 @@ class Reader:
 
     def _function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
         """A function; `known` has the parameters that are the platform's index."""
-        key = name, known
-        if key in self._functions:
-            found = self._functions[key]
+        readings = self._functions.setdefault(name, {})
+        if known not in readings and len(readings) >= _MOST_READINGS:
+            known = ()
+        if known in readings:
+            found = readings[known]
             if found is None:
                 raise RefusedError("func.call", f"of @{name} by itself")
+            self._written_out += found.written_out
             return found
         if name not in self._mlir_functions:
             raise RefusedError("func.call", f"of @{name}, which the module does not have")
-        self._functions[key] = None  # until it is read
-        found = self._functions[key] = self._read_function(name, known)
+        readings[known] = None  # until it is read
+        found = readings[known] = self._read_function(name, known)
         return found
 
     def _read_function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
@@ -163,17 +182,17 @@ class Reader:
         if len(blocks) != 1:
             raise RefusedError("func.func", f"@{name} of {len(blocks)} blocks")
         (mlir,) = blocks
-        if known:
-            # Another reading of the same function must not find the numbers of this one.
-            self._numbers = {v: n for v, n in self._numbers.items() if v.owner != mlir}
+        before, around = self._written_out, self._numbers
+        self._numbers = {}  # another reading of the same function gives its values other numbers
         for position, index in known:
             parameter = self.number_of(mlir.arguments[position])
             value = np.asarray(index, self._types[parameter].dtype)
             self.constants[parameter] = self._platform_values[parameter] = value
         block = self.block(mlir)
+        self._numbers = around
         if block.captures:
             raise RefusedError("func.func", f"@{name}, which uses values of another function")
-        return Function(block, _jitted(name, block))
+        return Function(block, _jitted(name, block), self._written_out - before)
 
     def _check_value(self, name: str, attributes: set[str]) -> None:
         for attribute in sorted(attributes):
@@ -201,6 +220,7 @@ class Reader:
     def _read(self, mlir: Any, steps: list[Step]) -> None:
         name = mlir.name
         self.counts[name] = self.counts.get(name, 0) + 1
+        self._written_out += 1
         inputs, outputs = tuple(map(self.number_of, mlir.operands)), tuple(map(self.number_of, mlir.results))
         key = self._key(mlir, name, inputs, outputs)
         reading = None if key is None else self._readings.get(key)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from jaxexp._errors import UnsupportedError, shown
+
+# What to do about a module that is too large or too deep to be a jaxpr.
+SHOWN_AS_TEXT = "mlir_module() or `jaxexp inspect --mlir` shows its text, with each function once"
 
 
 class RefusedError(UnsupportedError):
@@ -24,3 +29,9 @@ class RefusedError(UnsupportedError):
         why = f" ({self.why})" if self.why else ""
         at = f" at {self.location}" if self.location else ""
         return shown(f"{self.operation}{why}{at} cannot be read back into JAX")
+
+
+def too_deep() -> RefusedError:
+    """The error for a RecursionError: each level of a module takes several levels of Python's stack."""
+    limit = f"Python's recursion limit of {sys.getrecursionlimit():,}"
+    return RefusedError("the module", f"its calls and regions are nested too deeply for {limit}; {SHOWN_AS_TEXT}")

@@ -1,12 +1,12 @@
-"""An HloSharding as text, from the bytes of its xla.OpSharding, without XLA."""
+"""An HloSharding as text, and its devices, from the bytes of its xla.OpSharding, without XLA."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 # The numbers of the message's fields and of its types of shardings (xla_data.proto in OpenXLA).
-_TYPE, _TILE_DIMS, _TILE_DEVICES, _TUPLE, _REPLICATE_LAST = 1, 3, 4, 5, 6
-_LAST_TILE_DIMS, _IOTA_DIMS, _IOTA_TRANSPOSED = 8, 9, 10
+_TYPE, _TILE_SHAPE, _TILE_DIMS, _TILE_DEVICES, _TUPLE, _REPLICATE_LAST, _METADATA = range(1, 8)
+_LAST_TILE_DIMS, _IOTA_DIMS, _IOTA_TRANSPOSED, _IS_GROUP, _GROUP, _GROUP_TYPE = range(8, 14)
 _REPLICATED, _MAXIMAL, _TUPLE_TYPE, _OTHER, _MANUAL = range(5)
 _SUBGROUPS = {_REPLICATED: "replicated", _MAXIMAL: "maximal", _MANUAL: "manual"}
 
@@ -17,6 +17,37 @@ def text(proto: bytes) -> str:
         return _text(proto)
     except (IndexError, ValueError, KeyError):
         return f"an HloSharding of {len(proto)} bytes that cannot be read"
+
+
+def devices(proto: bytes) -> int:
+    """How many devices a sharding divides an array among, or one more than the largest that it names; 0 for neither.
+
+    Raises:
+        ValueError: the bytes are no xla.OpSharding, or have fields that are unknown here.
+    """
+    parts = [value for field, value in _fields(proto) if field == _TUPLE and isinstance(value, bytes)]
+    if any(field == _TUPLE for part in parts for field, _ in _fields(part)):
+        raise ValueError("a tuple in a tuple")
+    return max(map(_devices, [proto, *parts]))
+
+
+def _devices(proto: bytes) -> int:
+    numbers: dict[int, list[int]] = {}
+    for field, value in _fields(proto):
+        if field in (_TILE_DIMS, _TILE_DEVICES, _IOTA_DIMS):
+            numbers.setdefault(field, []).extend(_packed(value) if isinstance(value, bytes) else (value,))
+        elif not _TYPE <= field <= _GROUP_TYPE:
+            raise ValueError("a field that is unknown here")
+    named = (device + 1 for device in numbers.get(_TILE_DEVICES, ()))
+    return max(size_of(numbers.get(_TILE_DIMS, ())), size_of(numbers.get(_IOTA_DIMS, ())), *named)
+
+
+def size_of(dimensions: Iterable[int]) -> int:
+    """The product of dimensions, but at least the largest one, and at most 2**64; 0 if there are none."""
+    product, largest = 1, 0
+    for dimension in dimensions:
+        product, largest = min(product * dimension, 1 << 64), max(largest, dimension)
+    return max(product, largest) if largest else 0
 
 
 def _text(proto: bytes) -> str:
@@ -79,6 +110,8 @@ def _packed(data: bytes) -> Iterator[int]:
 def _number(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
+        if at == len(data) or shift > 63:
+            raise ValueError("a number that does not end")
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7

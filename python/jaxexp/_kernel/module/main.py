@@ -89,7 +89,8 @@ def surround_main(
     )
     main.arg_attrs = ir.ArrayAttr.get(list(argument_attributes))
     places = range(len(inner.type.results)) if results is None else results
-    main.result_attrs = ir.ArrayAttr.get([inner.result_attrs[i] for i in places])
+    result_attributes = mlir.result_attributes(inner)
+    main.result_attrs = ir.ArrayAttr.get([result_attributes[i] for i in places])
     with ir.InsertionPoint(main.add_entry_block()):
         taken = map(mlir.converted, operands(list(main.arguments)), inner.type.inputs)
         call = _jax.call_op(inner.type.results, ir.FlatSymbolRefAttr.get(inner_name), list(taken))

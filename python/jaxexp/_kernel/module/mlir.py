@@ -100,7 +100,19 @@ def _first_line(error: Exception) -> str:
 def argument_attributes(module: Any) -> list[Any]:
     """The attributes of each argument of a module's main function."""
     main = _jax.ir.SymbolTable(module.operation)["main"]
-    return list(_jax.ir.ArrayAttr(main.arg_attrs))
+    return _of_each(main, "arg_attrs", len(main.type.inputs))
+
+
+def result_attributes(function: Any) -> list[Any]:
+    """The attributes of each result of a function."""
+    return _of_each(function, "res_attrs", len(function.type.results))
+
+
+def _of_each(function: Any, group: str, count: int) -> list[Any]:
+    """MLIR leaves the list out if all of it is empty."""
+    if group in function.attributes:
+        return list(_jax.ir.ArrayAttr(function.attributes[group]))
+    return [_jax.ir.DictAttr.get({})] * count
 
 
 def copy(module: Any) -> Any:
