@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import html.parser
+import importlib.util
 import json
+import shutil
 from typing import Any
+
+import pytest
 
 HOSTILE_NAME = (
     "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">'\"&amp;\u202e"
 )
 _WITHOUT_END = {"meta", "input", "br", "img", "link"}
+
+
+PHONE = {"width": 390, "height": 844}
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+IN_A_BROWSER = [
+    pytest.mark.slow(reason="starts a browser"),
+    pytest.mark.once(reason="a page does not depend on JAX"),
+    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look with"),
+]
 
 
 class Page(html.parser.HTMLParser):

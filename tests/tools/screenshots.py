@@ -68,7 +68,7 @@ def main() -> None:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         look = browser.new_page(viewport=SIZE, color_scheme="light")
         look.goto(page.as_uri())
-        look.evaluate("document.querySelector('.tools').scrollIntoView()")
+        look.evaluate("document.querySelector('#module').scrollIntoView()")
         look.locator("#canvas .node", has=look.locator(":scope > .title", has_text="norm1")).first.click()
         end = look.locator(".split").bounding_box()
         assert end is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +17,11 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp._cli import start
 from kit.corpus import arr, mesh, spec
-from kit.pages import HOSTILE_NAME
+from kit.pages import CHROMIUM, HOSTILE_NAME
 
 LAYERS = 2
+# Screenshots to look at, where this names a folder.
+LOOK = os.environ.get("JAXEXP_SCREENSHOTS")
 
 
 def scoped(params, x):
@@ -68,6 +72,14 @@ def transformer(params, tokens):
     return x @ params["embed"].T
 
 
+def mixed(tree, given, key):
+    """Slices beside each other, arguments that are returned, and a branch and a random number that take values."""
+    u = tree["u"]
+    u = jnp.concatenate([jnp.sin(u[:, :2]), jnp.cos(u[:, 2:5]), jnp.tanh(u[:, 5:])], 1)
+    branch = jax.lax.cond(u.sum() > 0, lambda: u * given.sum(), lambda: u)
+    return given, {"y": branch + jax.random.uniform(key)}, tree["v"]
+
+
 def with_hostile_names() -> jaxexp.Exported:
     def plus(tree):
         with jax.named_scope(HOSTILE_NAME.replace("/", "_")):
@@ -108,6 +120,10 @@ def folder(tmp_path_factory) -> Path:
     jaxexp.export(jax.jit(transformer))(params, jax.ShapeDtypeStruct((2, 6), "int32")).save(
         folder / "transformer.jaxexp"
     )
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    jaxexp.export(jax.jit(mixed))({"u": spec((128, 512)), "v": spec((3,))}, spec((2,)), key).save(
+        folder / "mixed.jaxexp"
+    )
     with_hostile_names().save(folder / "hostile.jaxexp", metadata={HOSTILE_NAME: HOSTILE_NAME})
 
     def long(x):
@@ -134,3 +150,39 @@ def pages(folder) -> Callable[..., str]:
         return made[names]
 
     return page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, pages, folder, request) -> Iterator[Any]:
+    """Opens the page of an artifact. At the end nothing may have gone wrong in it, nor any request have been sent."""
+    contexts, wrong = [], []
+
+    def open_(*names: str, **options: Any) -> Any:
+        pages(*names)
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("request", lambda asked: asked.url.startswith("file:") or wrong.append(asked.url))
+        page.goto((folder / f"{'-'.join(names).replace('/', '_')}.html").as_uri())
+        return page
+
+    yield open_
+    if LOOK:
+        for number, context in enumerate(contexts):
+            name = f"{request.node.name}{number}".replace("/", "_")
+            context.pages[0].screenshot(path=Path(LOOK) / f"{name}.png", full_page=True)
+    for context in contexts:
+        context.close()
+    assert wrong == []

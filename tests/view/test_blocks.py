@@ -70,6 +70,11 @@ def groups(found: graph.Graph, inside: list[Any] | None = None) -> list[tuple[st
     return [(found.texts[one[0]], found.texts[one[1]], groups(found, [*one[5:6], []][0])) for one in inside]
 
 
+def contents(function, *args) -> str:
+    found = folded(function, *args)
+    return found.texts[found.functions["main"]["s"]]
+
+
 def titles(found: list[tuple[str, str, list[Any]]]) -> list[str]:
     return [title for title, _, _ in found]
 
@@ -169,6 +174,52 @@ def test_what_is_only_like_attention_is_not_called_so() -> None:
 
     found = folded(inner, weights()["layers"][0], spec((2, 8)))
     assert found.texts[found.functions["main"]["s"]] == "MLP"
+
+
+def batch_norm(params, x):
+    return (x - params["mean"]) * (jax.lax.rsqrt(params["var"] + 1e-5) * params["scale"]) + params["bias"]
+
+
+def test_a_normalization_at_inference() -> None:
+    params = {name: spec((8,)) for name in ("mean", "var", "scale", "bias")}
+
+    def scaled(params, x, y):
+        return (x - params["mean"]) * jax.lax.rsqrt(y + 1e-5)
+
+    assert contents(batch_norm, params, spec((2, 8))) == "normalization"
+    assert contents(scaled, params, spec((2, 8)), spec((2, 8))) != "normalization", "of an activation"
+
+
+@pytest.mark.parametrize("approximate", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gelu(approximate: bool, dtype: str) -> None:
+    def gelu(x):
+        return jax.nn.gelu(x, approximate=approximate)
+
+    x = jax.ShapeDtypeStruct((2, 8), dtype)
+    assert contents(gelu, x) == "GELU"
+    assert contents(lambda x, v, w: gelu(x @ v) @ w, x, spec((8, 16)), spec((16, 8))) != "GELU"
+
+
+@pytest.mark.parametrize("function", [jnp.tanh, jax.nn.silu, lambda x: x * 0.0447, lambda x: jnp.tanh(x * 0.7071)])
+def test_what_is_no_gelu(function) -> None:
+    assert contents(function, spec((2, 8))) != "GELU"
+
+
+def test_methods_have_short_names_inside_of_their_class() -> None:
+    class Attention:
+        def project(self, w, x):
+            return jnp.tanh(x @ w)
+
+        def __call__(self, layer, x):
+            return self.project(layer["q"], x) + self.project(layer["k"], x)
+
+    def model(params, x):
+        return Attention()(params, mlp(params, x))
+
+    found = groups(folded(model, {name: spec((8, 8)) for name in ("q", "k", "up", "down")}, spec((2, 8))))
+    assert titles(found) == ["mlp", "Attention"]
+    assert titles(found[1][2]) == ["project", "project"]
 
 
 def test_a_function_that_is_called_has_its_contents() -> None:

@@ -1,61 +1,12 @@
-"""The page of `jaxexp view` in a real browser: what it draws, what it answers to, and that nothing of others runs."""
+"""The page of `jaxexp view` in a real browser: what it answers to, and that nothing of others runs."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from kit.pages import HOSTILE_NAME
+from kit.pages import HOSTILE_NAME, IN_A_BROWSER, PHONE
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives a browser, is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow(reason="starts a browser"),
-    pytest.mark.once(reason="a page does not depend on JAX"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look with"),
-]
-# Screenshots to look at, where this names a folder.
-LOOK = os.environ.get("JAXEXP_SCREENSHOTS")
-PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def opened(browser, pages, folder, request) -> Iterator[Any]:
-    """Opens the page of an artifact. At the end nothing may have gone wrong in it, nor any request have been sent."""
-    contexts, wrong = [], []
-
-    def open_(*names: str, **options: Any) -> Any:
-        pages(*names)
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("request", lambda asked: asked.url.startswith("file:") or wrong.append(asked.url))
-        page.goto((folder / f"{'-'.join(names).replace('/', '_')}.html").as_uri())
-        return page
-
-    yield open_
-    if LOOK:
-        for number, context in enumerate(contexts):
-            name = f"{request.node.name}{number}".replace("/", "_")
-            context.pages[0].screenshot(path=Path(LOOK) / f"{name}.png", full_page=True)
-    for context in contexts:
-        context.close()
-    assert wrong == []
+pytestmark = IN_A_BROWSER
 
 
 def titles(page) -> list[str]:
@@ -118,7 +69,7 @@ def test_what_checks_shapes_is_found_and_takes_arguments(opened) -> None:
     [
         ("sharded.jaxexp", "2 arguments", "2 arguments"),
         ("unused.jaxexp", "2 of 3 arguments", "3 arguments"),
-        ("scoped.jaxexp", "3 of 5 arguments", "5 arguments"),
+        ("scoped.jaxexp", "2 of 5 arguments", "5 arguments"),
     ],
 )
 def test_counts_are_those_of_the_list(opened, name: str, expected: str, listed: str) -> None:
@@ -138,6 +89,7 @@ def test_arguments_of_a_kind_stand_together(opened) -> None:
         ("argument", 2, "2 of 3 arguments"),
         ("dimension", 2, "2 dimensions"),
         ("", 2, "2 arguments"),
+        ("", 47_256, "47,256 arguments"),
     ):
         assert page.evaluate(counted, [kind, count]) == title
     kinds = page.evaluate("view.shown.filter(({node}) => node.values).map(({node}) => node.names)")
@@ -175,43 +127,6 @@ def test_folds_by_scopes_and_has_a_tab_for_each_vjp(opened) -> None:
     assert any("cotangent of result" in title for title in titles(page))
     page.locator("#all").click()
     assert len(titles(page)) > 60
-
-
-def test_nodes_of_a_level_do_not_overlap(opened) -> None:
-    page = opened("scoped.jaxexp")
-    for tab in page.get_by_role("tab").all():
-        tab.click()
-        page.locator("#all").click()
-        overlaps = page.evaluate(
-            """() => {
-              const wrong = [];
-              for (const level of new Set(view.shown.map(({above}) => above))) {
-                const nodes = view.shown.filter(({above}) => above === level).map(({node}) => node);
-                for (const a of nodes) for (const b of nodes) {
-                  if (a !== b && a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h) {
-                    wrong.push([a.title, b.title]);
-                  }
-                }
-              }
-              for (const {node, above} of view.shown) {
-                if (above && (node.x < -0.5 || node.x + node.w > above.node.w || node.y + node.h > above.node.h)) {
-                  wrong.push([node.title, above.node.title]);
-                }
-              }
-              return wrong;
-            }"""
-        )
-        assert overlaps == []
-
-
-def test_texts_stay_inside_of_their_nodes(opened) -> None:
-    page = opened("scoped.jaxexp")
-    page.locator("#all").click()
-    outside = page.evaluate(
-        """() => view.shown.filter(({group}) => [...group.querySelectorAll(":scope > text")].some(
-             (text) => text.getBBox().x + text.getBBox().width > group.firstChild.getBBox().width)).length"""
-    )
-    assert outside == 0
 
 
 def test_search_leads_into_functions(opened) -> None:
@@ -277,7 +192,7 @@ def test_a_transformer_is_understood_at_first(opened) -> None:
     assert {"norm", "attention", "mlp"} <= {*found}
     texts = page.locator("#canvas .sub").all_text_contents()
     assert any(text.endswith("ops: attention, MLP") for text in texts)
-    assert any(text.startswith("args[0].layers[3]: ") and text.endswith(" more") for text in texts)
+    assert any(text.startswith("args[0]['layers'][3]: ['down'], ") and text.endswith(" more") for text in texts)
     assert not any(title.startswith("part") or title.endswith("…") for title in found)
     node(page, "layers[3]").dblclick()
     assert titles(page).count("attention") == 2

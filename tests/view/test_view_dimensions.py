@@ -88,6 +88,15 @@ def test_what_does_not_fit_is_left() -> None:
     assert dimensions.named(empty, [BATCH], []) == empty
 
 
+def test_keys_stay_keys() -> None:
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
+    old = graph_of(lambda keys: (jax.vmap(jax.random.uniform)(keys), keys), keys)
+    assert arguments(old, "main") == ["uint32[3,2]"]
+    found = dimensions.named(old, [Known("key<fry>", ("3",))], [])
+    assert arguments(found, "main") == ["key<fry>[3]"]
+    assert arguments(dimensions.named(old, [Known("key<fry>", ("4",))], []), "main") == ["uint32[3,2]"]
+
+
 def test_names_are_short() -> None:
     found = dimensions.named(graph_of(lambda x: jnp.sin(x), symbolic("b, 4")), [Known("float32", ("b" * 999, "4"))], [])
     assert max(map(len, found.texts)) <= graph.LONGEST

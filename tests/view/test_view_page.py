@@ -126,12 +126,14 @@ def test_member_of_an_archive_is_the_same_artifact(pages) -> None:
     assert "fleet.zip::nested/scoped" in other.text
 
 
-def test_two_artifacts(pages) -> None:
+def test_two_artifacts(folder, pages) -> None:
     page = Page(pages("scoped.jaxexp", "other.jaxexp"))
     assert "differences" in page.ids()
     states = [a.get("class") for name, a in page.elements if (a.get("class") or "").startswith("leaf ")]
     assert {"leaf changed", "leaf added", "leaf removed"} == {*states}
     assert {"ins", "del"} <= {*page.names()}
+    sizes = [len((folder / name).read_bytes()) for name in ("scoped.jaxexp", "other.jaxexp")]
+    assert f"artifact {sizes[0]:,} {sizes[1]:,}" in page.text
     modules = page.data()["modules"]
     assert [module["side"] for module in modules] == [0, 0, 0, 1]
     marks = [sum(len(operation) > 7 for operation in dict(module["functions"])["main"]["o"]) for module in modules]

@@ -141,7 +141,7 @@ class _Folding:
         hidden = [i for i, operation in enumerate(block["o"]) if id(operation) in self.function.hidden]
         self.crossing = self._crossing(block, starts)
         nodes = self._nodes(block["o"], {*hidden} if len(hidden) < len(block["o"]) else set(), is_root)
-        groups, about = self._groups(nodes, self.root, block["o"]), str(self.function.of(block["o"]))
+        groups, about = self._groups(nodes, self.root, "", block["o"]), str(self.function.of(block["o"]))
         return {**block, "o": made, "g": groups, "h": hidden, "s": self._number(about)}
 
     def _number(self, text: str) -> int:
@@ -283,25 +283,29 @@ class _Folding:
 
     # --- as plain data ------------------------------------------------------------------------------------------------
 
-    def _groups(self, nodes: list[_Node], path: Path, operations: list[list[Any]]) -> list[Any]:
+    def _groups(self, nodes: list[_Node], path: Path, around: str, operations: list[list[Any]]) -> list[Any]:
+        """Inside of the call of a class, its other methods have short names."""
         nodes = _expressions(nodes)
+        class_ = around.partition(" ")[0].rpartition(".")[2]
         shared = _shared_prefix(node.name for node in nodes)
         for node in nodes:
             if node.inside or node.name or self.graph.texts[node.kind] == "func.call":
-                node.title = self._title(node, path, shared)
+                node.title = self._title(node, path, (f"{class_}.", shared))
         found = []
         for node in self._parts(nodes):
             if node.title or node.inside:
                 contents = self.function.of(operations[node.first : node.last + 1])
                 title = node.title or contents.words() or contents.counted()
                 about = str(contents) if node.title else ""
-                inside = self._groups(node.inside, self._place(node, path), operations)
+                inside = self._groups(node.inside, self._place(node, path), node.name or around, operations)
                 found.append([*map(self._number, (title, about, node.called)), node.first, node.last, inside])
         return [group if group[-1] else group[:-1] for group in found]
 
-    def _title(self, node: _Node, path: Path, shared: str) -> str:
+    def _title(self, node: _Node, path: Path, known: tuple[str, str]) -> str:
         """As in "blocks[0] · Block": where its weights are, and its name."""
-        place, name = self._place(node, path), node.name.removeprefix(shared)
+        place, name = self._place(node, path), node.name
+        for prefix in known:
+            name = name.removeprefix(prefix)
         inner = place[len(path) :] if place[: len(path)] == path else place
         if inner and _INDEX.fullmatch(inner[0]):
             inner = (*path[-1:], *inner)

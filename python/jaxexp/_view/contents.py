@@ -18,7 +18,9 @@ from .graph import Graph
 _COPIES = frozenset(("broadcast_in_dim", "convert", "reshape"))
 _MOVES = _COPIES | {"transpose", "slice", "dynamic_slice", "concatenate", "dynamic_broadcast_in_dim", "dynamic_reshape"}
 _ACTIVATIONS = frozenset(("tanh", "logistic", "maximum", "chlo.erf", "chlo.erfc"))
-_STEPS = {"convolution": "C", "exponential": "E", "divide": "V"}
+_STEPS = {"convolution": "C", "exponential": "E", "divide": "V", "chlo.erf": "F", "chlo.erfc": "F"}
+# How the numbers in a GELU begin, in each float type: in its tanh, in its erf, and in the series of an erf.
+_FACTORS = (("0.0447", "G"), ("0.0446", "G"), ("0.707", "H"), ("1.128", "F"))
 # Kinds by rank: 0 is named first, then other functions, 2 and 3 only if there is nothing else.
 _HEAVY = frozenset(
     "convolution dot_general fft cholesky triangular_solve sort gather scatter reduce_window while case if "
@@ -35,7 +37,8 @@ _MOST_KINDS, _MOST_STEPS = 3, 64
 class Contents:
     """What operations contain, with the functions that they call: how many of each kind, and the steps in order that
     words are made of. Steps are products with a weight (W) and of activations (D), convolutions (C), activation
-    functions (A), and the parts of a softmax: maximum (M), exponential (E) and quotient (V).
+    functions (A), the parts of a softmax: maximum (M), exponential (E) and quotient (V), the factors of a GELU of tanh
+    (G) and of erf (H, F), and reciprocal roots of weights alone (N).
     """
 
     kinds: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -50,11 +53,13 @@ class Contents:
         words = [*_words(self.steps)]
         if count := self.kinds["convolution"]:
             words.append("convolution" if count == 1 else f"{count:,} convolutions")
-        if not words and not self.kinds["dot_general"] and self.kinds["reduce"]:
-            if _in_order("MEV", self.steps):
+        if not words and not self.kinds["dot_general"]:
+            if self.kinds["reduce"] and _in_order("MEV", self.steps):
                 words.append("softmax")
-            elif self.kinds["rsqrt"]:
+            elif self.kinds["rsqrt"] and (self.kinds["reduce"] or (self.kinds["subtract"] and "N" in self.steps)):
                 words.append("normalization")
+            elif ("G" in self.steps and self.kinds["tanh"]) or {*"HF"} <= {*self.steps}:
+                words.append("GELU")
         return ", ".join(words)
 
     def counted(self, last: int = 3) -> str:
@@ -78,7 +83,7 @@ def _words(steps: str) -> Iterable[str]:
     if any(_in_order("MEV", between) for between in _between(products)):
         yield "attention"
     found = [i for i, step in enumerate(steps) if step in "WDC"]
-    if any(steps[a] == steps[b] == "W" and "A" in steps[a:b] for a, b in itertools.pairwise(found)):
+    if any(steps[a] == steps[b] == "W" and {*"AF"} & {*steps[a:b]} for a, b in itertools.pairwise(found)):
         yield "MLP"
 
 
@@ -109,7 +114,8 @@ class Function:
         self.hidden: set[int] = set()
         self._contents: dict[int, Contents] = {}
         self._given = {*weights}  # weights and numbers, and what is only moved
-        self._numbers: set[int] = set()
+        self._of_weights = {*self._given}  # and what is calculated from these alone
+        self._numbers: dict[int, str] = {}  # with their texts
         self._size = ""  # of the last product
         self._read(block)
 
@@ -138,11 +144,14 @@ class Function:
         kind, more, operands = self.texts[operation[0]], self.texts[operation[5]], operation[3]
         types = [self.texts[i] for i in operation[4]]
         is_number = kind == "constant" and (more != "" or types[0].endswith("[]"))
-        if is_number or (kind in _COPIES and self._numbers.issuperset(operands)):
+        if is_number or (kind in _COPIES and self._numbers.keys() >= {*operands}):
             self.hidden.add(id(operation))
-            self._numbers.update(results)
+            text = more if kind == "constant" else "".join(self._numbers[i] for i in operands[:1])
+            self._numbers.update(dict.fromkeys(results, text))
         if kind == "constant" or (kind in _MOVES and not self._given.isdisjoint(operands[:1])):
             self._given.update(results)
+        if kind == "constant" or (operands and self._of_weights.issuperset(operands)):
+            self._of_weights.update(results)
         inner = [one for block in operation[6] for one in block["o"]]
         found = self.of(inner)
         if kind == "func.call":
@@ -162,5 +171,11 @@ class Function:
         if kind == "reduce":
             return "M" if any(self.texts[one[0]] == "maximum" for one in inner) else ""
         if size == self._size and not {*found.steps} & {*"WDC"} and not _ACTIVATIONS.isdisjoint(found.kinds):
-            return "A"
+            return "F" if kind in _STEPS else "A"
+        if kind == "rsqrt":
+            return "N" if self._of_weights.issuperset(operands) else ""
+        if kind in _ARITHMETIC:
+            numbers = [self._numbers[i] for i in operands if i in self._numbers]
+            factors = [letter for start, letter in _FACTORS for text in numbers if text.startswith(start)]
+            return factors[0] if factors else _STEPS.get(kind, "")
         return _STEPS.get(kind, "")

@@ -1,4 +1,6 @@
-"""The names of dimensions: modules have sizes and question marks, signatures have expressions."""
+"""The names of dimensions and of keys: modules have sizes, question marks and uint32, signatures have expressions and
+key<fry>.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ class Known(NamedTuple):
         """Whether it agrees with a type in the graph, and says more."""
         dtype, _, rest = text.partition("[")
         found = rest.removesuffix("]").split(",") if rest != "]" else []
+        is_key = self.dtype.startswith("key<") and dtype == "uint32"  # with a dimension more: the words of the key
+        if is_key:
+            found = found[:-1]
         return (
-            _ANY in found
-            and dtype == self.dtype
+            (is_key or (_ANY in found and dtype == self.dtype))
             and len(found) == len(self.dims)
             and all(now in (_ANY, dim) for now, dim in zip(found, self.dims, strict=True))
         )
@@ -83,6 +87,8 @@ class _Naming:
         for operation in block["o"]:
             made = range(first, first + len(operation[4]))
             first = made.stop + sum(map(_values, operation[6]))
+            if self.graph.texts[operation[0]] == "sdy.sharding_constraint":
+                known |= {result: known[i] for result, i in zip(made, operation[3], strict=False) if i in known}
             if not known.keys().isdisjoint(made):
                 operation = [*operation[:4], list(operation[4]), *operation[5:]]
                 self.name(operation[4], made, known)

@@ -153,4 +153,4 @@ def _counts(name: str, a: int, b: int) -> tuple[str, str, str, str]:
 
 
 def shown(value: Any) -> str:
-    return "none" if value is None or value == "" else str(value)
+    return "none" if value is None or value == "" else f"{value:,}" if isinstance(value, int) else str(value)

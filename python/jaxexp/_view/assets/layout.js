@@ -2,14 +2,19 @@
 
 // A layered drawing of a small graph: nodes in rows, edges from upper rows to lower ones.
 
-// Space between rows and between nodes in a row; rows that an edge may cross with bends, and bends of one drawing.
-const ROW_GAP = 46, NODE_GAP = 22, MOST_CROSSED = 60, MOST_BENDS = 2000;
+// Space between rows and between nodes in a row; rows that an edge may cross with bends, and bends of one drawing; the space
+// below a row that its labels need. There edges go straight down, so that none of them crosses a label.
+const ROW_GAP = 46, NODE_GAP = 22, MOST_CROSSED = 60, MOST_BENDS = 2000, LABELS = 16;
 
 // Sets `x` and `y` of each node (upper left corner) and `points` of each edge; returns the size of the drawing.
-// Nodes have `w` and `h`, and a `weight`: how much they pull at their neighbours. Edges go from `from` to `to`, indices of nodes, of which the first is the smaller one.
+// Nodes have `w` and `h`, a `weight`: how much they pull at their neighbours, and the room that they need `beside` the edge
+// that leaves them. Those at the `top` are above all others. Edges go from `from` to `to`, indices of nodes, of which the first
+// is the smaller one.
 function layered(nodes, edges) {
   const ranks = rankOf(nodes, edges);
-  const cells = nodes.map((node, i) => ({w: node.w, h: node.h, rank: ranks[i], up: [], down: [], x: 0, weight: node.weight ?? 1}));
+  const cells = nodes.map((node, i) => ({
+    left: node.w / 2, right: Math.max(node.w / 2, node.beside ?? 0), h: node.h, rank: ranks[i], up: [], down: [], x: 0, weight: node.weight ?? 1,
+  }));
   const chains = edges.map((edge) => chain(edge, cells, ranks));
   const rows = [];
   cells.forEach((cell) => (rows[cell.rank] ??= []).push(cell));
@@ -27,14 +32,15 @@ function layered(nodes, edges) {
 
 // The longest way to each node; what nothing leads to stands right above what it leads to.
 function rankOf(nodes, edges) {
-  const ranks = nodes.map(() => 0), fed = nodes.map(() => false), next = nodes.map(() => Infinity);
+  const first = nodes.some((node) => node.top) ? 1 : 0;
+  const ranks = nodes.map((node) => (node.top ? 0 : first)), fed = nodes.map(() => false), next = nodes.map(() => Infinity);
   const sorted = edges.slice().sort((a, b) => a.from - b.from);
   for (const {from, to} of sorted) {
     ranks[to] = Math.max(ranks[to], ranks[from] + 1);
     fed[to] = true;
   }
   for (const {from, to} of sorted) next[from] = Math.min(next[from], ranks[to]);
-  return ranks.map((rank, i) => (!fed[i] && next[i] < Infinity ? next[i] - 1 : rank));
+  return ranks.map((rank, i) => (!fed[i] && !nodes[i].top && next[i] < Infinity ? Math.max(first, next[i] - 1) : rank));
 }
 
 // The cells along an edge: both ends, and a bend in each row between.
@@ -43,7 +49,7 @@ function chain({from, to}, cells, ranks) {
   const crossed = ranks[to] - ranks[from] - 1;
   if (crossed <= MOST_CROSSED && cells.length + crossed < MOST_BENDS) {
     for (let rank = ranks[from] + 1; rank < ranks[to]; rank++) {
-      cells.push({w: 8, h: 0, rank, up: [], down: [], x: 0, weight: 0.05, bend: true});
+      cells.push({left: 4, right: 4, h: 0, rank, up: [], down: [], x: 0, weight: 0.05, bend: true});
       along.push(cells[cells.length - 1]);
     }
   }
@@ -79,7 +85,7 @@ function spread(row, wanted) {
   const pools = [];
   let before = 0, last = null;
   for (const cell of row) {
-    if (last) before += (last.w + cell.w) / 2 + (last.bend && cell.bend ? NODE_GAP / 2 : NODE_GAP);
+    if (last) before += last.right + cell.left + (last.bend && cell.bend ? NODE_GAP / 2 : NODE_GAP);
     last = cell;
     cell.before = before;
     let pool = {cells: [cell], sum: (wanted(cell) - before) * cell.weight, count: cell.weight};
@@ -96,7 +102,7 @@ function spread(row, wanted) {
 }
 
 function place(nodes, edges, cells, rows, chains) {
-  const left = Math.min(...cells.map((cell) => cell.x - cell.w / 2));
+  const left = Math.min(...cells.map((cell) => cell.x - cell.left));
   const tops = [];
   let y = 0;
   rows.forEach((row, rank) => {
@@ -109,17 +115,17 @@ function place(nodes, edges, cells, rows, chains) {
     y += height + ROW_GAP;
   });
   nodes.forEach((node, i) => {
-    node.x = cells[i].x - cells[i].w / 2 - left;
+    node.x = cells[i].x - node.w / 2 - left;
     node.y = cells[i].y;
   });
   edges.forEach((edge, i) => {
     edge.points = chains[i].flatMap((cell, j, all) => {
-      const x = cell.x - left, top = tops[cell.rank];
-      if (j === 0) return [[x, cell.y + cell.h], [x, top + cell.row]];
+      const x = cell.x - left, top = tops[cell.rank], below = top + cell.row + LABELS;
+      if (j === 0) return [[x, cell.y + cell.h], [x, below]];
       if (j === all.length - 1) return [[x, cell.y]];
-      return [[x, top], [x, top + cell.row]];
+      return [[x, top], [x, below]];
     });
   });
-  const right = Math.max(...cells.map((cell) => cell.x + cell.w / 2));
+  const right = Math.max(...cells.map((cell) => cell.x + cell.right));
   return {w: right - left, h: y - ROW_GAP};
 }

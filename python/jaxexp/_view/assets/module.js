@@ -2,10 +2,14 @@
 
 // How many nodes may lie between two users of an argument that is drawn once for both.
 const NEAR = 8;
-// Characters of a name that is not shortened, and of names that are listed below it.
-const LONG_NAME = 34, LISTED = 44;
+// Ports of a level, before each of its nodes has one of its own.
+const MOST_PORTS = 8;
+// Characters of a name that is not shortened, of names that are listed below it, and of one beside a type.
+const LONG_NAME = 34, LISTED = 44, BESIDE = 24;
 // The path of a weight, with its name.
 const WEIGHT = /^weights\['(.*)'\]$/;
+// A step of a path, as facts.py has it.
+const STEP = /\['(?:[^'\\]|\\.)*'\]|\["(?:[^"\\]|\\.)*"\]|\[[^\]]*\]|\.\w+|<\d+>|\/?[^[./<]+|./gs;
 const BLOCKS = {while: ["condition", "body"], if: ["true", "false"]};
 // What JAX calls the function that `main` calls after it has measured and checked the shapes of its arguments.
 const WRAPPED = "_wrapped_jax_export_main";
@@ -74,6 +78,7 @@ class Function_ {
     for (const [i, raw] of block.o.entries()) {
       const op = new Operation(this, raw, made, this.ops.length);
       op.hidden = hidden.has(i);  // a number, or a copy of one: its users show it
+      op.first = this.values.length;
       this.ops.push(op);
       made.ops.push(op);
       op.results = op.raw[TYPES].map((type) => this.values.push({type, op}) - 1);
@@ -114,11 +119,39 @@ function levelOfBlock(block, key) {
   const {module} = block.of;
   const isRoot = block.of === module.root && !block.parent;
   const nodes = [...(isRoot ? checks(module, key) : []), ...nodesOf(block, key)];
-  const level = {nodes: [...inputs(block, nodes, key), ...nodes], edges: []};
-  if (block.returned.length) level.nodes.push(outputs(block, key));
-  level.edges = edges(level.nodes, block.of);
-  return level;
+  if (block.returned.length) nodes.push(outputs(block, key));
+  return levelOf([...inputs(block, nodes, key), ...nodes], block.of, block.first);
 }
+
+// Nodes with their edges. Values of the function from before `first` enter at ports.
+function levelOf(nodes, func, first) {
+  const all = [...ports(nodes, func, first), ...nodes];
+  return {of: func, nodes: all, edges: edges(all, func)};
+}
+
+// A port for all values from outside that the same nodes use; if these are many, one for all that a node uses. Weights have
+// none: they are named where they are used.
+function ports(nodes, func, first) {
+  const entering = nodes.map((node) => [...new Set(usesOf(node))].filter((value) => value >= 0 && value < first && isPassed(func, value)));
+  const users = new Map(), together = new Map();
+  entering.forEach((values, i) => values.forEach((value) => users.set(value, [...(users.get(value) ?? []), i])));
+  for (const [value, by] of users) together.set(by.join(), [...(together.get(by.join()) ?? []), value]);
+  const isMany = together.size > MOST_PORTS;
+  const found = isMany ? entering.map((values, i) => [values, [i]]) : [...together].map(([by, values]) => [values, by.split(",")]);
+  return found.filter(([values]) => values.length).map(([values, by]) => ({
+    type: "port", ops: [], values, weight: 0.05, mark: 0, top: !isMany, users: by.map((i) => nodes[i]),
+    title: values.length > 1 || func.values[values[0]].op ? "" : argument(func.values[values[0]].block, func.values[values[0]].arg).name,
+  }));
+}
+
+function isPassed(func, value) {
+  const {op, arg, block} = func.values[value];
+  if (op) return !op.hidden || func.module.constants;
+  const {name, kind} = argument(block, arg);
+  return kind !== "dimension" && !isWeight(name, kind);
+}
+
+function isWeight(name, kind) { return kind === "weight" || (kind === "argument" && steps(name).length > 1); }
 
 function visible(module, ops) {
   const shown = module.constants ? ops : ops.filter((op) => !op.hidden);
@@ -164,7 +197,7 @@ function group(type, title, ops, key, nodes, about = "") {
   const own = `${key}/${type}${ops[0].id}-${ops[ops.length - 1].id}`;
   return {
     type, title, ops, key: own, sub: summary(ops, about), mark: marked(ops),
-    level: () => { const made = nodes(own); return {nodes: made, edges: edges(made)}; },
+    level: () => levelOf(nodes(own), ops[0].of, ops[0].first),
   };
 }
 
@@ -209,45 +242,57 @@ function inputs(block, nodes, key) {
   for (const [value, places] of [...users].sort((a, b) => a[0] - b[0])) {
     const {name, kind} = argument(block, value - block.first);
     for (const by of places) {
-      const alike = `${kind} ${by.join()}`;
+      const alike = `${kind} ${isWeight(name, kind)} ${by.join()}`;
       const one = together.get(alike) ?? together.set(alike, {by, kind, values: [], names: []}).get(alike);
       one.values.push(value);
       one.names.push(name);
     }
   }
   return [...together.values()].map(({by, kind, values, names}) => ({
-    type: "input", ops: [], values, names, weight: 0.001, key: `${key}/in${values[0]}-${by[0]}`, mark: 0,
+    type: "input", of: block.of, ops: [], values, names, weight: 0.001, key: `${key}/in${values[0]}-${by[0]}`, mark: 0,
     users: by.map((i) => nodes[i]),
-    title: names.length === 1 ? (names[0].length > LONG_NAME ? dotted(names[0]) : names[0]) : counted(kind, names.length, module.takes[kind]),
-    sub: names.length === 1 ? module.texts[block.of.values[values[0]].type] : listed(names.map(dotted)),
+    title: names.length === 1 ? end(names[0], LONG_NAME) : counted(kind, names.length, module.takes[kind]),
+    sub: names.length === 1 ? module.texts[block.of.values[values[0]].type] : listed(names),
   }));
 }
 
-// The path of an argument as short as code has it: "blocks[0].attention.kernel".
-function dotted(name) {
-  const path = WEIGHT.exec(name)?.[1].replaceAll("/", ".").replace(/\.(\d+)(?![^.])/g, "[$1]") ?? name;
-  return path.replace(/\['([^']*)'\]/g, ".$1").replace(/<(\d+)>/g, "[$1]").replace(/\.(raw_)?value$/, "");
+// The steps of a path; the first one is as in "args[0]".
+function steps(name) {
+  const [first, second = "", ...rest] = (WEIGHT.exec(name)?.[1] ?? name).match(STEP) ?? [name];
+  return second.startsWith("[") ? [first + second, ...rest] : [first, second, ...rest].filter(Boolean);
 }
 
-// Names with what they have in common before them, as many as there is room for: "blocks[0]: up.kernel, 3 more".
+// The end of a path, as many steps as there is room for.
+function end(name, room) {
+  const parts = steps(name);
+  if (name.length <= room || parts.length < 2) return name;
+  do parts.shift(); while (parts.length > 1 && parts.join("").length >= room);
+  return `…${parts.join("")}`;
+}
+
+// Names, or what they have in common before them, as many as there is room for: "args[0]['b1']: ['bias'], 3 more".
 function listed(names) {
-  const parts = names.map((name) => name.split("."));
+  const parts = names.map(steps);
   let same = 0;
   while (parts.every((part) => part.length > same + 1 && part[same] === parts[0][same])) same++;
-  const before = same ? `${parts[0].slice(0, same).join(".")}: ` : "", shown = [];
+  const before = parts[0].slice(0, same).join(""), shown = [];
   let left = LISTED - before.length;
   for (const part of parts) {
-    const name = part.slice(same).join(".");
+    const name = part.slice(same).join("");
     left -= name.length + 2;
-    if (shown.length && left < 0) break;
+    if ((before || shown.length) && left < 0) break;
     shown.push(name);
   }
   const more = names.length - shown.length;
-  return `${before}${shown.join(", ")}${more ? `, ${more.toLocaleString("en")} more` : ""}`;
+  if (!shown.length) return before;
+  return `${before ? `${before}: ` : ""}${shown.join(", ")}${more ? `, ${more.toLocaleString("en")} more` : ""}`;
 }
 
 // How many arguments of a kind, and of how many the function has.
-function counted(kind, count, all = count) { return `${count < all ? `${count} of ${all}` : count} ${kind || "argument"}s`; }
+function counted(kind, count, all = count) {
+  const [some, whole] = [count, all].map((number) => number.toLocaleString("en"));
+  return `${count < all ? `${some} of ${whole}` : some} ${kind || "argument"}s`;
+}
 
 // The name and the kind of an argument. That of a function that is called once is what the call passes.
 function argument(block, i) {
@@ -268,7 +313,7 @@ function outputs(block, key) {
   const count = block.returned.length;
   return {
     type: "output", ops: [], uses: block.returned, key: `${key}/out`, mark: 0,
-    title: count === 1 ? "result" : `${count} results`,
+    title: count === 1 ? "result" : `${count.toLocaleString("en")} results`,
     sub: count === 1 ? typeOf(block.of, block.returned[0]) : "",
   };
 }
@@ -278,12 +323,12 @@ function typeOf(func, value) { return value < 0 ? "" : func.module.texts[func.va
 function usesOf(node) { return node.uses ?? node.ops.flatMap((op) => op.uses); }
 
 // One edge for all values of a function that go from a node to another.
-function edges(nodes, func = nodes.flatMap((node) => node.ops)[0]?.of) {
+function edges(nodes, func) {
   const from = new Map(), made = new Map();
   const add = (source, to, value) => {
     const name = `${source}-${to}`;
-    if (!made.has(name)) made.set(name, {from: source, to, types: []});
-    made.get(name).types.push(func ? typeOf(func, value) : "");
+    if (!made.has(name)) made.set(name, {from: source, to, values: []});
+    made.get(name).values.push(value);
   };
   nodes.forEach((node, i) => {
     for (const op of node.ops) if (op.of === func) for (const value of op.results) from.set(value, i);
@@ -301,7 +346,7 @@ function edges(nodes, func = nodes.flatMap((node) => node.ops)[0]?.of) {
 
 function marked(ops) { return ops.reduce((sum, op) => sum + op.mark + op.blocks.reduce((inner, block) => inner + marked(block.ops), 0), 0); }
 
-function short(kind) { return kind.replace(/^func\./, ""); }
+function short(kind) { return kind.replace(/^(func|chlo|sdy)\./, ""); }
 
 function summary(ops, about) { return `${ops.length.toLocaleString("en")} op${ops.length === 1 ? "" : "s"}${about ? `: ${about}` : ""}`; }
 
@@ -315,10 +360,10 @@ function said(op) {
   if (op.kind === "compare") return (/comparison_direction = (\w+)/.exec(more)?.[1] ?? "") + (numbers.length ? ` ${numbers.join(", ")}` : "");
   if (numbers.length && !op.blocks.length) return numbers.join(", ");
   const weights = op.raw[OPERANDS].filter((i) => i >= 0 && op.of.values[i].arg !== undefined)
-    .map((i) => [dotted(argument(op.of.values[i].block, op.of.values[i].arg).name).split("."), typeOf(op.of, i)]).filter(([path]) => path.length > 1);
-  if (weights.length && !op.blocks.length) return weights.map(([path, type]) => `${path.slice(-2).join(".")} ${type}`).join(", ");
+    .map((i) => ({...argument(op.of.values[i].block, op.of.values[i].arg), type: typeOf(op.of, i)})).filter(({name, kind}) => isWeight(name, kind));
+  if (weights.length && !op.blocks.length) return weights.map(({name, type}) => `${end(name, BESIDE)} ${type}`).join(", ");
   const body = op.blocks.length === 1 && op.blocks[0].ops.length === 1 ? short(op.blocks[0].ops[0].kind) : "";
-  return body || (op.blocks.length ? `${op.last - op.id} ops inside` : "");
+  return body || (op.blocks.length ? `${(op.last - op.id).toLocaleString("en")} ops inside` : "");
 }
 
 function numberOf(op) {

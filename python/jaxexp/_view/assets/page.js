@@ -1,7 +1,7 @@
 // The page: draws the module, answers to keys, finds operations. All names of the artifact are put in as text.
 
 const SVG = "http://www.w3.org/2000/svg";
-const PAD = 14, PARTS = 3, HEAD = 34, MOST_OPEN = 400, FIRST_OPEN = 36, MOST_FOUND = 60, LONGEST_TITLE = 80, LONGEST_SUB = 64, LONGEST_TYPE = 40;
+const PAD = 14, PARTS = 3, HEAD = 34, MOST_OPEN = 400, FIRST_OPEN = 36, READABLE = 0.6, MOST_FOUND = 60, LONGEST_TITLE = 80, LONGEST_SUB = 64, LONGEST_TYPE = 40;
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const view = {
@@ -36,7 +36,12 @@ function width(text, font) {
 
 // The sizes of a level and of all that is open in it.
 function measure(level, fonts) {
+  label(level, fonts);
   for (const node of level.nodes) {
+    if (node.type === "port") {
+      [node.w, node.h] = [8, 0];
+      continue;
+    }
     node.inside = null;
     node.title1 = shortened(node.title);
     node.sub1 = shortened(node.sub ?? "", LONGEST_SUB);
@@ -50,7 +55,30 @@ function measure(level, fonts) {
       node.h = HEAD + size.h + PAD;
     }
   }
-  return layered(level.nodes, level.edges);
+  for (const edge of level.edges) edge.ends = toPorts(level, edge);
+  level.size = layered(level.nodes, level.edges);
+  return level.size;
+}
+
+// What stands at the edges below each node: the types of its values.
+function label(level, fonts) {
+  const texts = level.nodes.map(() => new Set());
+  for (const {from, values} of level.edges) {
+    texts[from].add(values.length === 1 ? typeOf(level.of, values[0]) : `${values.length.toLocaleString("en")} arrays`);
+  }
+  level.nodes.forEach((node, i) => {
+    if (node.type === "input" || !texts[i].size) return;
+    node.label = shortened([end(node.type === "port" ? node.title : "", BESIDE), [...texts[i]].join(", ")].filter(Boolean).join(" "), LONGEST_TYPE);
+    node.beside = 6 + width(node.label, fonts.label);
+  });
+}
+
+// How far from the middle of an open node its ports for the values of an edge are.
+function toPorts(level, edge) {
+  const {inside} = level.nodes[edge.to];
+  if (inside?.of !== level.of) return [0];
+  const ports = inside.nodes.filter(({type, top, values}) => type === "port" && top && edge.values.some((value) => values.includes(value)));
+  return ports.length ? ports.map((port) => port.x + port.w / 2 - inside.size.w / 2) : [0];
 }
 
 function redraw(keep) {
@@ -59,7 +87,7 @@ function redraw(keep) {
   view.shown = [];
   if (!module) return;
   const family = getComputedStyle(view.canvas).fontFamily;
-  const fonts = {title: `600 12.5px ${family}`, sub: `11px ${family}`};
+  const fonts = {title: `600 12.5px ${family}`, sub: `11px ${family}`, label: `10px ${family}`};
   const level = levelOfBlock(module.root.block, `${view.at}`);
   const size = measure(level, fonts);
   view.size = {w: size.w + 2 * PAD, h: size.h + 2 * PAD};
@@ -77,11 +105,16 @@ function redraw(keep) {
 function drawLevel(parent, level, fonts, above = null) {
   const lines = draw(parent, "g", {class: "edges"});
   for (const node of level.nodes) {
+    if (node.type === "port") continue;
     const group_ = draw(parent, "g", {transform: `translate(${node.x} ${node.y})`, class: look(node)});
     const at = {node, group: group_, above};
     at.box = group_;
     draw(group_, "rect", {width: node.w, height: node.h, rx: node.inside ? 8 : 6});
     if (node.level) draw(group_, "path", {class: "fold", d: node.inside ? "M10 12 l8 0 l-4 6 z" : "M11 10 l6 4 l-6 4 z"});
+    if (node.inside) {  // below the head, which lines from the border pass
+      const body = draw(group_, "g", {transform: `translate(${(node.w - node.inside.size.w) / 2} ${HEAD})`});
+      drawLevel(body, node.inside, fonts, at);
+    }
     const left = node.level ? 24 : 13;
     draw(group_, "text", {class: "title", x: left, y: node.sub1 && !node.inside ? 17 : 19}, node.title1);
     if (node.sub1 && !node.inside) draw(group_, "text", {class: "sub", x: left, y: 32}, node.sub1);
@@ -98,39 +131,34 @@ function drawLevel(parent, level, fonts, above = null) {
     if (node.level) {
       group_.querySelector(".fold").addEventListener("click", (event) => { event.stopPropagation(); choose(at, true); toggle(at); });
     }
-    if (node.inside) {
-      const body = draw(group_, "g", {transform: `translate(${(node.w - spanOf(node.inside)) / 2} ${HEAD})`});
-      drawLevel(body, node.inside, fonts, at);
-    }
   }
   drawEdges(lines, level);
 }
-
-function spanOf(level) { return Math.max(...level.nodes.map((node) => node.x + node.w)); }
 
 function look(node) {
   const change = node.mark ? ` ${data.modules[view.at].side === 0 ? "removed" : "added"}` : "";
   return `node ${node.type}${node.inside ? " open" : ""}${change}`;
 }
 
+function curve(x, y, toX, toY) {
+  const half = (toY - y) / 2;
+  return Math.abs(toX - x) < 0.5 ? ` L${toX} ${toY}` : ` C${x} ${y + half} ${toX} ${toY - half} ${toX} ${toY}`;
+}
+
 function drawEdges(parent, level) {
-  const labelled = new Set();
   for (const edge of level.edges) {
     const [first, below, ...rest] = edge.points;
-    let path = `M${first[0]} ${first[1]} L${below[0]} ${below[1]}`, [x, y] = below;
+    const from = level.nodes[edge.from];
+    let path = `M${first[0]} ${from.top ? -HEAD : first[1]} L${below[0]} ${below[1]}`, [x, y] = below;
+    const last = rest.pop();
     for (const [toX, toY] of rest) {
-      const half = (toY - y) / 2;
-      path += Math.abs(toX - x) < 0.5 ? ` L${toX} ${toY}` : ` C${x} ${y + half} ${toX} ${toY - half} ${toX} ${toY}`;
+      path += curve(x, y, toX, toY);
       [x, y] = [toX, toY];
     }
-    draw(parent, "path", {d: path, "marker-end": "url(#arrow)"});
-    const text = edge.types.length === 1 ? edge.types[0] : `${edge.types.length} arrays`;
-    const name = `${edge.from} ${text}`;
-    if (level.nodes[edge.from].type === "input" || labelled.has(name)) continue;
-    labelled.add(name);
-    const many = [...labelled].filter((other) => other.startsWith(`${edge.from} `)).length;
-    if (many > 1 && rest.length > 1) continue;
-    draw(parent, "text", many > 1 ? {x: x + 5, y: y - 9} : {x: first[0] + 6, y: below[1] + 14}, shortened(text, LONGEST_TYPE));
+    for (const aside of edge.ends) draw(parent, "path", {d: path + curve(x, y, last[0] + aside, last[1]), "marker-end": "url(#arrow)"});
+  }
+  for (const node of level.nodes) {
+    if (node.label) draw(parent, "text", {x: node.x + node.w / 2 + 6, y: node.y + node.h + 12}, node.label);
   }
 }
 
@@ -192,20 +220,22 @@ function openUpTo(most) {
 
 function parts(node) { return node.level().nodes.filter((inner) => inner.level && !isDetail(inner)).length; }
 
+function drawn(nodes) { return nodes.filter((node) => node.type !== "port").length; }
+
 function open(most, isWanted) {
   const root = levelOfBlock(view.modules[view.at].root.block, `${view.at}`).nodes;
-  let waiting = [root], count = root.length, isAll = true;
+  let waiting = [root], count = drawn(root), isAll = true;
   view.open.clear();
   while (waiting.length) {
     const next = [];
     const opening = waiting.flatMap((nodes) => nodes.filter((node) => node.level && (most > FIRST_OPEN || !isDetail(node)) && isWanted(node, nodes)));
     for (const node of opening) {
       const inner = node.level().nodes;
-      if (count + inner.length > most && (opening.length > 1 || count > most)) {
+      if (count + drawn(inner) > most && (opening.length > 1 || count > most)) {
         isAll = false;
         continue;
       }
-      count += inner.length;
+      count += drawn(inner);
       view.open.add(node.key);
       next.push(inner);
     }
@@ -218,7 +248,7 @@ function describe(node) {
   const rows = [];
   const op = node.op;
   const list = node.uses ?? op?.raw[OPERANDS] ?? [];
-  const func = op?.of ?? view.modules[view.at].root;
+  const func = op?.of ?? node.of ?? view.modules[view.at].root;
   if (op) {
     rows.push(["operation", op.kind], ["function", func.name], ["scope", op.text(SCOPE)], ["source", op.text(SOURCE)]);
     rows.push(["says", op.text(MORE)], ["results", op.types.join("\n")]);
@@ -361,9 +391,14 @@ function show(at) {
   view.search.value = "";
   find();
   openUpTo(FIRST_OPEN);
-  view.zoom = 1;
   redraw();
-  if (view.size && view.size.w > view.box.clientWidth) scale(Math.max(0.6, (view.box.clientWidth - 4) / view.size.w));
+  fit();
+  for (const key of [...view.open].reverse()) {  // inner ones first, until the rest is not too wide to be read
+    if (view.zoom >= READABLE) break;
+    view.open.delete(key);
+    redraw();
+    fit();
+  }
   view.box.scrollTo((view.box.scrollWidth - view.box.clientWidth) / 2, 0);
 }
 
