@@ -362,7 +362,7 @@ def _row(verdict: Verdict) -> tuple[str, str, str, str]:
     if verdict.weights:
         names = ", ".join(map(os.path.basename, verdict.weights))
         notes.append(f"{verdict.weight_bytes:,} bytes of weights in {names}")
-    if verdict.absolute_paths:
+    if verdict.absolute_paths and verdict.error is None:
         notes.append(f"has paths of source files: {listed(verdict.absolute_paths, most=1)}")
     return verdict.file, f"{verdict.bytes:,}", _state(verdict), "; ".join(notes)
 
