@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError
-from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.artifact.chain import check_modules
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._public import public
 
@@ -69,11 +68,8 @@ def checked(source: Source) -> Checked:
     """
     with source.named():
         buffer = source.read()
-        if source.handle is not None and (found := _native.digest(buffer).hex()) != source.handle.digest:
-            raise DeserializationError("", f"an artifact of digest {source.handle.digest}", f"one of {found}")
         artifact = opened(buffer)
-        for link in chain(artifact):
-            _native.check_bytecode(link.module())
+        check_modules(artifact)
     return Checked(buffer, artifact)
 
 
