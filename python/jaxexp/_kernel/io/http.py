@@ -36,6 +36,14 @@ def fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version:
     return list(_run(filesystem, _fetch_all(filesystem, url, ranges, version)))
 
 
+def beginning(filesystem: Any, url: str, size: int) -> tuple[bytes, int | None]:
+    """The first bytes of a file, up to `size`, and how many it has; None if the server does not say. This takes one
+    request, and also a server that ignores ranges sends little more.
+    """
+    found: tuple[bytes, int | None] = _run(filesystem, _beginning(filesystem, url, size))
+    return found
+
+
 def _run(filesystem: Any, work: Any) -> Any:
     from fsspec.asyn import sync
 
@@ -103,6 +111,19 @@ async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Versi
         return b"".join(parts)
 
 
+async def _beginning(filesystem: Any, url: str, size: int) -> tuple[bytes, int | None]:
+    async with _answer(filesystem, "GET", url, {"Range": f"bytes=0-{size - 1}"}) as answer:
+        if answer.status == 416:  # the file is empty
+            return b"", 0
+        _check_status(answer, url)
+        _check_encoding(answer, url)
+        data = b""
+        while len(data) < size and (part := await answer.content.read(size - len(data))):
+            data += part
+        total = _content_range(answer)[1] if answer.status == 206 else answer.content_length
+        return data, None if total is None else int(total)
+
+
 @contextlib.asynccontextmanager
 async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str]) -> AsyncGenerator[Any]:
     """The answer to a request, of which only the headers were read. An OSError names the URL if there is none."""
@@ -126,15 +147,16 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
 
 def _check_status(answer: Any, url: str) -> None:
     if answer.status in (404, 410):
-        raise FileNotFoundError(f"{url}: the server does not find it")
+        name = url.partition("?")[0].rpartition("/")[2]
+        advice = "" if not name or "." in name else "; if it is a folder, its URL ends in /"
+        raise FileNotFoundError(f"{url}: the server does not find it{advice}")
     if answer.status not in (200, 206):
         raise OSError(f"{url}: the server answers {answer.status} {answer.reason}")
 
 
 def _check(answer: Any, url: str, start: int, end: int) -> None:
     """Refuses an answer that is not a range, before its body is read."""
-    if (encoding := _encoding(answer)) != "identity":
-        raise OSError(f"{url}: the server sends {encoding} data, though it was asked for uncompressed data")
+    _check_encoding(answer, url)
     length = answer.content_length
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"
@@ -144,6 +166,11 @@ def _check(answer: Any, url: str, start: int, end: int) -> None:
         raise OSError(f"{url}: the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
     if (first := _content_range(answer)[0]) is not None and int(first) != start:
         raise OSError(f"{url}: the server sends a range from byte {first}, though it was asked for one from {start}")
+
+
+def _check_encoding(answer: Any, url: str) -> None:
+    if (encoding := _encoding(answer)) != "identity":
+        raise OSError(f"{url}: the server sends {encoding} data, though it was asked for uncompressed data")
 
 
 # People try python -m http.server first.

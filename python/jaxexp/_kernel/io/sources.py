@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
@@ -82,6 +83,21 @@ def open_source(source: Any, options: dict[str, Any]) -> Storage:
     raise ExportTypeError(f"an archive is opened from a path, a URL or a binary file object, not {type(source)}")
 
 
+def beginning_of_url(url: str, size: int) -> tuple[bytes, int]:
+    """The first bytes of a file behind a URL, up to `size`, and how many it has; the rest is not read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with _failures(url):
+        filesystem, path = filesystem_of(url, {})
+        if http.is_http(filesystem):
+            head, total = http.beginning(filesystem, path, size)
+            return head, (sys.maxsize if len(head) == size else len(head)) if total is None else total
+    with contextlib.closing(_Remote(url, {})) as remote:
+        return remote.read(0, min(size, remote.size)), remote.size
+
+
 class _LocalFile(Storage):
     def __init__(self, path: str) -> None:
         self.name = os.fsdecode(path)
@@ -133,7 +149,7 @@ class _Remote(Storage):
         self.address = (url, options)
         self._version = Version(url)
         self._fs: Any
-        with self._failures():
+        with _failures(self.name):
             try:
                 self._fs, self._path = filesystem_of(url, options)
                 size = self._look()
@@ -192,7 +208,7 @@ class _Remote(Storage):
         """The bytes between starts and ends."""
         if self._fs is None:
             raise ValueError(f"{self.name} is closed")
-        with self._failures():
+        with _failures(self.name):
             if http.is_http(self._fs):
                 return http.fetch(self._fs, self._path, ranges, self._version)
             starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
@@ -201,19 +217,20 @@ class _Remote(Storage):
                 self._look()  # after reading: so the bytes are of the version that is there now
             return found
 
-    @contextlib.contextmanager
-    def _failures(self) -> Generator[None]:
-        """Turns the errors that the libraries for different URLs raise into one kind of error."""
-        try:
-            yield
-        except (OSError, ImportError, MemoryError, DeserializationError, ExportTypeError):
-            raise
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise OSError(f"{self.name}: {said}") from error
-
     def close(self) -> None:
         self._fs = None
+
+
+@contextlib.contextmanager
+def _failures(url: str) -> Generator[None]:
+    """Turns the errors that the libraries for different URLs raise into one kind of error."""
+    try:
+        yield
+    except (OSError, ImportError, MemoryError, DeserializationError, ExportTypeError):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise OSError(f"{url}: {said}") from error
 
 
 def _keeps_copies(filesystem: Any) -> bool:
