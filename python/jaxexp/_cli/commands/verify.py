@@ -50,6 +50,7 @@ class Verdict:
         weight_bytes: the size of these files.
         more_bytes: how many bytes follow its end in the file; they are not part of it.
         what: what the file has, if it is no artifact but a file of executables or weights; None for an artifact.
+        try_again: whether it may be readable later, because a server was busy or could not be reached.
     """
 
     file: str
@@ -64,6 +65,7 @@ class Verdict:
     weight_bytes: int = 0
     more_bytes: int = 0
     what: str | None = None
+    try_again: bool = False
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
@@ -93,7 +95,7 @@ def command(
     A file of executables, or a safetensors file, is verified if you name it.
     Weights in files beside an artifact are read and compared with their digests, too. JAX is imported only for a
     policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, or is not
-    allowed.
+    allowed. It is 75 if nothing else is wrong than that a server or cluster could not be reached: try again.
     """
     allowed = None if policy is None else _policy(policy)
     verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
@@ -101,14 +103,17 @@ def command(
     refused = sum(1 for verdict in verdicts if verdict.state == "refused")
     bad = sum(1 for verdict in verdicts if verdict.error is not None) - refused
     if as_json:
-        _print_json(verdicts, folders)
+        _print_json(verdicts, folders, quiet)
     else:
         _print(verdicts, folders, quiet, "whole" if allowed is None else "whole and allowed")
     for count, what in ((bad, "whole"), (refused, "allowed")):
         if count:
             are = "is" if count == 1 else "are"
             complaints.complain(f"{count:,} of {counted(len(verdicts), 'artifact')} {are} not {what}")
-    return complaints.FAILED if bad or refused else 0
+    wrong = [verdict for verdict in verdicts if verdict.error is not None]
+    if wrong and all(verdict.try_again for verdict in wrong):
+        return complaints.TRY_AGAIN
+    return complaints.FAILED if wrong else 0
 
 
 def _policy(path: str) -> Policy:
@@ -180,7 +185,7 @@ def _wrong(name: str, size: int, error: Exception) -> Verdict:
         return Verdict(name, "damaged", size, None, f"{where}{_said(error)}")
     if isinstance(error, PolicyError):
         return Verdict(name, "refused", size, None, f"{error.where} {error.found}. {error.advice}")
-    return Verdict(name, "unreadable", 0, None, complaints.said(error))
+    return Verdict(name, "unreadable", 0, None, complaints.said(error), try_again=complaints.is_temporary(error))
 
 
 def _said(error: DeserializationError) -> str:
@@ -270,7 +275,7 @@ def _state(verdict: Verdict) -> str:
     return "whole, without digests" if verdict.digests is False else verdict.state
 
 
-def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
+def _print_json(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool) -> None:
     states = collections.Counter(verdict.state for verdict in verdicts)
     summary = {
         "artifacts": len(verdicts),
@@ -278,4 +283,5 @@ def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
         "bytes": _total(verdicts)[0],
         "skipped": [*folders.skipped, *folders.hidden],
     }
-    click.echo(json.dumps({**summary, "files": [dataclasses.asdict(verdict) for verdict in verdicts]}, indent=2))
+    listed = [dataclasses.asdict(verdict) for verdict in verdicts if not quiet or verdict.error is not None]
+    click.echo(json.dumps({**summary, "files": listed}, indent=2))

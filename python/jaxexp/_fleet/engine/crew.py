@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxexp._errors import ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.io.workers import worker_count
 
 if TYPE_CHECKING:
@@ -154,10 +154,26 @@ def dask(address: str) -> Generator[Workers]:
     Raises:
         ImportError: Dask is not installed.
         OSError: there is no cluster at this address.
+        ExportError: it is not an address.
     """
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise ImportError(f"the cluster at {address} needs Dask: pip install distributed") from error
-    with distributed.Client(address, set_as_default=False) as client:
+    with _client(distributed, address) as client:
         yield client.get_executor()
+
+
+def _client(distributed: Any, address: str) -> Any:
+    class Client(distributed.Client):  # type: ignore[misc]
+        def __init__(self) -> None:
+            try:
+                super().__init__(address, set_as_default=False)
+            except BaseException:
+                self.status = "closed"  # or else it waits for a minute when it is deleted, for what never began
+                raise
+
+    try:
+        return Client()
+    except (ValueError, TypeError) as error:
+        raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from error

@@ -74,7 +74,7 @@ class Source:
         return self.path is not None and not is_url(self.path)
 
     def read(self, check_size: Callable[[int], None] | None = None) -> Any:
-        """The bytes of the artifact, which do not change later. Those of a member have the digest that its archive states.
+        """The bytes of the artifact, which do not change later; for a member, with the digest that its archive has.
 
         Args:
             check_size: is called with the size, before more than that is read.

@@ -12,6 +12,8 @@ from .version import Version, facts_of
 
 # How many requests run at the same time.
 _AT_ONCE = 32
+# Answers below 500 that may be others later: too slow, too early, too often.
+_LATER = (408, 425, 429)
 # Seconds to wait for a connection, and for the next bytes. A large answer takes as long as it takes.
 _CONNECT, _SILENCE = 30, 60
 
@@ -142,7 +144,7 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
         raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
                            "to wait") from error  # fmt: skip
     except aiohttp.ClientConnectorError as error:
-        raise OSError(f"{url}: there is no connection to the server: {error}") from error
+        raise ConnectionError(f"{url}: there is no connection to the server: {error}") from error
 
 
 def _check_status(answer: Any, url: str) -> None:
@@ -151,7 +153,8 @@ def _check_status(answer: Any, url: str) -> None:
         advice = "" if not name or "." in name else "; if it is a folder, its URL ends in /"
         raise FileNotFoundError(f"{url}: the server does not find it{advice}")
     if answer.status not in (200, 206):
-        raise OSError(f"{url}: the server answers {answer.status} {answer.reason}")
+        kind = ConnectionError if answer.status >= 500 or answer.status in _LATER else OSError
+        raise kind(f"{url}: the server answers {answer.status} {answer.reason}")
 
 
 def _check(answer: Any, url: str, start: int, end: int) -> None:
