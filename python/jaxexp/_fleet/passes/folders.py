@@ -113,9 +113,10 @@ class Folders:
             return Kind.ARTIFACT
 
     def used(self, files: Iterable[str]) -> None:
-        """Takes files off the list of skipped ones, because an artifact needs them."""
+        """Takes files off the lists of those that were left out, because an artifact needs them."""
         used = set(files)
-        self.skipped[:] = [file for file in self.skipped if file not in used]
+        for left_out in (self.skipped, self.hidden):
+            left_out[:] = [file for file in left_out if file not in used]
 
     def said(self) -> str:
         """As in "; 3 other files and 1 hidden file skipped", for the end of a line."""
