@@ -184,8 +184,16 @@ class UnsupportedModuleError(UnsupportedArtifactError, RuntimeError):
     """A module that the installed jaxlib cannot read."""
 
 
+class BusyError(ExportError):
+    """A file that somebody else is changing at the moment."""
+
+
 class WorkerError(ExportError):
-    """Workers of an executor that cannot run jaxexp, or have other releases than the process that sent the work."""
+    """An executor that has no workers, or whose workers do not do the work."""
+
+
+class UnfitWorkerError(WorkerError):
+    """Workers that cannot run jaxexp, or have other releases than the process that sent the work."""
 
 
 @public

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._weights.files.content import second_name
 from kit.weighted import X, apply, bound, close, params
 
 
@@ -150,6 +154,43 @@ def test_unpacked_files_of_one_name(run: Any, saved: Path, tmp_path: Path) -> No
     assert len(files) == 2
     for name, seed in (("one", 0), ("two", 2), ("three", 0)):
         close(jaxexp.load(tmp_path / "out" / f"{name}.jaxexp", verify=True).call(X), apply(params(seed=seed), X))
+
+
+def test_migrated_weights_have_names_that_programs_name(run: Any, saved: Path, tmp_path: Path) -> None:
+    """So a copy of what the shell shows is complete. Files of one name do not get in each other's way."""
+    (saved.parent / "more").mkdir()
+    other = saved.parent / "more" / saved.name
+    jaxexp.load(saved).with_weights(params(seed=2)).save(other)
+    archive = tmp_path / "x.zip"
+    assert run("pack", str(archive), f"one={saved}", f"two={other}", f"three={saved}")[0] == 0
+    status, said, _ = run("migrate", "--json", str(archive), str(tmp_path / "out"))
+    assert status == 0
+    for copy in (tmp_path / "out", tmp_path / "copy"):
+        if copy.name == "copy":
+            copy.mkdir()
+            for file in (tmp_path / "out").glob("*"):
+                if not file.name.startswith("."):
+                    shutil.copy(file, copy)
+        files = {file.name for file in copy.iterdir() if file.suffix == ".safetensors"}
+        assert len(files) == 2 and all(re.fullmatch(r"model-[0-9a-f]{16}\.safetensors", name) for name in files)
+        for name, seed in (("one", 0), ("two", 2), ("three", 0)):
+            function = jaxexp.load(copy / f"{name}.jaxexp", verify=True)
+            close(function.call(X), apply(params(seed=seed), X))
+            assert function.weights.stored.table.files[0].name in files
+    weights = [weight for file in json.loads(said)["files"] for weight in file["weights"]]
+    assert {Path(weight).name for weight in weights} == files
+    # Again, from an archive of what was migrated: names that have the digest stay.
+    assert run("pack", str(tmp_path / "again.zip"), str(tmp_path / "out"))[0] == 0
+    assert run("migrate", str(tmp_path / "again.zip"), str(tmp_path / "new"))[0] == 0
+    assert {file.name for file in (tmp_path / "new").glob("*.safetensors")} == files
+
+
+def test_packed_weights_do_not_count_as_skipped(run: Any, saved: Path, tmp_path: Path) -> None:
+    """Also if they have only the second name, which is hidden."""
+    file = jaxexp.load(saved).weights.stored.table.files[0]
+    os.rename(saved.parent / file.name, saved.parent / second_name(file.name, file.content))
+    status, said, _ = run("pack", str(tmp_path / "x.zip"), str(saved.parent))
+    assert (status, "skipped" in said) == (0, False), said
 
 
 def test_a_damaged_member_is_not_unpacked(run: Any, saved: Path, tmp_path: Path) -> None:

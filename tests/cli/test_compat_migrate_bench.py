@@ -11,8 +11,10 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from jaxexp._cli import complaints
 from jaxexp._cli.commands import bench
 from jaxexp._compat import remedy
+from jaxexp._kernel.io import lock
 from kit.command_line import NAMES
 from kit.corpus import arr
 from kit.places import GOLDEN
@@ -29,6 +31,8 @@ def test_compat(folder, good, run) -> None:
         assert re.search(rf"^  {re.escape(first)} to {re.escape(last)} +loads it", text, re.MULTILINE)
     (facts,) = json.loads(good("compat", "--json", old))
     assert facts.pop("file") == str(old)
+    refuses = facts["jax_export_refuses"]
+    assert (facts.pop("verdict"), facts.pop("reason")) == ("jaxexp only" if refuses else "loaded", refuses)
     assert facts["readers"] == [list(span) for span in found.readers]
     assert facts["promised_until"] == found.promised_until.isoformat()
     assert facts.keys() == set(type(found).__dataclass_fields__)
@@ -173,6 +177,93 @@ def test_migrate(folder, tmp_path, good, run) -> None:
     good("migrate", "--force", "--to", "jax-0.6.2", old, new)
     assert jaxexp.compatibility(new.read_bytes()).readable_by("0.6.2")
     assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]
+
+
+def test_compat_in_json_has_the_verdict_of_the_table(folder, damaged, run) -> None:
+    files = [folder / "scores.jaxexp", GOLDEN / "jax-0.4.30" / "poly.bin", damaged / "cut", damaged / "missing"]
+    for options in ((), ("--reader", "0.4.30"), ("--reader", jax.__version__)):
+        status, out, _ = run("compat", *options, *files)
+        found = {one["file"]: one for one in json.loads(run("compat", "--json", *options, *files)[1])}
+        assert status == 1
+        for line, file in zip(out.splitlines()[1:], files, strict=False):
+            one = found[str(file)]
+            assert one["verdict"] in line and (one["reason"] or "") in line
+            assert one.get("reader") == (options[1] if options else None)
+        assert [found[str(file)]["verdict"] for file in files[2:]] == ["damaged", "unreadable"]
+    assert found[str(files[0])]["verdict"] == "loaded"
+
+
+def test_damage_is_one_reason_whatever_the_digests_are(folder, tmp_path, run) -> None:
+    blob = (folder / "scores.jaxexp").read_bytes()
+    function = jaxexp.load(folder / "scores.jaxexp")
+    for i, module in enumerate([function.mlir_module_serialized, function.vjp().mlir_module_serialized] * 2):
+        bad = bytearray(blob)
+        bad[blob.find(bytes(module)) + 100 + i] ^= 0xFF
+        (tmp_path / f"{i}.jaxexp").write_bytes(bad)
+    status, out, err = run("compat", tmp_path)
+    assert (status, err) == (1, "jaxexp: 4 of 4 artifacts cannot be read\n")
+    assert "4 artifacts: 4 damaged" in out
+    reasons = out.split("\n\n")[2].splitlines()[1:]
+    assert [line.split()[:2] for line in reasons] == [["2", "damaged"]] * 2
+    assert all("found others, of digest ... instead of ...: " in line for line in reasons)
+    status, _, err = run("migrate", tmp_path, tmp_path.parent / "new")
+    assert (status, err.count("\n")) == (1, 2)
+
+
+def test_kinds_of_reasons() -> None:
+    digest = "9fa098886046b3a5ed68645cabcc55f8"
+    sizes = ["found 3000: cut", "found 12,345: cut", "found 3,000 bytes", "for JAX 0.100.2", "for JAX 0.101.2"]
+    assert complaints.kinds([*sizes, f"of {digest}"]) == ["found ...: cut"] * 2 + sizes[2:] + [f"of {digest}"]
+
+
+def test_migrate_in_json(folder, damaged, fleet, tmp_path, run, monkeypatch) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    (many / "good.bin").write_bytes((GOLDEN / "jax-0.4.30" / "poly.bin").read_bytes())
+    (many / "cut.jaxexp").write_bytes((damaged / "cut").read_bytes())
+    (many / "key.jaxexp").write_bytes(jaxexp.export(jax.jit(jax.random.normal))(jax.random.key(0)).serialize())
+    (many / "notes.txt").write_text("no artifact at all, but long enough to be looked at")
+    status, out, err = run("migrate", "--json", "--to", "0.5.3", many, tmp_path / "new")
+    found = json.loads(out)
+    files = {file["file"]: file for file in found.pop("files")}
+    written = tmp_path / "new" / "good.jaxexp"
+    assert (status, err.count("\n")) == (1, 2)
+    assert found == {
+        "into": str(tmp_path / "new"), "artifacts": 3, "migrated": 1, "refused": 1, "damaged": 1, "unreadable": 0,
+        "bytes": written.stat().st_size, "skipped": [str(many / "notes.txt")],
+    }  # fmt: skip
+    assert files[str(many / "good.bin")] == {
+        "file": str(many / "good.bin"), "state": "migrated", "written": str(written),
+        "bytes": written.stat().st_size, "weights": [], "error": None, "try_again": False,
+    }  # fmt: skip
+    assert files[str(many / "cut.jaxexp")]["state"] == "damaged"
+    assert "has dtype key<fry>" in files[str(many / "key.jaxexp")]["error"]
+    # One artifact has the same form.
+    for name, state in (("cut.jaxexp", "damaged"), ("key.jaxexp", "refused"), ("good.bin", "migrated")):
+        status, out, err = run("migrate", "--json", "--to", "0.5.3", many / name, tmp_path / "one")
+        (one,) = json.loads(out)["files"]
+        assert one["state"] == state and (status, err.count("\n")) == ((0, 0) if state == "migrated" else (1, 1))
+
+
+def test_try_again(folder, tmp_path, run) -> None:
+    """What may go better the next time has a status of its own, unless something else is wrong."""
+    gone, damaged = "http://127.0.0.1:1/model.jaxexp", tmp_path / "damaged.jaxexp"
+    damaged.write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
+    for command in (("verify",), ("compat",)):
+        assert run(*command, gone)[0] == 75
+        assert run(*command, gone, folder / "hostile.jaxexp")[0] == 75
+        assert run(*command, gone, damaged)[0] == 1
+    status, out, _ = run("migrate", "--json", gone, tmp_path / "new")
+    assert (status, json.loads(out)["files"][0]["try_again"]) == (75, True)
+    assert json.loads(run("verify", "--json", gone, damaged)[1])["files"][0]["try_again"]
+    journal = tmp_path / "journal"
+    arguments = "migrate", damaged.parent, tmp_path / "out", "--journal", journal
+    journal.touch()
+    with lock.locked(journal):
+        status, _, err = run(*arguments)
+    assert (status, "try again later" in err) == (75, True)
+    journal.write_text("no journal, and longer than a digest is: so it is another file")
+    assert run(*arguments)[0] == 1
 
 
 def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:

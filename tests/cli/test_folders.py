@@ -93,7 +93,7 @@ def test_damage_in_a_folder(old: Path, run: Any) -> None:
     assert f"6 artifacts ({names} and 2 more): cannot read the artifact: " in err
     status, out, err = run("compat", old)
     assert (status, err) == (1, "jaxexp: 7 of 17 artifacts cannot be read\n")
-    assert re.search(r"^ +6  unreadable  ", out, re.MULTILINE)
+    assert re.search(r"^ +6  damaged  ", out, re.MULTILINE)
     assert err in (run("compat", "--workers", 2, old)[2], err)
 
 

@@ -200,6 +200,12 @@ def test_verify(folder, damaged, run, good) -> None:
     assert list(lines) == [*map(str, sorted(folder.iterdir())), *map(str, sorted(damaged.iterdir())), *list(lines)[-1:]]
 
 
+def test_verify_quiet_in_json(folder, damaged, run) -> None:
+    whole, files = (json.loads(run("verify", "--json", *quiet, folder, damaged)[1]) for quiet in ((), ("-q",)))
+    wrong = [file for file in whole.pop("files") if file["state"] != "whole"]
+    assert wrong and files.pop("files") == wrong and files == whole
+
+
 def test_verify_json(folder, damaged, run) -> None:
     text = damaged / "text"
     status, out, _ = run("verify", "--json", folder, damaged, text, damaged / "missing", "--workers", 3)
@@ -212,7 +218,8 @@ def test_verify_json(folder, damaged, run) -> None:
         "skipped": [str(text)]
     }  # fmt: skip
     keys = {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "archive_bytes", "weights"}
-    assert all(file.keys() == keys | {"weight_bytes", "more_bytes", "what", "absolute_paths"} for file in files)
+    more = {"weight_bytes", "more_bytes", "what", "absolute_paths", "try_again"}
+    assert all(file.keys() == keys | more for file in files)
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
 

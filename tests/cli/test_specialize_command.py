@@ -166,3 +166,20 @@ def test_constant_shapes_have_nothing_to_fix(tmp_path: Path, run: Any) -> None:
     status, _, err = run("specialize", tmp_path / "model.jaxexp", "-o", tmp_path / "fixed.jaxexp")
     assert status == 1
     assert "has no symbolic dimensions: its shapes are constant already" in err
+
+
+def test_written_for_an_older_reader(model: Path, with_weights: Path, tmp_path: Path, good: Any, run: Any) -> None:
+    """An artifact does not say what it was written for, so the option does."""
+    sizes = ["--size", "batch=2", "--size", "length=5"]
+    for file, given in ((model, sizes), (with_weights, sizes[:2])):
+        fixed, archive = tmp_path / f"{file.stem}_fixed.jaxexp", tmp_path / f"{file.stem}.zip"
+        good("specialize", file, *given, "--to", "0.8.1", "-o", fixed)
+        good("specialize", file, *given, "--to", "jax-0.8.1", "-o", archive)
+        (member,) = jaxexp.Archive.open(archive)
+        for found in (fixed, f"{archive}::{member}"):
+            assert jaxexp.compatibility(found).readable_by("0.8.1")
+            assert jaxexp.inspect(found).vjp_order == 1
+        good("specialize", file, *given, "--force", "-o", fixed)
+        assert not jaxexp.compatibility(fixed).readable_by("0.8.1")
+    status, _, err = run("specialize", model, *sizes, "--to", "0.8", "-o", tmp_path / "no")
+    assert status == 2 and "--to takes a release" in err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,3 +148,16 @@ def test_not_an_artifact() -> None:
 def test_to_a_named_release(version: str, name: str, to: str) -> None:
     report = jaxexp.compatibility(jaxexp.migrate(blob_of(version, name), to))
     assert report.readable_by(to.removeprefix("jax-"))
+
+
+class Out(NamedTuple):
+    a: Any
+
+
+def test_what_an_old_reader_needs_is_said_as_a_line_of_python() -> None:
+    function = jaxexp.export(jax.jit(lambda x: Out(x)))(1.0)
+    for write in (lambda to: function.serialize(compatibility=to), lambda to: jaxexp.migrate(function.serialize(), to)):
+        with pytest.raises(jaxexp.TooOldReaderError) as error:
+            write("0.8.1")
+        assert "jaxexp.register_namedtuple_serialization(" in str(error.value)
+        assert ", serialized_name=" in str(error.value)

@@ -320,3 +320,36 @@ def test_the_page_shows_what_is_said() -> None:
     old = blob_of("0.8.3", "sharded")
     for blob in (old, jaxexp.migrate(old)):
         assert f"```text\n{jaxexp.compatibility(blob)}\n```" in page
+
+
+@pytest.mark.parametrize("trailer", [True, False], ids=["digests", "no_digests"])
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_damage_in_any_module_is_found(order: int, trailer: bool) -> None:
+    """As `verify` finds it, also in a VJP that nobody has asked for."""
+    function = jaxexp.export(jax.jit(lambda x: jnp.sin(x) * x))(jax.ShapeDtypeStruct((3,), np.float32))
+    blob = bytearray(function.serialize(vjp_order=2, trailer=trailer))
+    link = verified(bytes(blob))
+    for _ in range(order):
+        link = link.vjp()
+    start = blob.find(bytes(link.module())) + 20
+    blob[start : start + 40] = b"\xff" * 40
+    said = set()
+    for read in (jaxexp.verify, jaxexp.compatibility):
+        with pytest.raises(jaxexp.DeserializationError) as error:
+            read(bytes(blob))
+        assert error.value.path == f"{'vjp.' * order}mlir_module_serialized"
+        said.add(str(error.value))
+    assert len(said) == 1
+
+
+def test_damage_that_only_the_archive_can_tell(tmp_path: Path) -> None:
+    """An artifact without digests has one in its archive."""
+    function = jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((3,), np.float32))
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("model", function.serialize(trailer=False))
+    data = bytearray((tmp_path / "fleet.zip").read_bytes())
+    data[data.find(b"<lambda>")] ^= 1  # the name of the function
+    (tmp_path / "fleet.zip").write_bytes(data)
+    for read in (jaxexp.verify, jaxexp.compatibility, jaxexp.migrate):
+        with pytest.raises(jaxexp.DeserializationError, match="expected an artifact of digest"):
+            read(f"{tmp_path / 'fleet.zip'}::model")

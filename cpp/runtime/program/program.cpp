@@ -58,7 +58,8 @@ std::optional<std::int32_t> platform_index(const Artifact& artifact, const Clien
 std::string compatibility(const Version& known) {
   const auto newer = std::ranges::upper_bound(releases, known, {}, &StablehloRelease::newest);
   if (newer == releases.begin()) return "compatibility=\"...\" for an older release of JAX";
-  return "compatibility=\"" + std::string(std::prev(newer)->name) + '"';
+  const std::string name(std::prev(newer)->name);
+  return "compatibility=\"" + name + "\"; 'jaxexp migrate --to " + name + " OLD NEW' writes an artifact again for it";
 }
 
 void check_stablehlo(std::string_view producer, const Client& client) {

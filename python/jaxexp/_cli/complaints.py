@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Generator, Iterable
 
 import click
 
-from jaxexp._errors import ExportError, shown
+from jaxexp._errors import (
+    BusyError,
+    DeserializationError,
+    ExportError,
+    FatalArtifactError,
+    UnfitWorkerError,
+    UnsupportedArtifactError,
+    WorkerError,
+    shown,
+)
 from jaxexp._kernel.artifact.words import counted, listed
 
 from .page import colours, one_line
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+TRY_AGAIN = 75  # EX_TEMPFAIL in sysexits.h
 UNREAD = 141  # the status that shells give a program ended by SIGPIPE
 
 
@@ -26,17 +37,28 @@ def complain(text: str) -> None:
 
 
 def complain_of(failed: Iterable[tuple[str, Exception]]) -> None:
-    """A line for each error of an artifact, or for all errors that differ only in the name of the artifact."""
+    """A line for each error of an artifact, or for all errors that differ only in names, digests and large numbers."""
+    found = [(name, said(error), error) for name, error in failed]
     alike: dict[str, list[tuple[str, str]]] = {}
-    for name, error in failed:
-        text = said(error)
-        alike.setdefault(without_name(text, name, error), []).append((name, text))
-    for text, found in alike.items():
-        names = listed([name for name, _ in found], repr, most=_NAMED)
-        complain(found[0][1] if len(found) == 1 else f"{counted(len(found), 'artifact')} ({names}): {text}")
+    for (name, text, _), kind in zip(found, kinds(without_name(t, n, e) for n, t, e in found), strict=True):
+        alike.setdefault(kind, []).append((name, text))
+    for text, those in alike.items():
+        names = listed([name for name, _ in those], repr, most=_NAMED)
+        complain(those[0][1] if len(those) == 1 else f"{counted(len(those), 'artifact')} ({names}): {text}")
 
 
 _NAMED = 4  # artifacts in a message
+# A digest, or a number of three or more digits that is not a part of a version.
+_OWN = re.compile(r"\b[0-9a-f]{32}\b|(?<![\w.])(?:[0-9]{3,}|[0-9]{1,3}(?:,[0-9]{3})+)(?!\.?\w)")
+
+
+def kinds(reasons: Iterable[str]) -> list[str]:
+    """The same reasons. Reasons that differ only in digests and large numbers become equal: these are left out."""
+    found = [(_OWN.sub("...", reason), reason) for reason in reasons]
+    different: dict[str, set[str]] = {}
+    for kind, reason in found:
+        different.setdefault(kind, set()).add(reason)
+    return [kind if len(different[kind]) > 1 else reason for kind, reason in found]
 
 
 def without_name(text: str, name: str, error: Exception) -> str:
@@ -47,9 +69,32 @@ def without_name(text: str, name: str, error: Exception) -> str:
     return text
 
 
-def status_of(error: BaseException) -> int:
-    """2 if the command line makes no sense; 1 if it does, but something is damaged or missing."""
-    return MISUSED if isinstance(error, click.UsageError) else FAILED
+def status_of(*errors: BaseException) -> int:
+    """0 if there is none; 2 if the command line makes no sense; 75 if the same command may succeed later; and 1 if
+    something is damaged or missing.
+    """
+    if any(isinstance(error, click.UsageError) for error in errors):
+        return MISUSED
+    return (TRY_AGAIN if all(map(is_temporary, errors)) else FAILED) if errors else 0
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the same may succeed later, without a change of what was asked: somebody is busy or cannot be reached."""
+    busy = isinstance(error, (BusyError, ConnectionError, TimeoutError))
+    return busy or (isinstance(error, WorkerError) and not isinstance(error, UnfitWorkerError))
+
+
+DAMAGED, UNREADABLE, REFUSED = "damaged", "unreadable", "refused"
+
+
+def state_of(error: Exception) -> str:
+    """What an error says about its artifact. "Damaged" means that the bytes are wrong, "unreadable" that they cannot be
+    read, and "refused" that they are whole, but not for this process.
+    """
+    if isinstance(error, (FatalArtifactError, OSError, ImportError)):
+        return UNREADABLE
+    is_damaged = isinstance(error, DeserializationError) and not isinstance(error, UnsupportedArtifactError)
+    return DAMAGED if is_damaged else REFUSED
 
 
 def said(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,6 +54,15 @@ def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str) -> tu
     called = as_called(exported)
     sizes.check(file, specs.dimension_variables(called), given, why)
     return specs.of_sizes(called, given)
+
+
+def written_for(exported: Exported, reader: str) -> Exported:
+    """The same function, written for a release by default."""
+    from jaxexp._kernel.function import data
+
+    program = exported.unbound
+    made = dataclasses.replace(program, _facts=data.facts_of(program)._replace(compatibility=reader))
+    return type(exported).of(made, exported.weights) if exported.weights else made  # type: ignore[attr-defined]
 
 
 def specialized(file: str, exported: Exported, given: sizes.Sizes) -> Exported:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxexp._errors import ExportError, WorkerError
+
 from . import importing
 
 if TYPE_CHECKING:
@@ -44,10 +46,27 @@ class Spread:
         with contextlib.ExitStack() as stack:
             executor: Workers | None = None
             if self.address is not None:
-                executor = stack.enter_context(crew.dask(self.address))
+                try:
+                    executor = stack.enter_context(crew.dask(self.address))
+                except ExportError as error:
+                    raise click.UsageError(f"--dask {error}") from error
             elif processes and self.workers is not None and self.workers > 1:
                 executor = crew.processes(self.workers)
-            yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, importing.imported())
+            try:
+                yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, importing.imported())
+            except WorkerError as error:
+                raise type(error)(self._in_options(str(error))) from error
+
+    def _in_options(self, message: str) -> str:
+        """A message of the workers, with options in place of arguments and the command in place of the pass."""
+        kept = "The journal has what is done: run the same command again to go on"
+        if self.journal is None:
+            kept = "Nothing that was done is kept; --journal FILE keeps it"
+        return (
+            message.replace("compatibility: ", "compat: ", 1)
+            .replace("(wait_for_workers)", "(--wait-for-workers)")
+            .replace("What is done is in the journal, if there is one", kept)
+        )
 
 
 def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

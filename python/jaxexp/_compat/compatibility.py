@@ -17,7 +17,7 @@ from jaxexp import _jax
 from jaxexp._api.exported import reader
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact import module_head, words
-from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.artifact.chain import chain, check_modules
 from jaxexp._kernel.artifact.inspect import shown_node
 from jaxexp._kernel.artifact.module_head import Bytecode
 from jaxexp._kernel.artifact.words import Facts, counted, listed, span
@@ -222,6 +222,7 @@ def release_of(reader: str, parameter: str) -> Release:
 def compatibility_of(buffer: Any) -> Compatibility:
     """The result of the public function `compatibility`, for an artifact in a buffer."""
     artifact = verified(buffer)
+    check_modules(artifact)
     facts = _Facts.of(artifact)
     installed = table.at(_jax.installed_release)
     refused = _why_not(installed, facts)

@@ -15,7 +15,7 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.module import mlir, runnable
-from jaxexp._kernel.write.options import Writing
+from jaxexp._kernel.write.options import TableOfWeights, Writing
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
 
@@ -26,13 +26,17 @@ def migrated(
     buffer: Any,
     to: str | None,
     inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
+    weights: TableOfWeights | None = None,
     locations: str = "full",
 ) -> bytearray:
-    """The result of the public function `migrate`, for an artifact in a buffer."""
+    """The result of the public function `migrate`, for an artifact in a buffer. `weights` is what its trailer says of
+    weights; by default that of the old one.
+    """
     check_choice(to, "to=")
     old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
-    weights = data.weights_in_trailer(old)
+    if weights is None:
+        weights = data.weights_in_trailer(old)
     blob = serialize(_up_to_date(old), Writing(order, to, metadata=old.metadata, weights=weights, locations=locations))
     new: Exported = reader.read(bytes(blob))
     for before, after in zip(vjps.stored_chain(old), vjps.stored_chain(new), strict=True):

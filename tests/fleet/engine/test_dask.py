@@ -21,6 +21,7 @@ from jaxexp._cli import start
 from jaxexp._errors import WorkerError
 from jaxexp._fleet.archive import verification as of_archives
 from kit import bulk
+from kit.command_line import started
 from kit.places import TESTS
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
@@ -134,6 +135,17 @@ def test_no_cluster(capsys, monkeypatch, folder) -> None:
     assert capsys.readouterr().err.endswith("needs Dask: pip install distributed\n")
 
 
+@pytest.mark.timeout(50)
+@pytest.mark.parametrize("address", ["foo://x", "x", "tls://127.0.0.1:1"])
+def test_what_is_no_address(address: str, subprocess_env) -> None:
+    """The process ends at once: Dask's client waits for a minute if it fails while it begins."""
+    code = "import sys; from jaxexp._cli import start; sys.exit(start.main(sys.argv[1:]))"
+    done = started(code, "verify", "--dask", address, __file__, env=subprocess_env())
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"jaxexp: --dask '{address}': ") and done.stderr.count("\n") == 1
+    assert "expected a scheduler, as in tcp://scheduler:8786" in done.stderr
+
+
 # --- no workers -----------------------------------------------------------------------------------------------------
 
 
@@ -160,8 +172,14 @@ def test_a_cluster_without_workers(lonely, folder, tmp_path, capsys) -> None:
     with pytest.raises(WorkerError, match=message):
         jaxexp.Archive.open(folder / "fleet.zip").verify(executor=other.get_executor(), wait_for_workers=0.5)
     address = other.scheduler.address
-    assert start.main(["verify", "--dask", address, "--wait-for-workers", "0.5", str(folder)]) == 1
-    assert message in capsys.readouterr().err
+    options = ["--dask", address, "--wait-for-workers", "0.5", str(folder)]
+    assert start.main(["verify", *options]) == 75
+    err = capsys.readouterr().err
+    assert message in err and "or wait longer (--wait-for-workers). Nothing that was done is kept; --journal" in err
+    assert start.main(["compat", "--journal", str(tmp_path / "other"), *options]) == 75
+    err = capsys.readouterr().err
+    assert err.startswith("jaxexp: compat: the executor has had no workers")
+    assert err.endswith("The journal has what is done: run the same command again to go on\n")
 
 
 @pytest.mark.timeout(120)

@@ -65,7 +65,7 @@ def test_an_empty_file(length: str | None) -> None:
     with serving(b"") as server:
         server.head_length = length
         for read in (load, Archive.open):
-            with pytest.raises(DeserializationError, match=r"found 0 bytes|an archive") as error:
+            with pytest.raises(DeserializationError, match="found an empty file") as error:
                 read(server.url)
             assert error.value.file == server.url
 

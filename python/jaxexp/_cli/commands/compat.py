@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     _Described = tuple[str, Compatibility | Exception]
 
-_BY_JAXEXP, _UNREADABLE = "jaxexp only", "unreadable"
-_MARKS = {"loaded": "good", "refused": "bad", _UNREADABLE: "bad"}
+_BY_JAXEXP = "jaxexp only"
+_MARKS = {"loaded": "good", complaints.REFUSED: "bad", complaints.DAMAGED: "bad", complaints.UNREADABLE: "bad"}
 
 _EXAMPLE = """\b
 Example:
@@ -66,8 +66,13 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
     refused = [name for name, one in described_ if asked is not None and not one.readable_by(asked)]
     if as_json:
-        facts = [{"file": name, **to_json(one)} for name, one in described_]
-        facts += [{"file": name, "error": complaints.said(error)} for name, error in unreadable]
+        facts: list[dict[str, Any]] = [
+            {"file": name, **_verdict_in_json(name, one, asked), **to_json(one)} for name, one in described_
+        ]
+        facts += [
+            {"file": name, **_verdict_in_json(name, error, asked), "error": complaints.said(error)}
+            for name, error in unreadable
+        ]
         click.echo(json.dumps(facts, indent=2))
     else:
         page = Page()
@@ -86,7 +91,7 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
         complaints.complain_of(unreadable)
     elif unreadable:
         complaints.complain(f"{len(unreadable):,} of {counted(len(found), 'artifact')} cannot be read")
-    return complaints.FAILED if refused or unreadable else 0
+    return complaints.FAILED if refused else complaints.status_of(*(error for _, error in unreadable))
 
 
 def _described(files: tuple[str, ...], folders: inputs.Folders, spread: Spread) -> list[_Described]:
@@ -115,7 +120,7 @@ def _show_all(
     page: Page, found: list[_Described], asked: str | None, files: tuple[str, ...], folders: inputs.Folders
 ) -> None:
     """Prints a row for each artifact, and totals. With a release, the rows are only about that one."""
-    verdicts = [_verdict(name, one, asked) for name, one in found]
+    verdicts = _grouped([_verdict(name, one, asked) for name, one in found])
     state = Column("here" if asked is None else f"by JAX {asked}", marks=_MARKS)
     reasons = collections.Counter(verdict for verdict in verdicts if verdict[1]).most_common()
     many_alike = any(count > 1 for _, count in reasons)  # then reasons are written out once, below
@@ -160,7 +165,7 @@ def _age(found: Compatibility | Exception) -> tuple[str, str]:
 def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> tuple[str, str]:
     """Whether an artifact is loaded, here or by one release, and the reason why not."""
     if isinstance(found, Exception):
-        return _UNREADABLE, _reason(complaints.without_name(complaints.said(found), name, found))
+        return complaints.state_of(found), _reason(complaints.without_name(complaints.said(found), name, found))
     if asked is not None:
         reasons = [r.reason for r in found.refusals if number(r.first) <= number(asked) <= number(r.last)]
         return ("refused", reasons[0]) if reasons else ("loaded", "")
@@ -170,6 +175,17 @@ def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> 
     if found.generic_nodes:
         notes.append(f"generic nodes for {listed(found.generic_nodes, most=_NAMED)}")
     return _BY_JAXEXP if found.jax_export_refuses else "loaded", "; ".join(notes)
+
+
+def _verdict_in_json(name: str, found: Compatibility | Exception, asked: str | None) -> dict[str, str | None]:
+    verdict, reason = _verdict(name, found, asked)
+    return {**({} if asked is None else {"reader": asked}), "verdict": verdict, "reason": reason or None}
+
+
+def _grouped(verdicts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Verdicts with equal reasons where they differ only in digests and large numbers."""
+    reasons = complaints.kinds(reason for _, reason in verdicts)
+    return [(verdict, reason) for (verdict, _), reason in zip(verdicts, reasons, strict=True)]
 
 
 def _reason(message: str) -> str:

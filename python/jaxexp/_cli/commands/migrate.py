@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import json
 import os
 from typing import Any
 
 import click
 
 from jaxexp._cli import completing, headers, importing, outputs, progress, spreading
-from jaxexp._cli.complaints import FAILED, complain_of, misused
+from jaxexp._cli.complaints import (
+    DAMAGED,
+    FAILED,
+    REFUSED,
+    TRY_AGAIN,
+    UNREADABLE,
+    complain_of,
+    is_temporary,
+    misused,
+    state_of,
+    status_of,
+)
+from jaxexp._cli.complaints import said as complaint_of
 from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
 from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
+from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.migrate_many import apart
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._native import Artifact
+
+MIGRATED = "migrated"
 
 _EXAMPLE = """\b
 Example:
@@ -49,15 +67,20 @@ Example:
     "lines of source files; or nothing.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
 @spreading.options("How many processes to use for several artifacts; by default only this one.")
 @importing.option
 @headers.option
-def command(old: str, new: str, to: str | None, inputs: str | None, locations: str, force: bool, spread: Spread) -> int:
+def command(
+    old: str, new: str, to: str | None, inputs: str | None, locations: str, force: bool, as_json: bool, spread: Spread
+) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
     IN is an artifact, or a folder, an archive or a pattern of members. If IN stands for several artifacts, OUT is a
     folder for them, and 'pack' makes an archive from it. Before a file appears, the new artifact is read again and
-    compared with the old one. The weights of a member of an archive are written beside OUT. This imports JAX.
+    compared with the old one. The weights of a member of an archive are written beside OUT. This imports JAX. The exit
+    status is 0 if everything is migrated, 1 if something is not, and 75 if that is only because a server or cluster
+    could not be reached, or somebody else has the journal: try again.
     """
     if to is not None:
         from jaxexp._kernel.write.reader import check_choice  # imports JAX
@@ -67,22 +90,81 @@ def command(old: str, new: str, to: str | None, inputs: str | None, locations: s
     if _stands_for_several(old):
         if inputs is not None:
             raise click.UsageError(f"--inputs is for one artifact, and {old!r} stands for several")
-        return _migrate_several(old, new, to, locations, force, spread)
+        return _migrate_several(old, new, to, locations, force, as_json, spread)
     if spread.is_asked_for:
         raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {old!r} is one")
     if not force:
         outputs.refuse_existing(new)
     source = artifact(old)
+    try:
+        done, said = _migrate_one(source, new, to, inputs, locations, force)
+    except (ExportError, OSError) as error:
+        if not as_json:
+            raise
+        done, said = _failure(source.name, error), ""
+        complain_of([(source.name, error)])
+    if as_json:
+        _print_json(new, [done], [])
+    else:
+        say(f"{source.name} -> {new}: {done.bytes:,} bytes")
+        if said:
+            say(said)
+    return 0 if done.error is None else TRY_AGAIN if done.try_again else FAILED
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What became of one artifact.
+
+    Attributes:
+        file: its name.
+        state: "migrated"; "refused" if it cannot be written for the reader; "damaged"; or "unreadable".
+        written: the new file; None if there is none.
+        bytes: the size of that file.
+        weights: the files of weights that were written beside it.
+        error: why it is not migrated; None if it is.
+        try_again: whether it may be migrated later, because a server was busy or could not be reached.
+    """
+
+    file: str
+    state: str
+    written: str | None = None
+    bytes: int = 0
+    weights: tuple[str, ...] = ()
+    error: str | None = None
+    try_again: bool = False
+
+
+def _failure(name: str, error: Exception) -> Result:
+    return Result(name, state_of(error), error=complaint_of(error), try_again=is_temporary(error))
+
+
+def _print_json(into: str, results: list[Result], skipped: list[str]) -> None:
+    states = collections.Counter(result.state for result in results)
+    summary = {
+        "into": into,
+        "artifacts": len(results),
+        **{state: states[state] for state in (MIGRATED, REFUSED, DAMAGED, UNREADABLE)},
+        "bytes": sum(result.bytes for result in results),
+        "skipped": skipped,
+    }
+    click.echo(json.dumps({**summary, "files": [dataclasses.asdict(result) for result in results]}, indent=2))
+
+
+def _migrate_one(
+    source: Source, new: str, to: str | None, inputs: str | None, locations: str, force: bool
+) -> tuple[Result, str]:
+    """Migrates an artifact; also returns a line about its weights, or an empty text."""
     _check_place(source, new)
     blob = _migrated(source, to, inputs, locations)
     unpacked = _unpack_weights(source, new, force)
     outputs.write(new, blob, force=force)
-    say(f"{source.name} -> {new}: {len(blob):,} bytes")
+    said = ""
     if unpacked:
-        say(f"weights: written to {listed(unpacked)}, which the new artifact needs beside it")
+        said = f"weights: written to {listed(unpacked)}, which the new artifact needs beside it"
     elif files := _weight_files(blob):
-        say(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
-    return 0
+        said = f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
+    return Result(source.name, MIGRATED, new, len(blob), tuple(unpacked)), said
 
 
 def _stands_for_several(old: str) -> bool:
@@ -92,24 +174,33 @@ def _stands_for_several(old: str) -> bool:
     return any(c in member for c in "*?[") and member not in opened(path)
 
 
-def _migrate_several(old: str, new: str, to: str | None, locations: str, force: bool, spread: Spread) -> int:
+def _migrate_several(
+    old: str, new: str, to: str | None, locations: str, force: bool, as_json: bool, spread: Spread
+) -> int:
     """Migrates everything that IN stands for; errors in some do not stop the others."""
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
     folders = Folders(without=new)
     several, steps = given([old], folders, "migrate")
-    size, failed = 0, list[tuple[str, Exception]]()
+    done, failed = list[Result](), list[tuple[str, Exception]]()
     with progress.bar("migrating", steps) as advance, spread.means(processes=True) as means:
         for _, name, found in migrated_many(several, new, to, means, locations=locations):
             advance(1)
             if isinstance(found, Exception):
                 failed.append((name, found))
             else:
-                size += found.size
-    say(f"{old} -> {new}: {counted(steps - len(failed), 'artifact')}, {size:,} bytes{folders.said()}")
-    complain_of(sorted(failed, key=lambda one: one[0]))
-    return FAILED if failed else 0
+                weights = tuple(path for path, _ in found.weights)
+                done.append(Result(name, MIGRATED, found.file, found.size, weights))
+    failed.sort(key=lambda one: one[0])
+    if as_json:
+        results = [*done, *(_failure(name, error) for name, error in failed)]
+        _print_json(new, sorted(results, key=lambda result: result.file), [*folders.skipped, *folders.hidden])
+    else:
+        size = sum(result.bytes for result in done)
+        say(f"{old} -> {new}: {counted(len(done), 'artifact')}, {size:,} bytes{folders.said()}")
+    complain_of(failed)
+    return status_of(*(error for _, error in failed))
 
 
 def _weight_files(blob: bytearray) -> list[str]:
@@ -148,7 +239,7 @@ def _migrated(source: Source, to: str | None, inputs: str | None, locations: str
 
     with source.named():
         buffer = source.read()
-        return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs), locations)
+        return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs), locations=locations)
 
 
 def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:

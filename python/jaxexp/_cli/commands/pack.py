@@ -167,6 +167,7 @@ def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithD
     """The weights of an artifact: for a file, in files beside it; for a member, in its archive."""
     from jaxexp import _native
     from jaxexp._fleet.archive import member_weights
+    from jaxexp._weights.files.content import second_name
 
     if source.path is None:
         return source.stored_weights()
@@ -179,7 +180,8 @@ def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithD
     weights = member_weights.of_file(source.path, data)
     if weights is not None:
         folder = os.path.dirname(source.path)
-        folders.used(os.path.join(folder, file.name) for file in weights.table.files)
+        names = [(file.name, second_name(file.name, file.content)) for file in weights.table.files]
+        folders.used(os.path.join(folder, name) for either in names for name in either)
     return weights
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, progress, sizes
+from jaxexp._cli.complaints import misused
 from jaxexp._cli.page import say
 from jaxexp._kernel.artifact.words import counted, listed
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\b
 Example:
   jaxexp specialize model.jaxexp --size batch=8 -o model_8.jaxexp
+  jaxexp specialize model.jaxexp --size batch=8 --to 0.8.1 -o model_8.jaxexp
   jaxexp specialize model.jaxexp --size batch=1,8 --size n=64 -o fleet.zip"""
 
 
@@ -33,11 +35,17 @@ Example:
     type=click.Path(),
     help="An archive, NAME.zip, for any number of sizes; or an artifact for one.",
 )
+@click.option(
+    "--to",
+    metavar="READER",
+    help="The reader to write for, as in 'migrate': a release such as 0.8.1, 12w, or max; by default the installed "
+    "JAX, whatever FILE was written for.",
+)
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: OUT, or with --append members.")
 @importing.option
 @headers.option
-def command(file: str, sized: tuple[str, ...], output: str, append: bool, force: bool) -> None:
+def command(file: str, sized: tuple[str, ...], output: str, to: str | None, append: bool, force: bool) -> None:
     """Fix the symbolic dimensions of a function, so that it compiles to faster code and runs where shapes are constant.
 
     For each combination of sizes, there is one function. In an archive, its name has the name of FILE and the sizes, as
@@ -45,6 +53,11 @@ def command(file: str, sized: tuple[str, ...], output: str, append: bool, force:
     appears when everything is written. This imports JAX.
     """
     chosen = sizes.combinations(sized)
+    if to is not None:
+        from jaxexp._kernel.write.reader import check_choice  # imports JAX
+
+        with misused():
+            check_choice(to, "--to")
     is_archive = append or output.endswith(".zip")
     if not is_archive and len(chosen) > 1:
         raise click.UsageError(f"{len(chosen):,} functions need an archive: name one, as in -o fleet.zip")
@@ -53,6 +66,8 @@ def command(file: str, sized: tuple[str, ...], output: str, append: bool, force:
     source = inputs.artifact(file)
     exported = functions.loaded(source)
     order = _orders(exported)
+    if to is not None:
+        exported = functions.written_for(exported, to)
     if is_archive:
         _to_archive(source, exported, chosen, order, output, append, force)
         return

@@ -64,6 +64,7 @@ class Verdict:
         more_bytes: how many bytes follow its end in the file; they are not part of it.
         what: what the file has, if it is no artifact but a file of executables or weights; None for an artifact.
         absolute_paths: the absolute paths of source files that its modules name. Members of archives are not searched.
+        try_again: whether it may be readable later, because a server was busy or could not be reached.
     """
 
     file: str
@@ -79,6 +80,7 @@ class Verdict:
     more_bytes: int = 0
     what: str | None = None
     absolute_paths: tuple[str, ...] = ()
+    try_again: bool = False
 
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
@@ -115,7 +117,7 @@ def command(
     A file of executables, or a safetensors file, is verified if you name it.
     Weights in files beside an artifact are read and compared with their digests, too. JAX is imported only for a
     policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, is not allowed,
-    or is not signed.
+    or is not signed. It is 75 if nothing else is wrong than that a server or cluster could not be reached: try again.
 
     With --signed-by or --identity, each file needs a signature, by default FILE.sig, and so do the weights beside it.
     Signatures are checked before anything is made of a file. Every file that they list is read, whatever it is.
@@ -134,7 +136,7 @@ def command(
     refused, unsigned = (sum(1 for v in verdicts if v.state == state) for state in ("refused", "unsigned"))
     bad = sum(1 for verdict in verdicts if verdict.error is not None) - refused - unsigned
     if as_json:
-        _print_json(verdicts, folders)
+        _print_json(verdicts, folders, quiet)
     else:
         words = ["whole"] + ["signed"] * (by is not None) + ["allowed"] * (allowed is not None)
         *others, last = words
@@ -143,7 +145,10 @@ def command(
         if count:
             are = "is" if count == 1 else "are"
             complaints.complain(f"{count:,} of {counted(len(verdicts), 'artifact')} {are} not {what}")
-    return complaints.FAILED if bad or refused or unsigned else 0
+    wrong = [verdict for verdict in verdicts if verdict.error is not None]
+    if wrong and all(verdict.try_again for verdict in wrong):
+        return complaints.TRY_AGAIN
+    return complaints.FAILED if wrong else 0
 
 
 def _policy(path: str) -> Policy:
@@ -281,7 +286,7 @@ def _wrong(name: str, size: int, error: Exception) -> Verdict:
         return Verdict(name, "unsigned", size, None, said)
     if isinstance(error, PolicyError):
         return Verdict(name, "refused", size, None, f"{error.where} {error.found}. {error.advice}")
-    return Verdict(name, "unreadable", 0, None, complaints.said(error))
+    return Verdict(name, "unreadable", 0, None, complaints.said(error), try_again=complaints.is_temporary(error))
 
 
 def _said(error: DeserializationError) -> str:
@@ -373,7 +378,7 @@ def _state(verdict: Verdict) -> str:
     return "whole, without digests" if verdict.digests is False else verdict.state
 
 
-def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
+def _print_json(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool) -> None:
     states = collections.Counter(verdict.state for verdict in verdicts)
     summary = {
         "artifacts": len(verdicts),
@@ -381,4 +386,5 @@ def _print_json(verdicts: list[Verdict], folders: inputs.Folders) -> None:
         "bytes": _total(verdicts)[0],
         "skipped": [*folders.skipped, *folders.hidden],
     }
-    click.echo(json.dumps({**summary, "files": [dataclasses.asdict(verdict) for verdict in verdicts]}, indent=2))
+    listed = [dataclasses.asdict(verdict) for verdict in verdicts if not quiet or verdict.error is not None]
+    click.echo(json.dumps({**summary, "files": listed}, indent=2))

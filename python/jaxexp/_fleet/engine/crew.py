@@ -162,6 +162,7 @@ def dask(address: str) -> Generator[Workers]:
     Raises:
         ImportError: Dask is not installed.
         OSError: there is no cluster at this address.
+        ExportError: it is not an address.
     """
     try:
         distributed: Any = importlib.import_module("distributed")
@@ -170,7 +171,7 @@ def dask(address: str) -> Generator[Workers]:
     logger = logging.getLogger("distributed.client")
     level = logger.level
     try:
-        with distributed.Client(address, set_as_default=False) as client:
+        with _client(distributed, address) as client:
             try:
                 yield client.get_executor()
             finally:
@@ -178,3 +179,18 @@ def dask(address: str) -> Generator[Workers]:
                     logger.setLevel(logging.CRITICAL)  # it would log the traceback of giving up; our error says it
     finally:
         logger.setLevel(level)
+
+
+def _client(distributed: Any, address: str) -> Any:
+    class Client(distributed.Client):  # type: ignore[misc]
+        def __init__(self) -> None:
+            try:
+                super().__init__(address, set_as_default=False)
+            except BaseException:
+                self.status = "closed"  # or else it waits for a minute when it is deleted, for what never began
+                raise
+
+    try:
+        return Client()
+    except (ValueError, TypeError) as error:
+        raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from error

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import FatalArtifactError, WorkerError
+from jaxexp._errors import FatalArtifactError, UnfitWorkerError, WorkerError
 
 from . import worker
 from .crew import SCHEDULER, Crew
@@ -255,13 +255,13 @@ class _Running:
         try:
             kind, found = outcome
         except (TypeError, ValueError):
-            raise WorkerError(
+            raise UnfitWorkerError(
                 f"{self._task.title}: the executor returned a {type(outcome).__name__}, not what its worker returned"
             ) from None
         if kind == "raised":
             raise found
         if kind == "other":
-            raise WorkerError(
+            raise UnfitWorkerError(
                 f"{self._task.title}: the workers need the same releases as this process, which has "
                 f"{_listed(self._releases)}; one of them has {_listed(found)}"
             )
@@ -311,7 +311,7 @@ class _Running:
         except Exception as again:
             if self._crew.lacks() == SCHEDULER:
                 raise self._gone() from error
-            raise WorkerError(
+            raise UnfitWorkerError(
                 f"{self._task.title}: the workers cannot run jaxexp ({_said(again)}). They need jaxexp "
                 f"{self._releases['jaxexp']}; new processes also import the program that started them, which has to "
                 'begin its work below `if __name__ == "__main__":`'

@@ -6,12 +6,16 @@ import dataclasses
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from jaxexp._fleet.places.source import Kind, is_archive, kind_in_folder
+from jaxexp._fleet.places.source import SUFFIXES, Kind, is_archive, kind_behind_url, kind_in_folder
 from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io import version
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
+# How many files behind URLs are looked into at the same time, and for how many of them the results may wait.
+_THREADS, _AHEAD = 32, 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +50,51 @@ class Folders:
             elif entry.is_dir():
                 if self.recursive and not entry.is_symlink() and not self._is_left_out(entry):
                     yield from self.files(str(entry))
-            elif not self.include or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self.include):
+            elif self._is_asked_for(entry.name):
                 if (kind := self._kind(entry)) is None:
                     self.skipped.append(str(entry))
                 else:
                     yield entry, kind
+
+    def files_behind(self, url: str) -> Iterator[tuple[str, Kind, tuple[int, str] | None]]:
+        """The same for a folder behind a URL that ends in a slash, and what `version.files_in` says about each file. A
+        request for the first bytes tells what a file is, unless its name does.
+
+        Raises:
+            OSError: the folder cannot be read.
+            ImportError: a package is missing that reads the URL.
+        """
+        found: list[tuple[str, tuple[int, str] | None]] = []
+        for file, described in version.files_in(url):
+            *parents, name = file.removeprefix(url).split("/")
+            if parents and not self.recursive:
+                continue
+            if any(part.startswith(".") for part in (*parents, name)):
+                self.hidden.append(file)
+            elif self._is_asked_for(name):
+                found.append((file, described))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for at in range(0, len(found), _AHEAD):
+                several = found[at : at + _AHEAD]
+                kinds = threads.map(self._kind_behind, (file for file, _ in several))
+                for (file, described), kind in zip(several, kinds, strict=True):
+                    if kind is None:
+                        self.skipped.append(file)
+                    else:
+                        yield file, kind, described
+
+    def _is_asked_for(self, name: str) -> bool:
+        return not self.include or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include)
+
+    def _kind_behind(self, url: str) -> Kind | None:
+        if url.endswith(_WEIGHTS) or "?" in url:  # pages that list a folder have links to themselves
+            return None
+        if self.include or url.endswith(SUFFIXES):
+            return Kind.ARCHIVE if is_archive(url) else Kind.ARTIFACT
+        try:
+            return kind_behind_url(url)
+        except OSError:  # the reader of the file reports it
+            return Kind.ARCHIVE if is_archive(url) else Kind.ARTIFACT
 
     def _is_left_out(self, entry: Path) -> bool:
         return bool(self.without) and os.path.exists(self.without) and entry.samefile(self.without)
@@ -69,9 +113,10 @@ class Folders:
             return Kind.ARTIFACT
 
     def used(self, files: Iterable[str]) -> None:
-        """Takes files off the list of skipped ones, because an artifact needs them."""
+        """Takes files off the lists of those that were left out, because an artifact needs them."""
         used = set(files)
-        self.skipped[:] = [file for file in self.skipped if file not in used]
+        for left_out in (self.skipped, self.hidden):
+            left_out[:] = [file for file in left_out if file not in used]
 
     def said(self) -> str:
         """As in "; 3 other files and 1 hidden file skipped", for the end of a line."""

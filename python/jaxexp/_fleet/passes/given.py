@@ -16,7 +16,7 @@ from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._fleet.archive.archive import Archive, matching, only, parts_of
 from jaxexp._fleet.archive.handle import Handle
 from jaxexp._fleet.engine.work import FILE, Input, Unusable
-from jaxexp._fleet.places.source import MEMBER, SUFFIXES, Kind, is_archive, is_url, link_of_file, split
+from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, link_of_file, split
 from jaxexp._kernel.io import version as versions
 
 from .folders import Folders
@@ -102,16 +102,9 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     if pattern is not None:
         yield _archive(path, "", pattern)
     elif is_url(path) and path.endswith("/"):
-        for url, described in versions.files_in(path):
+        for url, kind, described in folders.files_behind(path):
             inside = url.removeprefix(path)
-            if any(part.startswith(".") for part in inside.split("/")):
-                folders.hidden.append(url)
-            elif is_archive(url):
-                yield _archive(url, inside)
-            elif url.endswith(SUFFIXES):
-                yield _remote(url, inside, described)
-            else:
-                folders.skipped.append(url)
+            yield _archive(url, inside) if kind is Kind.ARCHIVE else _remote(url, inside, described)
     elif not is_url(path) and os.path.isdir(path):
         for file, kind in folders.files(path):
             inside = file.relative_to(path).as_posix()

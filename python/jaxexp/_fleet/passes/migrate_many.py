@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Workers
     from jaxexp._fleet.places.source import Source
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.arrays.stored import Table, WithDigests
 
     from .given import GivenToMany
 
@@ -51,8 +51,8 @@ def migrate_many(
     The new artifacts are files in a folder. They are named like the members of an archive, or like the files below a
     given folder, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive go into a folder
     with the archive's name, even if you name the members one by one. Workers write the files, complete or not at all.
-    Weights of members are written beside them; an artifact with weights in files beside it can only be written into the
-    same folder.
+    Weights of members are written beside them, into files whose names end in a digest of their content. An artifact
+    with weights in files beside it can only be written into the same folder.
 
     Args:
         artifacts: as in `verify_many`; each member of an archive is one. If two would be written to the same place, the
@@ -245,10 +245,12 @@ def _write(
                 f"{source.name!r} has weights in files beside it, so it has to be written into the same folder, "
                 f"{folders[0]!r}, and not into {folders[1]!r}"
             )
-        blob = migrated(buffer, to, locations=locations)
+        weights = source.stored_weights()
+        table = None if weights is None else _named_by_content(weights.table)
+        blob = migrated(buffer, to, None, table, locations)
         targets.make_folder(into, path)
-        weights = source.stored_weights()  # first, so that no program lacks its weights
-        beside = [] if weights is None else _write_weights(os.path.dirname(path), weights)
+        # First the weights, so that no program lacks them.
+        beside = [] if weights is None or table is None else _write_weights(os.path.dirname(path), weights, table)
     files.replace(path, [blob])
     return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
 
@@ -262,14 +264,21 @@ def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
     return None if folder == other else (folder, other)
 
 
-def _write_weights(folder: str, weights: WithDigests) -> list[tuple[str, int]]:
-    """Writes files of weights. Their names are made from their content, so workers do not get in each other's way."""
-    from jaxexp._weights.arrays.unpacking import Unpacking
+def _named_by_content(table: Table) -> Table:
+    """Weights in files whose names are made from their content, so workers do not get in each other's way."""
     from jaxexp._weights.files import content, places
 
-    planned: list[tuple[str, int]] = []
-    for number, file in enumerate(weights.table.files):
+    for file in table.files:
         places.check_name(file.name)
-        planned.append((os.path.join(folder, content.second_name(file.name, file.content)), number))
-    Unpacking().write(planned, weights)
-    return [(path, weights.table.files[number].size) for path, number in planned]
+    return table._replace(
+        files=tuple(file._replace(name=content.own_name(file.name, file.content)) for file in table.files)
+    )
+
+
+def _write_weights(folder: str, weights: WithDigests, table: Table) -> list[tuple[str, int]]:
+    """Writes the files of a table, and returns their paths and sizes."""
+    from jaxexp._weights.arrays.unpacking import Unpacking
+
+    paths = [os.path.join(folder, file.name) for file in table.files]
+    Unpacking().write([(path, number) for number, path in enumerate(paths)], weights)
+    return [(path, file.size) for path, file in zip(paths, table.files, strict=True)]

@@ -52,8 +52,8 @@ def verify_many(
 
     Args:
         artifacts: paths of files, archives and folders; members of archives, as in ``"fleet.zip::resnet/*"``; URLs (one
-            that ends in ``/`` is a folder); Archives and Handles. A folder stands for its artifacts and archives.
-            Workers have to find all of them by the same names.
+            that ends in ``/`` is a folder); Archives and Handles. A folder stands for its artifacts and archives: the
+            files whose names or first bytes are like theirs. Workers have to find all of them by the same names.
         executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or the result of
             Dask's `client.get_executor()`; or a function that makes one, which is called again when a dead worker
             breaks it. None for this process.
@@ -252,11 +252,15 @@ def _in_local(
 
 
 def _in_remote(url: str) -> InFile:
+    size = 0
     try:
-        buffer, artifact = verify.checked(Source(url, url))
+        with Source(url, url).named():
+            buffer = Source(url, url).read()
+        size = memoryview(buffer).nbytes
+        artifact = verify.checked(Source(url, buffer=buffer)).artifact
     except ExportError as error:
-        return InFile(error=packed(error))
-    size, has_digests = memoryview(buffer).nbytes, artifact.trailer() is not None
+        return InFile(size, error=packed(error))
+    has_digests = artifact.trailer() is not None
     behind = size - artifact.size if has_digests else 0
     paths = {path for link in chain(artifact) for path in _native.absolute_paths(link.module())}
     return _with_weights(InFile(size, has_digests, (), None, behind, "", sorted(paths)), url, artifact)

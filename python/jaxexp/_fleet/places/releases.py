@@ -23,7 +23,8 @@ def compatibility(artifact: Given) -> Compatibility:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
 
     Raises:
-        DeserializationError: the bytes are not an artifact, or contain a number that this jaxexp does not know.
+        DeserializationError: the bytes are not an artifact, are damaged (a module of a VJP, too), or contain a number
+            that this jaxexp does not know.
         KeyError: the archive has no such member.
         OSError: the file cannot be opened.
         TypeError: `load` does not accept it.
@@ -79,4 +80,4 @@ def migrate(
 
     found = source(artifact, "migrate")
     with found.named():
-        return migrated(found.read(), to, inputs, locations)
+        return migrated(found.read(), to, inputs, locations=locations)

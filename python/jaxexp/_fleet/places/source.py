@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.sources import open_source
+from jaxexp._kernel.io.sources import beginning_of_url, open_source
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -75,16 +75,21 @@ class Source:
         return self.path is not None and not is_url(self.path)
 
     def read(self, check_size: Callable[[int], None] | None = None) -> Any:
-        """The bytes of the artifact. They do not change later.
+        """The bytes of the artifact, which do not change later; for a member, with the digest that its archive has.
 
         Args:
             check_size: is called with the size, before more than that is read.
 
         Raises:
-            DeserializationError: a file is empty.
+            DeserializationError: a file is empty, or a member is damaged.
             OSError: it cannot be opened.
             TypeError: a file object is opened for text.
         """
+        if self.handle is not None:
+            buffer = self._bytes(check_size)
+            if (found := _native.digest(buffer).hex()) != self.handle.digest:
+                raise DeserializationError("", f"an artifact of digest {self.handle.digest}", f"one of {found}")
+            return buffer
         if self.path is None or not self.is_file:
             return self._bytes(check_size)
         return files.opened(self.path) if check_size is None else files.read(self.path, check_size)
@@ -108,6 +113,8 @@ class Source:
             return self.handle.read()
         if self.path is not None:
             with contextlib.closing(open_source(self.path, {})) as remote:
+                if not remote.size:
+                    raise files.empty("a serialized Exported")
                 if check_size is not None:
                     check_size(remote.size)
                 return remote.read(0, remote.size)
@@ -267,9 +274,22 @@ def kind_in_folder(path: str) -> Kind | None:
     Raises:
         OSError: it cannot be read.
     """
-    head, size = _beginning(path)
+    return kind_by(path, *_beginning(path))
+
+
+def kind_behind_url(url: str) -> Kind | None:
+    """The same for a file behind a URL.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return kind_by(url, *beginning_of_url(url, _HEAD))
+
+
+def kind_by(name: str, head: bytes, size: int) -> Kind | None:
+    """The kind of a file in a folder, by its name, its first bytes and its size."""
     kind = _kind(head, size)
-    suffix = os.path.splitext(path)[1]
+    suffix = os.path.splitext(name)[1]
     if kind is None and (suffix in SUFFIXES or (size < _TOO_SHORT and suffix in _PERHAPS)):
         return Kind.ARTIFACT
     return kind

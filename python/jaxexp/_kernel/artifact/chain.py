@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxexp import _native
+from jaxexp._errors import DeserializationError
+
 if TYPE_CHECKING:
     from jaxexp._native import Artifact
 
@@ -15,3 +18,18 @@ def chain(artifact: Artifact) -> Iterator[Artifact]:
     while link is not None:
         yield link
         link = link.vjp()
+
+
+def check_modules(artifact: Artifact) -> None:
+    """Compares the modules of a function and of its VJPs with their digests, and checks their bytecode.
+
+    Raises:
+        DeserializationError: one of them is damaged.
+    """
+    for order, link in enumerate(chain(artifact)):
+        module = link.module()
+        try:
+            _native.check_bytecode(module)
+        except DeserializationError as error:
+            error.path = f"{'vjp.' * order}{error.path}"
+            raise

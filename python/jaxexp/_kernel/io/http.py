@@ -15,6 +15,8 @@ from .version import Version, facts_of
 
 # How many requests run at the same time.
 _AT_ONCE = 32
+# Answers below 500 that may be others later: too slow, too early, too often.
+_LATER = (408, 425, 429)
 # Seconds to wait for a connection, and for the next bytes. A large answer takes as long as it takes.
 _CONNECT, _SILENCE = 30, 60
 
@@ -37,6 +39,14 @@ def fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version:
     fsspec's own functions read whatever a server sends, compressed or not, before they look at it.
     """
     return list(_run(filesystem, _fetch_all(filesystem, url, ranges, version)))
+
+
+def beginning(filesystem: Any, url: str, size: int) -> tuple[bytes, int | None]:
+    """The first bytes of a file, up to `size`, and how many it has; None if the server does not say. This takes one
+    request, and also a server that ignores ranges sends little more.
+    """
+    found: tuple[bytes, int | None] = _run(filesystem, _beginning(filesystem, url, size))
+    return found
 
 
 def _run(filesystem: Any, work: Any) -> Any:
@@ -106,6 +116,19 @@ async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Versi
         return b"".join(parts)
 
 
+async def _beginning(filesystem: Any, url: str, size: int) -> tuple[bytes, int | None]:
+    async with _answer(filesystem, "GET", url, {"Range": f"bytes=0-{size - 1}"}) as answer:
+        if answer.status == 416:  # the file is empty
+            return b"", 0
+        _check_status(answer, url)
+        _check_encoding(answer, url)
+        data = b""
+        while len(data) < size and (part := await answer.content.read(size - len(data))):
+            data += part
+        total = _content_range(answer)[1] if answer.status == 206 else answer.content_length
+        return data, None if total is None else int(total)
+
+
 @contextlib.asynccontextmanager
 async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str]) -> AsyncGenerator[Any]:
     """The answer to a request, of which only the headers were read. An OSError names the URL if there is none."""
@@ -126,27 +149,29 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
         raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
                            "to wait") from error  # fmt: skip
     except aiohttp.ClientConnectorError as error:
-        raise _error(url, f"there is no connection to the server: {error}") from error
+        raise _error(url, f"there is no connection to the server: {error}", ConnectionError) from error
     except RefusedAnswer as error:
         raise _error(url, f"the server {error}") from None
 
 
-def _error(url: str, said: str) -> OSError:
+def _error(url: str, said: str, kind: type[OSError] = OSError) -> OSError:
     """The error about a server, whose own words are escaped."""
-    return OSError(shown(f"{url}: {said}"))
+    return kind(shown(f"{url}: {said}"))
 
 
 def _check_status(answer: Any, url: str) -> None:
     if answer.status in (404, 410):
-        raise FileNotFoundError(f"{url}: the server does not find it")
+        name = url.partition("?")[0].rpartition("/")[2]
+        advice = "" if not name or "." in name else "; if it is a folder, its URL ends in /"
+        raise FileNotFoundError(f"{url}: the server does not find it{advice}")
     if answer.status not in (200, 206):
-        raise _error(url, f"the server answers {answer.status} {cut(answer.reason)}".rstrip())
+        kind = ConnectionError if answer.status >= 500 or answer.status in _LATER else OSError
+        raise _error(url, f"the server answers {answer.status} {cut(answer.reason)}".rstrip(), kind)
 
 
 def _check(answer: Any, url: str, start: int, end: int) -> None:
     """Refuses an answer that is not a range, before its body is read."""
-    if (encoding := _encoding(answer)) != "identity":
-        raise _error(url, f"the server sends {cut(encoding)} data, though it was asked for uncompressed data")
+    _check_encoding(answer, url)
     length = answer.content_length
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"
@@ -156,6 +181,11 @@ def _check(answer: Any, url: str, start: int, end: int) -> None:
         raise _error(url, f"the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
     if (first := _content_range(answer)[0]) is not None and int(first) != start:
         raise _error(url, f"the server sends a range from byte {cut(first)}, though it was asked for one from {start}")
+
+
+def _check_encoding(answer: Any, url: str) -> None:
+    if (encoding := _encoding(answer)) != "identity":
+        raise _error(url, f"the server sends {cut(encoding)} data, though it was asked for uncompressed data")
 
 
 # People try python -m http.server first.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from typing import IO
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import BusyError
 
 from . import files
 
@@ -29,14 +29,14 @@ else:
 
 @contextlib.contextmanager
 def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
-    """`files.replacing`, while nobody else may change the file that is replaced, or else an ExportError."""
+    """`files.replacing`, while nobody else may change the file that is replaced, or else a BusyError."""
     final = os.path.realpath(os.fsdecode(path))
     if not os.path.exists(final):
         try:
             with files.replacing(path, only_new=True) as file:
                 yield file
         except FileExistsError as error:
-            raise ExportError(f"{os.fsdecode(path)!r} was made by another writer meanwhile; try again") from error
+            raise BusyError(f"{os.fsdecode(path)!r} was made by another writer meanwhile; try again") from error
         return
     with contextlib.ExitStack() as stack:
         if os.path.isfile(final):
@@ -50,7 +50,7 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
 def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float = 0) -> Generator[IO[bytes]]:
     """An open file, unbuffered, and locked against other processes.
 
-    An ExportError if another process has it for longer than `patience`, in seconds.
+    A BusyError if another process has it for longer than `patience`, in seconds.
     """
     last = time.monotonic() + patience
     while True:
@@ -61,9 +61,7 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
                 if time.monotonic() < last:
                     time.sleep(0.005)
                     continue
-                raise ExportError(
-                    f"{os.fsdecode(path)!r} is being changed by another writer; try again later"
-                ) from error
+                raise BusyError(f"{os.fsdecode(path)!r} is being changed by another writer; try again later") from error
             # Another file may have taken its place between the two.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                 yield file

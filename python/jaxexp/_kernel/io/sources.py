@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -80,6 +82,21 @@ def open_source(source: Any, options: dict[str, Any]) -> Storage:
     if hasattr(source, "read") and hasattr(source, "seek"):
         return _FileObject(source)
     raise ExportTypeError(f"an archive is opened from a path, a URL or a binary file object, not {type(source)}")
+
+
+def beginning_of_url(url: str, size: int) -> tuple[bytes, int]:
+    """The first bytes of a file behind a URL, up to `size`, and how many it has; the rest is not read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with failures(url):
+        filesystem, path = filesystem_of(url, {})
+        if http.is_http(filesystem):
+            head, total = http.beginning(filesystem, path, size)
+            return head, (sys.maxsize if len(head) == size else len(head)) if total is None else total
+    with contextlib.closing(_Remote(url, {})) as remote:
+        return remote.read(0, min(size, remote.size)), remote.size
 
 
 class _LocalFile(Storage):

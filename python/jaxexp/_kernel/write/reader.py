@@ -175,8 +175,9 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
             yield _in_trees, f"nodes of {name}", features.CUSTOM_NODES
     if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
         yield _in_trees, "dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
-    for name in nodes.unregistered((exported.in_tree, exported.out_tree)):
-        what = f"nodes of {name}, which is not registered for serialization, so that only jaxexp reads it"
+    for name, (nodetype, auxdata) in nodes.unregistered((exported.in_tree, exported.out_tree)).items():
+        line = nodes.registration_line(name, nodetype, auxdata)
+        what = f"nodes of {name}, which is not registered for serialization, so that only jaxexp reads it ({line})"
         yield _in_trees, what, _jax.OLDEST_JAX
 
 

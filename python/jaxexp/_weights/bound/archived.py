@@ -9,7 +9,7 @@ from jaxexp._kernel.write.options import Writing
 from jaxexp._kernel.write.serialize import serialize
 from jaxexp._weights.arrays.stored import StoredFile, StoredTensor, Table
 from jaxexp._weights.arrays.weights import Weights
-from jaxexp._weights.files.content import content_of
+from jaxexp._weights.files.content import content_of, own_name
 from jaxexp._weights.files.layout import plan
 from jaxexp._weights.files.writing import Source, head_of
 
@@ -35,6 +35,6 @@ def serialized(
 def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:
     """The file for the weights when they are taken out of the archive: the same for all functions that have them."""
     content = content_of(digests)
-    name = f"weights-{content.hex()[:16]}.safetensors"
+    name = own_name("weights.safetensors", content)
     (planned,) = plan(name, ((source.name, source.dtype, source.shape) for source in sources), None)
     return StoredFile(name, len(head_of(planned)) + planned.data_size, content)

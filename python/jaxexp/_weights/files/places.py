@@ -13,7 +13,7 @@ from jaxexp._errors import WeightsError
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
-_LONGEST_NAME = 255  # bytes, in most file systems
+LONGEST_NAME = 255  # bytes, in most file systems
 
 
 def open_named(path: str | os.PathLike[str]) -> int:
@@ -41,8 +41,8 @@ def open_beside(path: str | os.PathLike[str], name: str) -> int:
 def check_name(name: str) -> None:
     """Raises a WeightsError for what is not the name of a file of tensors in the same folder, on any system."""
     is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
-    if not is_plain or not name.endswith(SUFFIX) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
-        shown = repr(name) if len(name) <= 2 * _LONGEST_NAME else f"one of {len(name):,} characters"
+    if not is_plain or not name.endswith(SUFFIX) or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+        shown = repr(name) if len(name) <= 2 * LONGEST_NAME else f"one of {len(name):,} characters"
         raise WeightsError("", f"the name of a {SUFFIX} file in the same folder", shown)
 
 
