@@ -15,8 +15,8 @@ import jaxexp
 from jaxexp._errors import SerializationTypeError
 from jaxexp._kernel.artifact.node import Description
 from jaxexp._kernel.codec import auxdata, dict_keys, hashed
-from kit import costs
-from kit.layout import CUSTOM, NONE, function, node
+from kit import costs, hostile
+from kit.layout import CUSTOM, NONE, aval, function, node, of_values, table
 from kit.library_nodes import Node, described
 from kit.parts import put_together
 
@@ -238,4 +238,45 @@ def test_cost_of_auxiliary_data(family: str, way: Any) -> None:
             jaxexp.deserialize(blob, policy=jaxexp.Policy(unregistered_nodes=False))
     else:
         way(blob)
+    assert time.process_time() - start < costs.allowed_seconds(len(blob), costs.slowness())
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_shapes_of_one_hash(is_sharded: bool) -> None:
+    """JAX keeps abstract values in a table, by their shapes."""
+    for count in (64, 65):
+        sizes = hostile.sizes_of_one_hash(count)  # what was read before changes no outcome
+        assert len(set(map(hash, sizes))) == 1
+        avals = [aval(*map(str, one)) for one in sizes for _ in range(3)]  # equal ones are one
+        spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x"])])
+        if is_sharded:
+            pairs = [(i, 0) for i in range(len(avals))]
+            blob = hostile.sharded([hostile.mesh(["x"])], [table("NamedSharding", spec=spec)], avals, pairs)
+        else:
+            blob = of_values(avals, list(range(len(avals))))
+        assert len(jaxexp.inspect(blob).arguments) == 3 * count
+        if count == 64:
+            assert len(jaxexp.deserialize(blob).in_avals) == 3 * count
+            continue
+        with pytest.raises(
+            jaxexp.DeserializationError, match="shapes of different hashes, found more than 64"
+        ) as error:
+            jaxexp.deserialize(blob)
+        assert error.value.path == "in_avals[192].shape"
+
+
+def test_many_shapes_of_different_hashes() -> None:
+    avals = [aval(str(i), "2") for i in range(1, 1000)]
+    assert jaxexp.deserialize(of_values(avals, list(range(999)))).in_avals[998].shape == (999, 2)
+
+
+def test_cost_of_shapes() -> None:
+    blob = hostile.shapes_of_one_hash(1_000_000)
+    jaxexp.deserialize(aux(None))
+    start = time.process_time()
+    with pytest.raises(jaxexp.DeserializationError):
+        jaxexp.deserialize(blob)
     assert time.process_time() - start < costs.allowed_seconds(len(blob), costs.slowness())
