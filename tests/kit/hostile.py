@@ -200,6 +200,35 @@ def avals_that_share_nothing(size: int) -> bytes:
     return of_values([aval(*kind) for kind in kinds], [int(index) for index in indices], in_avals=listed)
 
 
+def sizes_of_one_hash(count: int) -> list[tuple[int, int]]:
+    """Sizes of matrices whose tuples have one hash in Python: the second size undoes what the first one did."""
+    mask, prime, multiplier = 2**64 - 1, 2**61 - 1, 14029467366897019727
+    found: list[tuple[int, int]] = []
+    first = 0
+    while len(found) < count:
+        first += 1
+        state = (2870177450012600261 + first * multiplier) & mask
+        state = ((state << 31 | state >> 33) * 11400714785074694791) & mask
+        second = (1 - state) * pow(multiplier, -1, 2**64) & mask
+        if 0 < second < prime:
+            found.append((first, second))
+    return found
+
+
+@family
+def shapes_of_one_hash(size: int) -> bytes:
+    avals = [aval(*map(str, sizes)) for sizes in sizes_of_one_hash(size // 60)]
+    return of_values(avals, list(range(len(avals))))
+
+
+@family
+def sharded_shapes_of_one_hash(size: int) -> bytes:
+    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x"])])
+    avals = [aval(*map(str, sizes)) for sizes in sizes_of_one_hash(size // 60)]
+    pairs = [(i, 0) for i in range(len(avals))]
+    return sharded([mesh(["x"])], [table("NamedSharding", spec=spec)], avals, pairs)
+
+
 @family
 def avals_of_one_high_rank(size: int) -> bytes:
     shape = ["1"] * 400

@@ -102,14 +102,11 @@ schema::DType Encoder::dtype(nb::handle dtype) {
   return static_cast<schema::DType>(integer(kind, 0, std::numeric_limits<std::int8_t>::max(), "the number of a dtype"));
 }
 
-/// Everything that determines an aval, as bytes; empty where its dtype is not one of the format's. `is_constant` says
-/// whether its dimensions are. Others are in the key by their objects, of which there is one for each text: many avals
-/// may share a long text.
+/// Everything that determines an aval, as bytes. `is_constant` says whether its dimensions are. Others are in the key
+/// by their objects, of which there is one for each text: many avals may share a long text.
 std::string_view Decoder::aval_key(const schema::AbstractValue& aval, bool& is_constant, const wire::Path& where) {
   is_constant = true;
-  const int kind = static_cast<int>(aval.dtype());
-  if (kind < 0 || static_cast<std::size_t>(kind) >= jax_.dtypes.size()) return {};
-  key_.assign({static_cast<char>(kind), static_cast<char>(aval.memory_space())});
+  key_.assign({static_cast<char>(aval.dtype()), static_cast<char>(aval.memory_space())});
   for (std::uint32_t i = 0; i < wire::Values::length(aval.shape()); ++i) {
     const flatbuffers::String& text = *aval.shape()->Get(i);
     if (wire::is_size(text.string_view())) {
@@ -128,23 +125,30 @@ nb::object Decoder::aval(const schema::AbstractValue& aval, const wire::Path& wh
   if (!is_new) return object;
   bool is_constant = false;
   const std::string key(aval_key(aval, is_constant, where));
-  if (is_constant && !key.empty()) {
+  // Others are registered with JAX, and may become other ones.
+  const auto kind = static_cast<int>(aval.dtype());
+  const bool is_dtype_of_format = kind >= 0 && static_cast<std::size_t>(kind) < jax_.dtypes.size();
+  if (!is_dtype_of_format) {
+    // is made each time
+  } else if (is_constant) {
     object = jax_.avals.find(key);
   } else if (const auto known = symbolic_avals_.find(key); known != symbolic_avals_.end()) {
     object = known->second;
   }
-  if (object.is_valid()) return object;
-  const nb::object shape = this->shape(aval.shape(), where);
+  const bool is_known = object.is_valid();
+  const nb::object shape = is_known ? nb::object(object.attr(names_.shape)) : this->shape(aval.shape(), where);
+  count_hash(shape, std::string_view(key).substr(2), {&where, "shape"});  // what was read before changes no outcome
+  if (is_known) return object;
   const nb::object dtype = this->dtype(static_cast<int>(aval.dtype()), {&where, "dtype"});
   const auto space = std::max(aval.memory_space(), schema::MemorySpace::Device);
   const nb::object& memory_space = jax_.memory_spaces[static_cast<std::size_t>(space) - 1];
-  const bool is_plain = !key.empty() && space == schema::MemorySpace::Device;
+  const bool is_plain = is_dtype_of_format && space == schema::MemorySpace::Device;
   object = reading(where, "a shape and dtype that make an aval", [&] {
     if (is_plain)
       if (nb::object aval = plain_aval(shape, dtype); aval.is_valid()) return aval;
     return jax_.ShapedArray(shape, dtype, nb::arg("memory_space") = memory_space);
   });
-  if (key.empty()) return object;
+  if (!is_dtype_of_format) return object;
   if (is_constant) {
     constexpr std::size_t bytes_of_aval = 384, bytes_of_dimension = 40;
     jax_.avals.insert(key, object, bytes_of_aval + bytes_of_dimension * wire::Values::length(aval.shape()));
@@ -171,6 +175,17 @@ nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuff
   return tuple_of(dimensions, [&](const flatbuffers::String& text, std::uint32_t i) {
     return dimension_once(text, {&where, "shape", i});
   });
+}
+
+/// Refuses many shapes of one hash, which an artifact may choose: JAX compares a new aval with all others of its hash.
+void Decoder::count_hash(const nb::object& shape, std::string_view key, const wire::Path& where) {
+  if (PyTuple_GET_SIZE(shape.ptr()) < 2) return;  // of one size, hardly any have one hash
+  if (!shapes_.insert(wire::SeededHash()(key) | 1).second) return;
+  const Py_hash_t hash = PyObject_Hash(shape.ptr());
+  if (hash == -1) throw nb::python_error();
+  if (++shapes_of_hash_.insert(static_cast<std::uint64_t>(hash) + 1).first > wire::max_of_one_hash)
+    throw wire::Error(where, "shapes of different hashes",
+                      "more than " + std::to_string(wire::max_of_one_hash) + " with the hash " + std::to_string(hash));
 }
 
 nb::object Decoder::dimension_once(const flatbuffers::String& text, const wire::Path& where) {

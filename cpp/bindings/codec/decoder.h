@@ -77,6 +77,7 @@ class Decoder {
   nb::object plain_aval(const nb::object& shape, const nb::object& dtype);
   nb::object shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* dimensions,
                    const wire::Path& where);
+  void count_hash(const nb::object& shape, std::string_view key, const wire::Path& where);
   nb::object dimension_once(const flatbuffers::String& text, const wire::Path& where);
   nb::object dimension(const flatbuffers::String& text, const wire::Path& where);
   nb::object dimension_by_jax(std::string_view printed, const wire::Expression& expression, const wire::Path& where);
@@ -180,6 +181,8 @@ class Decoder {
   nb::object described_;        // that tree as the artifact describes it, where it has
   nb::object scope_;            // of symbolic dimensions; made for the first of them
   std::unordered_map<std::string_view, nb::object, wire::SeededHash> symbolic_dimensions_;  // by text in the artifact
+  wire::FlatMap<wire::Nothing> shapes_;                                                     // by what they say
+  wire::FlatMap<std::uint32_t> shapes_of_hash_;                                             // how many, by their hash
   std::unordered_map<std::string, nb::object, wire::SeededHash> symbolic_avals_;            // by aval_key
   Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;
 };

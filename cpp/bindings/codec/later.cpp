@@ -68,11 +68,15 @@ class Look {
   bool is_known_aval(const schema::AbstractValue& aval) {
     if (!seen_.insert(key_of(aval)).second) return true;
     if (aval.dtype() < schema::DType::MIN || aval.dtype() > schema::DType::MAX) return false;
+    std::uint64_t shape = 1;
     for (std::uint32_t i = 0; i < Values::length(aval.shape()); ++i) {
       const flatbuffers::String& text = *aval.shape()->Get(i);
-      if (!wire::is_size(text.string_view()) && !is_known_dimension(text)) return false;
+      const bool is_size = wire::is_size(text.string_view());
+      if (!is_size && !is_known_dimension(text)) return false;
+      shape = shape * 0x9E3779B97F4A7C15 + (is_size ? wire::SeededHash()(text.string_view()) : key_of(text));
     }
-    return true;
+    if (Values::length(aval.shape()) > 1) shapes_.insert(shape | 1);
+    return shapes_.size() <= wire::max_of_one_hash;  // only Python knows the hashes
   }
 
   bool is_known_dimension(const flatbuffers::String& text) {
@@ -93,6 +97,7 @@ class Look {
   const bool has_constraints_;
   wire::Growth growth_;
   wire::FlatMap<bool> seen_;
+  wire::FlatMap<wire::Nothing> shapes_;
   std::unordered_set<std::string_view, wire::SeededHash> dimensions_;
   bool is_symbolic_ = false;
 };

@@ -8,7 +8,8 @@
 namespace jaxexp::bindings {
 
 /// What verification leaves open is decoded at once, so that errors come up where an artifact is opened: nodes and
-/// effects that this process may not know, shardings and constraints, of which JAX has the last word.
+/// effects that this process may not know, shardings and constraints, of which JAX has the last word, and so many
+/// shapes that too many may have one hash.
 struct Later {
   bool may_wait = true;
   /// Then it may wait only where `Symbolic` knows JAX's layout, and no other function may share its objects.

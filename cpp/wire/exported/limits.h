@@ -40,6 +40,9 @@ inline constexpr std::size_t max_dimension_length = std::size_t{1} << 14;
 inline constexpr std::size_t max_dimension_depth = 64;
 inline constexpr std::int64_t max_dimension_exponent = 63;  // a larger power of 2 is no 64-bit number any more
 
+/// How many different shapes may have one hash in Python.
+inline constexpr std::uint32_t max_of_one_hash = 64;
+
 inline constexpr std::size_t max_constraint_length = 1024;
 
 /// How many steps JAX may take to make the symbolic dimensions and constraints of an artifact (a few microseconds

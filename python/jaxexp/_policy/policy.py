@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._public import public
@@ -159,6 +160,8 @@ class Policy:
             limits.sizes(where, link.unchecked_module().nbytes, *link.counts)
             limits.devices(link.nr_devices, "devices", where)
             limits.platforms(link.platforms, link.runs_anywhere, where)
+            if limits.refuses_unregistered_nodes:
+                limits.unregistered_nodes(nodes.unregistered_in(link), where)
 
     def check_size(self, size: int) -> None:
         """Raises an error if an artifact has too many bytes.

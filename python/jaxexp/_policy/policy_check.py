@@ -62,6 +62,23 @@ class Limits:
                 "To allow it, pass Policy(platforms=None)",
             )
 
+    @property
+    def refuses_unregistered_nodes(self) -> bool:
+        return self.policy.unregistered_nodes is False
+
+    def unregistered_nodes(self, found: Collection[str], where: str) -> None:
+        if not found:
+            return
+        names = ", ".join(sorted(found)[:10])
+        allow = "Policy(unregistered_nodes=True)"
+        advice = f"Register the classes, or pass {allow}"
+        if all(name.startswith("jax.") for name in found):
+            advice = (
+                "These classes are JAX's own, which it does not register: export a function with tuples or dicts in "
+                f"their place, or pass {allow}"
+            )
+        raise PolicyError("unregistered_nodes", f"has nodes of unregistered classes: {names}", where, advice)
+
     def allows(self, field: str, *names: str) -> bool:
         patterns: Collection[str] | None = getattr(self.policy, field)
         return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
@@ -81,7 +98,9 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
     limits.devices(exported.nr_devices, "devices", where)
     runs_anywhere = any(str(check) == "platform" for check in exported.disabled_safety_checks)
     limits.platforms(exported.platforms, runs_anywhere, where)
-    _check_nodes(limits, exported, where)
+    if limits.refuses_unregistered_nodes:
+        trees = exported.in_tree, exported.out_tree
+        limits.unregistered_nodes({*nodes.unregistered(trees), *nodes.generic(trees)}, where)
     for effect in (*exported.ordered_effects, *exported.unordered_effects):
         kind = type(effect)
         full = f"{kind.__module__}.{kind.__qualname__}"
@@ -98,22 +117,6 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
         raise DeserializationError(
             _MODULE, "a module whose attributes can be read", f"{type(error).__name__}: {first_line}"
         ) from error
-
-
-def _check_nodes(limits: Limits, exported: ExportedData, where: str) -> None:
-    if limits.policy.unregistered_nodes is not False:
-        return
-    trees = exported.in_tree, exported.out_tree
-    if found := {*nodes.unregistered(trees), *nodes.generic(trees)}:
-        names = ", ".join(sorted(found)[:10])
-        allow = "Policy(unregistered_nodes=True)"
-        advice = f"Register the classes, or pass {allow}"
-        if all(name.startswith("jax.") for name in found):
-            advice = (
-                "These classes are JAX's own, which it does not register: export a function with tuples or dicts in "
-                f"their place, or pass {allow}"
-            )
-        raise PolicyError("unregistered_nodes", f"has nodes of unregistered classes: {names}", where, advice)
 
 
 # Operations that exchange data with the host, or with another program.

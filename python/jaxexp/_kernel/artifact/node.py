@@ -18,6 +18,7 @@ _OWN = "jaxexp."  # the serialized names of jaxexp's own nodes begin with it
 VERSION = 1
 MAX_DEPTH = 64  # of auxiliary data
 LARGEST_NUMBER = 1 << 53  # larger integers are written as text: readers take JSON numbers for doubles
+MAX_DIGITS = 4300  # of an integer; Python refuses to print larger ones
 
 _LONGEST_TEXT = 1 << 10  # characters of shown text
 
@@ -78,7 +79,7 @@ class Description:
                 raise ValueError(
                     f"a node of version {version!r:.40}; this jaxexp reads version {VERSION}: a newer one may help"
                 )
-            self.module, self.qualname = _texts(fields["class"], 2)
+            self.module, self.qualname = _names(fields["class"], 2)
             self.is_namedtuple = fields["kind"] == "namedtuple"
             if not self.is_namedtuple and fields["kind"] != "registered":
                 raise ValueError(f"a node of the kind {fields['kind']!r:.40}")
@@ -88,7 +89,7 @@ class Description:
         except (TypeError, LookupError, RecursionError, UnicodeDecodeError) as error:
             raise ValueError(f"these bytes do not describe a node: {type(error).__name__}: {error!s:.100}") from error
         self.names = tuple(key.value for key in self.keys)
-        if len(set(self.names)) < len(self.names):
+        if len(set(map(repr, self.names))) < len(self.names):  # an artifact chooses the hashes of numbers
             raise ValueError("a node with two children of one name")
         if self.is_namedtuple and (self.data is not None or any(key.kind != "attribute" for key in self.keys)):
             raise ValueError("a namedtuple with children that are not fields")
@@ -190,7 +191,9 @@ def _listed_fields(auxdata: bytes) -> tuple[str, ...] | None:
         fields = json.loads(auxdata)
     except (ValueError, RecursionError):
         return None
-    return tuple(fields) if all(isinstance(f, str) for f in fields) and len(set(fields)) == len(fields) else None
+    if not all(isinstance(field, str) and is_name(field) for field in fields) or len(set(fields)) < len(fields):
+        return None
+    return tuple(fields)
 
 
 def canonical(module: str, qualname: str, is_namedtuple: bool, keys: Iterable[Key], data: Any) -> bytes:
@@ -213,7 +216,7 @@ def _key(stored: Any, position: int) -> Key:
     if stored is None:
         return Key("position", position)
     if isinstance(stored, str):
-        return Key("attribute", stored)
+        return Key("attribute", *_names([stored]))
     tag, value = stored
     if tag != "item" or not (isinstance(value, str) or type(value) is int):
         raise ValueError(f"the key {stored!r:.40} of a child")
@@ -232,13 +235,41 @@ def _texts(values: Any, count: int | None = None) -> list[str]:
     return values
 
 
+def _names(values: Any, count: int | None = None) -> list[str]:
+    """Texts that are shown as they are."""
+    for text in _texts(values, count):
+        if not is_name(text):
+            raise ValueError(f"the name {text!r:.40}, which has half of a surrogate pair")
+    return values
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be printed: JSON may hold halves of surrogate pairs, which are no characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_printable(number: int) -> bool:
+    """Whether Python prints an integer."""
+    return abs(number) < _TOO_LARGE
+
+
+_TOO_LARGE = 10**MAX_DIGITS
+
+
 # --- values -----------------------------------------------------------------------------------------------------------
 # None, booleans, texts and numbers stand for themselves; everything else is a list that begins with a tag.
 
-_OF_TEXTS = {
-    "int": 1, "float": 1, "complex": 2, "bytes": 1, "dtype": 1, "scalar": 2, "type": 2, "constant": 2, "enum": 3,
-    "opaque": 2,
-}  # fmt: skip
+_OF_NAMES = {"dtype": 1, "scalar": 2, "type": 2, "constant": 2, "enum": 3}
+_OF_NUMBERS: dict[str, tuple[int, Callable[[str], str]]] = {  # how many, and how each is written
+    "int": (1, lambda text: hex(int(text, 16))),
+    "float": (1, lambda text: float.fromhex(text).hex()),
+    "complex": (2, lambda text: float.fromhex(text).hex()),
+    "bytes": (1, lambda text: bytes.fromhex(text).hex()),
+}
 _WITH_FIELDS = ("namedtuple", "dataclass")
 _OF_VALUES = {"tuple": None, "list": None, "set": None, "frozenset": None, "slice": 3, "range": 3, "ellipsis": 0}
 
@@ -256,9 +287,18 @@ def _check(value: Any, depth: int = 0) -> bool:
     if depth == MAX_DEPTH:
         raise ValueError(f"auxiliary data of more than {MAX_DEPTH} levels")
     tag, rest = value[0], value[1:]
-    if tag in _OF_TEXTS:
-        _texts(rest, _OF_TEXTS[tag])
-        return tag == "opaque"
+    if tag == "opaque":
+        _names(_texts(rest, 2)[:1])
+        return True
+    if tag in _OF_NAMES:
+        _names(rest, _OF_NAMES[tag])
+        return False
+    if tag in _OF_NUMBERS:
+        count, written = _OF_NUMBERS[tag]
+        for text in _texts(rest, count):
+            if not _is_written_by(written, text):
+                raise ValueError(f"{text!r:.40} where there should be a canonical {tag}")
+        return False
     if tag in _OF_VALUES:
         if _OF_VALUES[tag] not in (None, len(rest)):
             raise ValueError(f"a {tag} of {len(rest)} parts")
@@ -268,18 +308,25 @@ def _check(value: Any, depth: int = 0) -> bool:
             raise ValueError("a dict whose items are not pairs")
         return _check_all([part for item in rest for part in item], depth)
     if tag in _WITH_FIELDS:
-        fields = _texts(value[3])
-        _texts(value[1:3])
+        fields = _names(value[3])
+        _names(value[1:3])
         if len(fields) != len(value) - 4:
             raise ValueError(f"a {tag} whose values do not match its fields")
         return _check_all(value[4:], depth)
     if tag == "array":
         dtype, shape, data = rest
-        if not all(type(size) is int and size >= 0 for size in shape):
+        if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
             raise ValueError("an array without a shape")
-        _texts([dtype, data])
+        _names([dtype, data])
         return False
     raise ValueError(f"a value with the tag {tag!r:.40}")
+
+
+def _is_written_by(written: Callable[[str], str], text: str) -> bool:
+    try:
+        return written(text) == text
+    except (ValueError, OverflowError):
+        return False
 
 
 def _check_all(values: list[Any], depth: int) -> bool:
@@ -315,32 +362,18 @@ def shown(value: Any) -> str:
 
 _SHOWN: dict[str, Callable[[list[Any]], str]] = {
     "int": lambda rest: rest[0],
-    "float": lambda rest: _float_text(rest[0]),
-    "complex": lambda rest: f"complex({_float_text(rest[0])}, {_float_text(rest[1])})",
-    "bytes": lambda rest: _bytes_text(rest[0]),
+    "float": lambda rest: repr(float.fromhex(rest[0])),
+    "complex": lambda rest: f"complex({', '.join(repr(float.fromhex(part)) for part in rest)})",
+    "bytes": lambda rest: repr(bytes.fromhex(rest[0])),
     "dtype": lambda rest: f"dtype({rest[0]!r})",
     "scalar": lambda rest: f"{rest[0]}(bytes.fromhex({rest[1]!r}))",
     "type": ".".join,
     "constant": ".".join,
     "enum": lambda rest: f"{rest[1]}.{rest[2]}",
-    "opaque": lambda rest: rest[1] if rest[0] == "function" else f"<{rest[0]} {rest[1]}>",
+    "opaque": lambda rest: _encodable(rest[1] if rest[0] == "function" else f"<{rest[0]} {rest[1]}>"),
     "array": lambda rest: f"array({rest[0]}{rest[1]})",
     "ellipsis": lambda rest: "...",
 }
-
-
-def _float_text(stored: str) -> str:
-    try:
-        return repr(float.fromhex(stored))
-    except (ValueError, OverflowError):
-        return stored
-
-
-def _bytes_text(stored: str) -> str:
-    try:
-        return repr(bytes.fromhex(stored))
-    except ValueError:
-        return stored
 
 
 def _cut(text: str) -> str:
@@ -367,4 +400,8 @@ def shown_node(auxdata: bytes, name: str | None) -> tuple[str | None, tuple[str,
 
 
 def _printable(text: str) -> str:
-    return _cut(text).encode(errors="backslashreplace").decode()
+    return _encodable(_cut(text))
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

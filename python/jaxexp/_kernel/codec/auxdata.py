@@ -19,9 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxexp._kernel.artifact.node import LARGEST_NUMBER, MAX_DEPTH
+from jaxexp._kernel.artifact.node import LARGEST_NUMBER, MAX_DEPTH, MAX_DIGITS, is_printable
 
-from . import classes, dtypes, plain_dataclasses
+from . import classes, dtypes, hashed, plain_dataclasses
 
 _LARGEST_ARRAY = 1 << 16  # bytes
 _DTYPES: dict[str, Any] = {dtype.name: dtype for dtype in dtypes.DTYPES if isinstance(dtype, np.dtype)}
@@ -71,11 +71,11 @@ _MAKE: dict[type, Callable[[Any, int], Any]] = {
     slice: lambda value, depth: ["slice", *(_to_json(part, depth) for part in (value.start, value.stop, value.step))],
     range: lambda value, depth: ["range", *(_to_json(part, depth) for part in (value.start, value.stop, value.step))],
     types.EllipsisType: lambda value, _: ["ellipsis"],
-    np.ndarray: lambda value, _: _array(value),
+    np.ndarray: lambda value, _: _stored_array(value),
 }
 
 
-def _array(value: Any) -> Any:
+def _stored_array(value: Any) -> Any:
     if value.dtype.name not in _DTYPES or value.nbytes > _LARGEST_ARRAY:
         return ["opaque", _type_name(value), text_of(value)]
     return ["array", value.dtype.name, list(value.shape), value.tobytes().hex()]
@@ -107,14 +107,16 @@ def _of_other_type(value: Any, depth: int) -> Any:
 
 
 def _has_array(stored: Any) -> bool:
-    if not isinstance(stored, list):
-        return False
-    is_array = len(stored) == 4 and stored[0] == "array" and isinstance(stored[2], list)  # not a list of names
-    return is_array or any(map(_has_array, stored))
+    return isinstance(stored, list) and (_is_array(stored) or any(map(_has_array, stored)))
+
+
+def _is_array(stored: list[Any]) -> bool:
+    return len(stored) == 4 and stored[0] == "array" and isinstance(stored[2], list)  # not a list of names
 
 
 def equals_itself(stored: Any) -> bool:
-    """Whether two values that are made of the same JSON are equal: with NaN they are not."""
+    """Whether two values that are made of the same JSON are equal: with NaN they are not, and arrays compare element by
+    element."""
     if not isinstance(stored, list):
         return True
     if stored[:1] == ["scalar"]:
@@ -123,22 +125,45 @@ def equals_itself(stored: Any) -> bool:
         except NotDataError:
             return True
         return bool(scalar == scalar)
-    is_number = stored[:1] in (["float"], ["complex"])
-    return all(part != "nan" if is_number else equals_itself(part) for part in stored[1:])
+    if _is_array(stored):
+        return False
+    if stored[:1] in (["float"], ["complex"]):
+        return "nan" not in stored
+    return all(map(equals_itself, stored))  # also the first one: the item of a dict begins with its key
 
 
 def from_json(stored: Any) -> Any:
     """The inverse of `to_json`, for JSON that `_kernel/artifact/node.py` has checked.
 
     Raises:
-        NotDataError: a part cannot be made here.
+        NotDataError: a part cannot be made here, or would take too long to make or to compare.
     """
-    if not isinstance(stored, list):
-        return stored
-    try:
-        return _FROM[stored[0]](stored[1:])
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
-        raise NotDataError(str(error)) from error
+    return _Reading().value(stored)
+
+
+class _Reading:
+    """One value while it is made."""
+
+    def __init__(self) -> None:
+        self._most = 1  # of one hash, in the sets that were made so far
+
+    def value(self, stored: Any) -> Any:
+        if not isinstance(stored, list):
+            return stored
+        try:
+            return _FROM[stored[0]](self, stored[1:])
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise NotDataError(str(error)) from error
+
+    def values(self, stored: list[Any]) -> list[Any]:
+        return list(map(self.value, stored))
+
+    def hashable(self, stored: list[Any]) -> list[Any]:
+        """Values that a set or a dict may hash."""
+        outside, self._most = self._most, 1
+        made = self.values(stored)
+        self._most = max(outside, hashed.most_of_one_hash(made, inside=self._most))
+        return made
 
 
 def _found(what: Any) -> Any:
@@ -147,52 +172,64 @@ def _found(what: Any) -> Any:
     return what
 
 
+def _int(text: str) -> int:
+    number = int(text, 16)
+    if not is_printable(number):
+        raise NotDataError(f"an integer of more than {MAX_DIGITS} digits, which Python does not print")
+    return number
+
+
 def _dtype(name: str) -> Any:
     return _found(_DTYPES.get(name))
 
 
-def _array_of(rest: list[Any]) -> Any:
+def _array(rest: list[Any]) -> Any:
     name, shape, data = rest
     return np.frombuffer(bytes.fromhex(data), _dtype(name)).reshape(shape)
 
 
-def _namedtuple_of(rest: list[Any]) -> Any:
+def _dict(reading: _Reading, items: list[Any]) -> dict[Any, Any]:
+    keys = reading.hashable([key for key, _ in items])
+    return dict(zip(keys, reading.values([part for _, part in items]), strict=True))
+
+
+def _namedtuple(reading: _Reading, rest: list[Any]) -> Any:
     module, qualname, fields, *parts = rest
-    return tuple.__new__(_found(classes.namedtuple_class(module, qualname, fields)), map(from_json, parts))
+    return tuple.__new__(_found(classes.namedtuple_class(module, qualname, fields)), reading.values(parts))
 
 
-def _dataclass_of(rest: list[Any]) -> Any:
+def _dataclass(reading: _Reading, rest: list[Any]) -> Any:
     module, qualname, fields, *parts = rest
     cls = _found(plain_dataclasses.class_of(module, qualname, fields))
-    return plain_dataclasses.made(cls, dict(zip(fields, map(from_json, parts), strict=True)))
+    return plain_dataclasses.made(cls, dict(zip(fields, reading.values(parts), strict=True)))
 
 
 def _opaque(rest: list[Any]) -> Any:
     raise NotDataError(rest[1])
 
 
-_FROM: dict[str, Callable[[list[Any]], Any]] = {
-    "int": lambda rest: int(rest[0], 16),
-    "float": lambda rest: float.fromhex(rest[0]),
-    "complex": lambda rest: complex(float.fromhex(rest[0]), float.fromhex(rest[1])),
-    "bytes": lambda rest: bytes.fromhex(rest[0]),
-    "tuple": lambda rest: tuple(map(from_json, rest)),
-    "list": lambda rest: list(map(from_json, rest)),
-    "set": lambda rest: set(map(from_json, rest)),
-    "frozenset": lambda rest: frozenset(map(from_json, rest)),
-    "dict": lambda rest: {from_json(key): from_json(part) for key, part in rest},
-    "slice": lambda rest: slice(*map(from_json, rest)),
-    "range": lambda rest: range(*map(from_json, rest)),
-    "ellipsis": lambda rest: ...,
-    "array": _array_of,
-    "scalar": lambda rest: _array_of([rest[0], [], rest[1]])[()],
-    "dtype": lambda rest: _dtype(rest[0]),
-    "type": lambda rest: _found(classes.data_class(*rest)),
-    "enum": lambda rest: _found(classes.enum_member(*rest)),
-    "constant": lambda rest: _found(classes.constant(*rest)),
-    "namedtuple": _namedtuple_of,
-    "dataclass": _dataclass_of,
-    "opaque": _opaque,
+_FROM: dict[str, Callable[[_Reading, list[Any]], Any]] = {
+    "int": lambda _, rest: _int(rest[0]),
+    "float": lambda _, rest: float.fromhex(rest[0]),
+    "complex": lambda _, rest: complex(float.fromhex(rest[0]), float.fromhex(rest[1])),
+    "bytes": lambda _, rest: bytes.fromhex(rest[0]),
+    "tuple": lambda reading, rest: tuple(reading.values(rest)),
+    "list": lambda reading, rest: reading.values(rest),
+    "set": lambda reading, rest: set(reading.hashable(rest)),
+    "frozenset": lambda reading, rest: frozenset(reading.hashable(rest)),
+    "dict": _dict,
+    "slice": lambda reading, rest: slice(*reading.values(rest)),
+    "range": lambda reading, rest: range(*reading.values(rest)),
+    "ellipsis": lambda _, rest: ...,
+    "array": lambda _, rest: _array(rest),
+    "scalar": lambda _, rest: _array([rest[0], [], rest[1]])[()],
+    "dtype": lambda _, rest: _dtype(rest[0]),
+    "type": lambda _, rest: _found(classes.data_class(*rest)),
+    "enum": lambda _, rest: _found(classes.enum_member(*rest)),
+    "constant": lambda _, rest: _found(classes.constant(*rest)),
+    "namedtuple": _namedtuple,
+    "dataclass": _dataclass,
+    "opaque": lambda _, rest: _opaque(rest),
 }
 
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxexp._errors import SerializationError
+from jaxexp._kernel.artifact.node import MAX_DIGITS, is_printable
+
+from . import hashed
 
 _VERSION = 1
-_MOST_OF_ONE_HASH = 64
 _MAX_DEPTH = 64  # of tuples in tuples; hashing and comparing them uses the C stack
 _TYPES = "strings, integers, booleans, floats, bytes, None, and tuples of these"
 
@@ -30,12 +32,16 @@ def keys_to_bytes(keys: Iterable[Any], refusal: type[SerializationError]) -> byt
 
     Raises:
         SerializationError: as a `refusal`, if a key has a type that cannot be stored, or if two keys would be read as
-            one.
+            one, or if too many have the same hash.
     """
     keys = tuple(keys)
     tagged = [_tagged(key, key, refusal) for key in keys]
     if len({json.dumps(key) for key in tagged}) < len(keys):
         raise refusal(f"a dict has several keys that are NaN, which cannot be told apart when they are read: {keys}")
+    try:
+        hashed.most_of_one_hash(keys)
+    except ValueError as error:
+        raise refusal(f"a dict cannot be serialized, because reading it would take too long: it has {error}") from None
     return _json(tagged)
 
 
@@ -52,6 +58,8 @@ def _tagged(key: Any, whole: Any, refusal: type[SerializationError], depth: int 
     if type(key) is bool:
         return ["bool", key]
     if type(key) is int:
+        if not is_printable(key):
+            raise refusal(f"a dict key is an integer of more than {MAX_DIGITS} digits, which Python does not print")
         return ["int", hex(key)]  # decimals have a limit in Python, and JSON numbers in other readers
     if type(key) is float:
         return ["float", key.hex()]
@@ -70,7 +78,7 @@ def _tagged(key: Any, whole: Any, refusal: type[SerializationError], depth: int 
 
 _FROM_TEXT: dict[str, Callable[[str], Any]] = {
     "str": str,
-    "int": lambda text: int(text, 16),
+    "int": lambda text: int(text, 16),  # `_tagged` refuses large ones
     "float": lambda text: math.nan if text == "nan" else float.fromhex(text),
     "bytes": bytes.fromhex,
 }
@@ -123,11 +131,7 @@ def dict_from_children(keys: tuple[Any, ...], children: Sequence[Any]) -> dict[A
 
 def ordered_dict_from_children(keys: Sequence[Any], children: Sequence[Any]) -> collections.OrderedDict[Any, Any]:
     """An OrderedDict. Raises a ValueError if keys are equal, or if too many have the same hash."""
-    # An attacker can choose numbers of one hash, and a dict compares every key with all others of its hash.
-    if len(keys) > _MOST_OF_ONE_HASH:
-        hash_, count = collections.Counter(map(hash, keys)).most_common(1)[0]
-        if count > _MOST_OF_ONE_HASH:
-            raise ValueError(f"{count} keys with the hash {hash_}")
+    hashed.most_of_one_hash(keys)
     made = collections.OrderedDict(zip(keys, children, strict=True))
     if len(made) != len(keys):
         raise ValueError("equal keys")

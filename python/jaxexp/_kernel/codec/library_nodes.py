@@ -17,7 +17,15 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._errors import SerializationError
-from jaxexp._kernel.artifact.node import Auxdata, Description, Key, RegisteredDescription, canonical
+from jaxexp._kernel.artifact.node import (
+    Auxdata,
+    Description,
+    Key,
+    RegisteredDescription,
+    canonical,
+    is_name,
+    is_printable,
+)
 
 from . import auxdata, classes, registry, treedefs
 from .generic_node import GenericNode, generic_node
@@ -29,7 +37,8 @@ def describe(nodetype: type, aux: Any, arity: int) -> bytes:
     """What an artifact says about a node: its class, the keys of its children, its auxiliary data.
 
     Raises:
-        SerializationError: JAX takes a tuple class for a namedtuple, but its values do not match its fields.
+        SerializationError: JAX takes a tuple class for a namedtuple, but its values do not match its fields; or a name
+            cannot be stored.
     """
     known = _known.setdefault(nodetype, {})
     is_registered = classes.is_registered(nodetype)
@@ -39,7 +48,12 @@ def describe(nodetype: type, aux: Any, arity: int) -> bytes:
         keys = _keys(nodetype, aux, arity) if is_registered else _keys_of_namedtuple(nodetype, arity)
         if len(known) == _MOST_KNOWN:
             known.clear()
-        found = known[key] = canonical(*classes.name_of(nodetype), not is_registered, keys, data)
+        found = canonical(*classes.name_of(nodetype), not is_registered, keys, data)
+        try:
+            Description(found)
+        except ValueError as error:
+            raise SerializationError(f"a tree contains {nodetype}, of which no artifact can tell: {error}") from error
+        known[key] = found
     return found
 
 
@@ -83,12 +97,13 @@ def _keys(nodetype: type, aux: Any, arity: int) -> list[Key]:
 
 
 def _key(key: Any, position: int) -> Key:
+    position_only = Key("position", position)
     if isinstance(key, jax.tree_util.GetAttrKey):
-        return Key("attribute", key.name)
+        return Key("attribute", key.name) if isinstance(key.name, str) and is_name(key.name) else position_only
     value = getattr(key, "key", None) if isinstance(key, jax.tree_util.DictKey) else getattr(key, "idx", None)
-    if type(value) is str or type(value) is int:
+    if type(value) is str or (type(value) is int and is_printable(value)):
         return Key("item", value)
-    return Key("position", position)
+    return position_only
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -121,20 +136,24 @@ def made(description: Description) -> tuple[type, Any] | None:
     """The same for a result, which is not compared."""
     if isinstance(description, RegisteredDescription):
         return registry.remade(description.serialized_name, description.encoded, len(description.keys))
-    names = description.names
-    if description.is_namedtuple:
-        cls = classes.namedtuple_class(description.module, description.qualname, [str(name) for name in names])
-        return None if cls is None or classes.is_registered(cls) else (cls, None)
-    if description.is_opaque:
-        return None
-    cls = classes.registered_class(description.module, description.qualname)
-    if cls is None or any(cls is kind for kind in _NOT_DESCRIBED):
-        return None
+    cls = None if description.is_opaque else loaded_class(description)
+    if cls is None or description.is_namedtuple:
+        return None if cls is None else (cls, None)
     try:
         aux = auxdata.from_json(description.data)
     except auxdata.NotDataError:
         return None
     return (cls, aux) if _agrees(cls, description, aux) else None
+
+
+def loaded_class(description: Description) -> type | None:
+    """The loaded class that a description names, if a node of it can be made here."""
+    module, qualname = description.module, description.qualname
+    if description.is_namedtuple:
+        cls = classes.namedtuple_class(module, qualname, [str(name) for name in description.names])
+        return None if cls is None or classes.is_registered(cls) else cls
+    cls = classes.registered_class(module, qualname)
+    return None if any(cls is kind for kind in _NOT_DESCRIBED) else cls
 
 
 def _agrees(cls: type, description: Description, aux: Any) -> bool:

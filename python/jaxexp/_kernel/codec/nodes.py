@@ -7,10 +7,11 @@ jaxexp and `jax.export` know each other's pytree registrations, in both directio
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxexp import _jax
 from jaxexp._errors import (
@@ -25,6 +26,9 @@ from jaxexp._public import public
 from . import classes, dict_keys, library_nodes, registry, shared_registry, treedefs
 from .generic_node import GenericNode, generic_node
 from .registry import Node, by_name, by_type
+
+if TYPE_CHECKING:
+    from jaxexp._native import Artifact
 
 T = TypeVar("T", bound=type)
 
@@ -211,6 +215,23 @@ def unregistered(treedefs_: Iterable[Any]) -> dict[str, tuple[type, Any]]:
         elif node.type is not None and node.type not in treedefs.BUILTIN and not registry.is_registered(node.type):
             found.setdefault(".".join(classes.name_of(node.type)), (node.type, node.data))
     return found
+
+
+def unregistered_in(artifact: Artifact) -> set[str]:
+    """The names of the classes in an artifact's trees that are not registered for serialization. Nothing is made of
+    their auxiliary data."""
+    found: set[str] = set()
+
+    def read(auxdata: bytes, name: str | None) -> None:
+        if name == NAME:
+            with contextlib.suppress(ValueError):  # the artifact cannot be read
+                description = Description(auxdata)
+                if (cls := library_nodes.loaded_class(description)) is None or not registry.is_registered(cls):
+                    found.add(description.class_name)
+
+    facts: dict[str, Any] = artifact.facts(read)
+    names = facts["custom_nodes"] - OWN_NAMES
+    return found | {name for name in names if registry.functions_of(name) is None}
 
 
 def generic(treedefs_: Iterable[Any]) -> set[str]:
