@@ -310,7 +310,7 @@ def test_a_module_that_is_no_bytecode() -> None:
     blob = bytearray(exported.serialize(trailer=False))
     at = bytes(blob).index(b"ML\xefR")
     blob[at] = 0
-    with pytest.raises(jaxexp.DeserializationError, match="expected a StableHLO portable artifact"):
+    with pytest.raises(jaxexp.DeserializationError, match="expected MLIR bytecode, found another first word"):
         jaxexp.compatibility(blob)
 
 

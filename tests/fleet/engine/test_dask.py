@@ -198,7 +198,7 @@ def test_a_scheduler_that_is_killed(folder, tmp_path, capfd, monkeypatch) -> Non
             return taken
 
         monkeypatch.setattr(distributed.cfexecutor.ClientExecutor, "submit", submit_and_kill)
-        assert start.main(["verify", "--quiet", "--dask", address, "--wait-for-workers", "3", str(folder)]) == 1
+        assert start.main(["verify", "--quiet", "--dask", address, "--wait-for-workers", "3", str(folder)]) == 75
     err = capfd.readouterr().err
     assert "the cluster is gone: its client has no connection to a scheduler" in err
     assert "Traceback" not in err
