@@ -31,7 +31,7 @@ int main(int count, char** arguments) {
     const jaxexp::Archive archive({static_cast<const std::uint8_t*>(bytes), size});
     for (std::string_view name : archive.names()) {
       const jaxexp::Artifact artifact = archive.artifact(name);
-      std::cout << name << ": " << artifact.function_name() << '(';
+      std::cout << jaxexp::escaped(name) << ": " << jaxexp::escaped(artifact.function_name()) << '(';
       const char* separator = "";
       for (const jaxexp::Value& value : artifact.arguments()) {
         std::cout << separator << value.str();

@@ -23,19 +23,19 @@ void print(const char* title, const std::vector<jaxexp::Value>& values) {
 void print(const char* title, const std::vector<std::string_view>& names) {
   if (names.empty()) return;
   std::cout << title << ':';
-  for (std::string_view name : names) std::cout << ' ' << name;
+  for (std::string_view name : names) std::cout << ' ' << jaxexp::escaped(name);
   std::cout << '\n';
 }
 
 void describe(const jaxexp::Artifact& artifact) {
-  std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\n";
+  std::cout << jaxexp::escaped(artifact.function_name()) << ", for " << artifact.nr_devices() << " device(s)\n";
   print("platforms", artifact.platforms());
   print("arguments", artifact.arguments());
   print("results", artifact.results());
   print("ordered effects", artifact.ordered_effects());
   print("unordered effects", artifact.unordered_effects());
   std::cout << "kept arguments: " << artifact.kept_arguments().size() << '\n';
-  std::cout << "written by JAX " << artifact.jax_version().value_or(artifact.writer())
+  std::cout << "written by JAX " << jaxexp::escaped(artifact.jax_version().value_or(artifact.writer()))
             << (artifact.has_trailer() ? ", with digests" : "") << '\n';
   int order = 0;
   for (auto vjp = artifact.vjp(); vjp; vjp = vjp->vjp()) ++order;

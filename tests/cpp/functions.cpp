@@ -1,5 +1,5 @@
 // Functions called by threads, over and over: values, errors, donated and divided arrays, weights. Meanwhile they load
-// the same functions, and keep and use compiled code in one file. Built with sanitizers.
+// the same functions, drop them, and keep and use compiled code in one file. Built with sanitizers.
 //
 //   functions PLUGIN ADD DIVIDED WEIGHTED EXECUTABLES
 //                                     float32[3] -> float32[3], one more, its argument donated
@@ -8,6 +8,7 @@
 //                                     a file that is not there yet
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -103,6 +104,25 @@ void load(const Runtime& runtime, const Files& files, float number) {
   tests::require(kept.why_compiled().empty(), "now the other one's code is there, too");
 }
 
+/// A function that threads call, each with a copy of its own: whoever is the last to drop one destroys it, while
+/// results are still being computed.
+void drop(const Runtime& runtime, const Files& files, bool stable) {
+  auto weighted = std::make_unique<const Function>(runtime.load(files.weighted, LoadOptions{.stable = stable}));
+  std::vector<std::thread> threads;
+  for (int t = 1; t < 5; ++t)
+    threads.emplace_back([own = std::make_unique<const Function>(*weighted), t]() mutable {
+      const auto number = static_cast<float>(t);
+      const Array x({3}, Floats(3, number));
+      const auto vjp = own->vjp();
+      const Array result = (*own)(x)[0];
+      own.reset();
+      tests::require(result.to<float>() == Floats({number, 2 * number, 3 * number}), "results outlive functions");
+      tests::require((*vjp)(x, x)[1].to<float>() == Floats({number, 2 * number, 3 * number}), "and so do VJPs");
+    });
+  weighted.reset();
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -125,6 +145,7 @@ int main(int argc, char** argv) {
       }
     });
   for (std::thread& thread : threads) thread.join();
+  for (int round = 0; round < 20; ++round) drop(runtime, files, round % 2 == 0);
 
   jaxexp_error* error = nullptr;
   tests::require(jaxexp_runtime_new("nothing.so", nullptr, 0, &error) == nullptr && error, "C has errors");

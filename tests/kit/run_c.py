@@ -45,6 +45,7 @@ class Options(ctypes.Structure):
         ("device_count", ctypes.c_size_t),
         ("executables", ctypes.c_char_p),
         ("weights", ctypes.c_char_p),
+        ("stable", ctypes.c_int),
     )
 
 

@@ -77,6 +77,7 @@ NO_PLAIN_NAMES = [
     "C:\\x.safetensors",
     "\\\\server\\share\\x.safetensors",
     "./x.safetensors",
+    "\x9b31mx.safetensors",
     "x.safetensors/",
     "x.safetensors/.",
     "..",

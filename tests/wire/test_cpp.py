@@ -18,6 +18,7 @@ import pytest
 import jaxexp
 from kit.corpus import CASES, export_with
 from kit.goldens import blob_of
+from kit.hostile_texts import artifacts, assert_clean
 from kit.places import ROOT
 
 
@@ -162,6 +163,17 @@ def test_a_damaged_module(program: Path, tmp_path: Path) -> None:
     with pytest.raises(jaxexp.DeserializationError) as error:
         _ = jaxexp.deserialize(bytes(blob)).mlir_module_serialized
     assert str(error.value) in done.stderr
+
+
+def test_texts_are_escaped(program: Path, tmp_path: Path) -> None:
+    """In `str()`, in messages, and where the example prints names."""
+    escaped = {0: 0, 1: 0}
+    for where, blob in artifacts().items():
+        (tmp_path / "f").write_bytes(blob)
+        done = subprocess.run([program, tmp_path / "f"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        assert_clean(done.stdout, where)
+        escaped[done.returncode] += b"\\x" in done.stdout
+    assert min(escaped.values()) > 10
 
 
 def test_archives(program: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@
 
 #include "runtime/api/given.h"
 #include "runtime/function/bound.h"
+#include "wire/base/file_error.h"
 
 namespace jaxexp {
 namespace {
@@ -25,11 +26,13 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
       options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), std::move(owner),
                                                             options.devices, executables);
-  auto weights = options.weights.empty()
-                     ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), file)
-                     : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights);
+  auto weights =
+      options.weights.empty()
+          ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), file, options.stable)
+          : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights, options.stable);
   auto placed = weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
-  return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed), /*is_vjp=*/false);
+  return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed), /*is_vjp=*/false,
+                                                options.stable);
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ std::shared_ptr<const wire::FileBytes> runtime::opened(const std::filesystem::pa
   try {
     return std::make_shared<const wire::FileBytes>(file, how, std::numeric_limits<std::uint64_t>::max());
   } catch (const std::system_error& error) {
-    throw std::system_error(error.code(), file.string());
+    throw wire::file_error(error.code(), file);
   }
 }
 
@@ -64,7 +67,7 @@ std::string Runtime::api_version() const { return client_->api().version(); }
 std::size_t Runtime::nr_devices() const { return client_->devices().size(); }
 
 Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
-  return load(file, LoadOptions{std::move(devices), {}, {}});
+  return load(file, LoadOptions{.devices = std::move(devices)});
 }
 
 Function Runtime::load(const std::filesystem::path& file, const LoadOptions& options) const {
@@ -82,7 +85,7 @@ Function Runtime::load(const std::filesystem::path& file, const LoadOptions& opt
 }
 
 Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) const {
-  return load(std::move(artifact), LoadOptions{std::move(devices), {}, {}});
+  return load(std::move(artifact), LoadOptions{.devices = std::move(devices)});
 }
 
 Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
@@ -153,7 +156,8 @@ std::optional<Function> Function::vjp() const {
   if (!artifact) return std::nullopt;
   auto vjp = std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable,
                                                        callable->devices(), callable->executables());
-  return Function(std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights(), /*is_vjp=*/true));
+  return Function(
+      std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights(), /*is_vjp=*/true, bound_->stable()));
 }
 
 std::map<std::string, Array> Function::weights() const {
@@ -165,13 +169,14 @@ std::map<std::string, Array> Function::weights() const {
 
 Function Function::with_weights(const std::filesystem::path& file) const {
   const auto& callable = bound_->callable();
-  auto host = runtime::HostWeights::named(callable->artifact(), callable->arguments(), file);
+  auto host = runtime::HostWeights::named(callable->artifact(), callable->arguments(), file, bound_->stable());
   return Function(std::make_shared<const runtime::Bound>(
-      callable, std::make_shared<const runtime::PlacedWeights>(std::move(host)), bound_->is_vjp()));
+      callable, std::make_shared<const runtime::PlacedWeights>(std::move(host)), bound_->is_vjp(), bound_->stable()));
 }
 
 Function Function::unbound() const {
-  return Function(std::make_shared<const runtime::Bound>(bound_->callable(), nullptr, bound_->is_vjp()));
+  return Function(
+      std::make_shared<const runtime::Bound>(bound_->callable(), nullptr, bound_->is_vjp(), bound_->stable()));
 }
 
 }  // namespace jaxexp

@@ -45,7 +45,7 @@ void set(jaxexp_error** error, jaxexp_reason reason, const char* message) noexce
   *error = new (std::nothrow) jaxexp_error{reason, {}};
   if (!*error) return;
   try {
-    (*error)->message = message;
+    (*error)->message = jaxexp::escaped(message);
   } catch (const std::bad_alloc&) {
     // It stays empty.
   }
@@ -95,13 +95,13 @@ const Handle& given(const Handle* handle, const char* what) {
 
 std::vector<std::string> described(const std::vector<jaxexp::Value>& values) {
   std::vector<std::string> texts;
-  for (const jaxexp::Value& value : values) texts.push_back(value.path + ": " + value.str());
+  for (const jaxexp::Value& value : values) texts.push_back(jaxexp::escaped(value.path) + ": " + value.str());
   return texts;
 }
 
 jaxexp_function* handle(jaxexp::Function function) {
   const jaxexp::Artifact& artifact = function.artifact();
-  std::string name(artifact.function_name());
+  std::string name = jaxexp::escaped(artifact.function_name());
   auto arguments = described(function.arguments()), results = described(artifact.results());
   return new jaxexp_function{std::move(function), std::move(name), std::move(arguments), std::move(results)};
 }
@@ -138,7 +138,7 @@ size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime) { return runti
 
 jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, const size_t* devices,
                              size_t device_count, jaxexp_error** error) {
-  const jaxexp_load_options options{sizeof options, devices, device_count, nullptr, nullptr};
+  const jaxexp_load_options options{sizeof options, devices, device_count, nullptr, nullptr, 0};
   return jaxexp_load_with(runtime, file, &options, error);
 }
 
@@ -150,7 +150,8 @@ jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* fil
     jaxexp_load_options found{};  // fields that the caller's header did not have are not set
     std::memcpy(&found, options, std::min(size, sizeof(found)));
     if (found.device_count > 0 && !found.devices) refuse("the devices are NULL");
-    jaxexp::LoadOptions loading{{found.devices, found.devices + found.device_count}, {}, {}};
+    jaxexp::LoadOptions loading{.devices = {found.devices, found.devices + found.device_count},
+                                .stable = found.stable != 0};
     if (found.executables) loading.executables = found.executables;
     if (found.weights) loading.weights = found.weights;
     return handle(given(runtime, "the runtime").value.load(std::filesystem::path(&given(file, "the file")), loading));

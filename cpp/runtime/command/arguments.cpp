@@ -45,6 +45,7 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --member NAME       the function of this name, where ARTIFACT is an archive
   --vjp N             not the function but its VJP (1), the VJP's VJP (2), ...
   --weights FILE      the weights: a safetensors file, or an index of several (default: what ARTIFACT names)
+  --stable            read files of weights, and archives, into memory instead of mapping them
   --save-executable FILE  add the compiled code to FILE, which is made if it is not there; the function is called only
                       if there are inputs, --out or --repeat, too
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
@@ -77,7 +78,7 @@ Arguments::Arguments(int count, char** texts) {
        [this](Text value) { named_inputs.push_back(split(value, value.rfind('='), "--argument takes PATH=FILE")); }},
   };
   const std::map<std::string_view, bool*> flags = {
-      {"--help", &help}, {"-h", &help}, {"--inspect", &inspect}, {"--version", &version}};
+      {"--help", &help}, {"-h", &help}, {"--inspect", &inspect}, {"--version", &version}, {"--stable", &stable}};
   std::vector<std::string> files;
   for (int i = 1; i < count; ++i) {
     const std::string option = texts[i];

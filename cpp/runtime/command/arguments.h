@@ -28,7 +28,7 @@ struct Arguments {
   Runtime::Options options;
   std::size_t repeat = 0;
   std::size_t vjp_order = 0;
-  bool inspect = false, help = false, version = false;
+  bool inspect = false, help = false, version = false, stable = false;
 
   /// Whether the function is called: to keep its code, nobody needs inputs.
   bool calls() const;

@@ -12,6 +12,7 @@
 
 #include "runtime/api/given.h"
 #include "runtime/npy/npy.h"
+#include "wire/base/file_error.h"
 
 namespace jaxexp::command {
 namespace {
@@ -161,7 +162,7 @@ void write_results(const std::string& file, const std::vector<Array>& results, c
   errno = 0;
   std::ofstream stream(file, std::ios::binary);
   stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!stream.flush()) throw std::system_error(errno == 0 ? EIO : errno, std::generic_category(), file);
+  if (!stream.flush()) throw wire::file_error(errno == 0 ? EIO : errno, file);
 }
 
 }  // namespace jaxexp::command

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iostream>
 #include <optional>
+#include <ranges>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -33,6 +34,17 @@ using jaxexp::Value;
 using jaxexp::command::Arguments;
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
+
+/// A line of what this program prints. Whoever wrote an artifact chose the names in it.
+void say(const std::string& line, std::ostream& stream = std::cout) { stream << jaxexp::escaped(line) << '\n'; }
+
+void complain(const std::string& message) { say("jaxexp-run: " + message, std::cerr); }
+
+std::string joined(const std::string& title, const auto& texts) {
+  std::string line = title;
+  for (const auto& text : texts) (line += ' ') += text;
+  return line;
+}
 
 /// Arguments with the paths of a call in Python.
 std::vector<Value> beside_weights(std::vector<Value> arguments) {
@@ -85,11 +97,11 @@ auto reading(const Arguments& arguments, const Read& read) {
 /// What arguments or results are, line by line. A line ends with what `meaning` says of the value, by its number.
 void print(const char* title, const std::vector<Value>& values,
            const std::function<std::string(std::size_t)>& meaning) {
-  std::cout << title << ":\n";
+  say(std::string(title) + ':');
   for (std::size_t i = 0; i < values.size(); ++i) {
-    std::cout << "  " << values[i].path << ": " << values[i].str();
-    if (values[i].sharding) std::cout << " over " << values[i].sharding->str();
-    std::cout << meaning(i) << '\n';
+    std::string line = "  " + values[i].path + ": " + values[i].str();
+    if (values[i].sharding) line += " over " + values[i].sharding->str();
+    say(line + meaning(i));
   }
 }
 
@@ -97,9 +109,7 @@ void print_custom_calls(const Artifact& artifact) {
   const jaxexp::wire::Path where{nullptr, "mlir_module_serialized"};
   const auto contents = jaxexp::translating([&] { return jaxexp::wire::read_contents(artifact.module(), where); });
   if (!contents || !contents->custom_calls || contents->custom_calls->empty()) return;
-  std::cout << "custom calls:";
-  for (const auto& [target, count] : *contents->custom_calls) std::cout << ' ' << jaxexp::wire::escaped(target);
-  std::cout << '\n';
+  say(joined("custom calls:", *contents->custom_calls | std::views::keys));
 }
 
 void print_weights(const Artifact& artifact) {
@@ -107,12 +117,12 @@ void print_weights(const Artifact& artifact) {
   if (!weights) return;
   std::uint64_t bytes = 0;
   for (const auto& tensor : weights->tensors) bytes += tensor.size;
-  std::cout << "weights: the first " << weights->tensors.size() << " arguments, " << bytes << " bytes in";
+  const std::string line = "weights: the first " + std::to_string(weights->tensors.size()) + " arguments, " +
+                           std::to_string(bytes) + " bytes in";
   if (weights->is_in_archive())
-    std::cout << " the archive";
+    say(line + " the archive");
   else
-    for (const auto& file : weights->files) std::cout << ' ' << jaxexp::wire::escaped(file.name);
-  std::cout << '\n';
+    say(joined(line, weights->files | std::views::transform(&jaxexp::Weights::File::name)));
 }
 
 /// What a value of a VJP is to the function that it belongs to.
@@ -129,9 +139,8 @@ std::vector<Value> arguments_of(const Artifact& artifact, bool is_vjp) {
 
 /// `primal` is what the artifact is the VJP of; it may be a VJP itself.
 void inspect(const Artifact& artifact, const std::optional<Artifact>& primal, bool primal_is_vjp) {
-  std::cout << artifact.function_name() << ", for " << artifact.nr_devices() << " device(s)\nplatforms:";
-  for (const std::string_view platform : artifact.platforms()) std::cout << ' ' << platform;
-  std::cout << '\n';
+  say(std::string(artifact.function_name()) + ", for " + std::to_string(artifact.nr_devices()) + " device(s)");
+  say(joined("platforms:", artifact.platforms()));
   const auto taken = primal ? arguments_of(*primal, primal_is_vjp) : std::vector<Value>();
   print("arguments", arguments_of(artifact, primal.has_value()),
         [&](std::size_t i) { return primal ? meaning_in_vjp(*primal, taken, i) : ""; });
@@ -141,13 +150,20 @@ void inspect(const Artifact& artifact, const std::optional<Artifact>& primal, bo
   print_custom_calls(artifact);
   int order = 0;
   for (auto vjp = artifact.vjp(); vjp; vjp = vjp->vjp()) ++order;
-  std::cout << "VJPs: " << order << '\n';
+  say("VJPs: " + std::to_string(order));
 }
 
 using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// As in "0.125 ms".
+std::string shown(double milliseconds, int digits) {
+  std::array<char, 64> text;
+  std::snprintf(text.data(), text.size(), "%.*f ms", digits, milliseconds);
+  return text.data();
 }
 
 /// The results, when they are there, and how many milliseconds that took.
@@ -162,7 +178,7 @@ void repeat(const jaxexp::Function& function, const std::vector<Array>& inputs, 
   std::vector<double> took(times);
   for (double& one : took) one = timed_call(function, inputs).second;
   std::ranges::sort(took);
-  std::printf("%zu calls: median %.3f ms, fastest %.3f ms\n", times, took[times / 2], took.front());
+  say(std::to_string(times) + " calls: median " + shown(took[times / 2], 3) + ", fastest " + shown(took.front(), 3));
 }
 
 void inspect_file(const Arguments& arguments) {
@@ -183,33 +199,32 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
   if (arguments.repeat > 0) {
     const auto start = Clock::now();
     function.compile();
-    const double took = milliseconds_since(start);
-    if (!arguments.executables.empty() && function.why_compiled().empty())
-      std::printf("code from %s in %.1f ms\n", arguments.executables.c_str(), took);
-    else
-      std::printf("compiled in %.1f ms\n", took);
+    const std::string took = shown(milliseconds_since(start), 1);
+    const bool is_kept = !arguments.executables.empty() && function.why_compiled().empty();
+    say((is_kept ? "code from " + arguments.executables : "compiled") + " in " + took);
   }
   const auto [results, first] = timed_call(function, inputs);
   if (const std::string why = function.why_compiled(); !why.empty())
-    std::cerr << "jaxexp-run: compiled, because the code in " << arguments.executables << " is not used: " << why
-              << '\n';
+    complain("compiled, because the code in " + arguments.executables + " is not used: " + why);
   if (arguments.out.empty()) {
     const auto values = function.artifact().results();
-    for (std::size_t i = 0; i < results.size(); ++i) std::cout << values[i].path << ": " << results[i].str() << '\n';
+    for (std::size_t i = 0; i < results.size(); ++i) say(values[i].path + ": " + results[i].str());
   } else {
     jaxexp::command::write_results(arguments.out, results, function.artifact());
   }
   if (arguments.repeat > 0) {
-    std::printf("first call: %.3f ms\n", first);
+    say("first call: " + shown(first, 3));
     repeat(function, inputs, arguments.repeat);
   }
 }
 
 void run(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
-  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights};
+  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights, arguments.stable};
   std::optional<jaxexp::wire::MappedFile> archive;  // may have more weights than memory has room for
-  if (!arguments.member.empty()) archive = jaxexp::wire::MappedFile::named(arguments.artifact);
+  using How = jaxexp::wire::MappedFile::How;
+  if (!arguments.member.empty())
+    archive = jaxexp::wire::MappedFile::named(arguments.artifact, arguments.stable ? How::read : How::mapped);
   const jaxexp::Function function = reading(arguments, [&] {
     return vjp_of(archive ? runtime.load(member_of(archive->bytes(), arguments), options)
                           : runtime.load(std::filesystem::path(arguments.artifact), options),
@@ -234,10 +249,10 @@ int main(int count, char** texts) {
     else
       run(arguments);
   } catch (const jaxexp::command::UsageError& error) {
-    std::cerr << "jaxexp-run: " << error.what() << ": 'jaxexp-run --help' says what there is\n";
+    complain(std::string(error.what()) + ": 'jaxexp-run --help' says what there is");
     return misused;
   } catch (const std::exception& error) {
-    std::cerr << "jaxexp-run: " << error.what() << '\n';
+    complain(error.what());
     return failed;
   }
 }

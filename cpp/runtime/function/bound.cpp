@@ -27,6 +27,7 @@ Arrays PlacedWeights::arguments_of(const Callable& callable) const {
 }
 
 const Arrays& Bound::placed() const {
+  static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
   const std::lock_guard lock(mutex_);
   if (weights_ && placed_.empty()) placed_ = weights_->arguments_of(*callable_);
   return placed_;

@@ -30,15 +30,18 @@ class PlacedWeights {
 /// May be called by several threads at once.
 class Bound {
  public:
-  /// `weights` may be null: then the function takes all of its arguments. A VJP counts them in Python, too.
-  Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights, bool is_vjp)
-      : callable_(std::move(callable)), weights_(std::move(weights)), is_vjp_(is_vjp) {}
+  /// `weights` may be null: then the function takes all of its arguments. A VJP counts them in Python, too. Other
+  /// weights that the function gets are to be `stable`, or not.
+  Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights, bool is_vjp,
+        bool stable)
+      : callable_(std::move(callable)), weights_(std::move(weights)), is_vjp_(is_vjp), stable_(stable) {}
 
   const std::shared_ptr<const Callable>& callable() const { return callable_; }
   const std::shared_ptr<const PlacedWeights>& weights() const { return weights_; }
   std::size_t nr_weights() const { return weights_ ? weights_->host().size() : 0; }
 
   bool is_vjp() const { return is_vjp_; }
+  bool stable() const { return stable_; }
 
   /// A text that may begin with the path of an argument, with the path as Python counts arguments.
   std::string as_called(const std::string& text) const;
@@ -51,7 +54,7 @@ class Bound {
  private:
   std::shared_ptr<const Callable> callable_;
   std::shared_ptr<const PlacedWeights> weights_;
-  bool is_vjp_;
+  bool is_vjp_, stable_;
   mutable std::mutex mutex_;
   mutable Arrays placed_;
 };

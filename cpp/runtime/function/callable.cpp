@@ -66,6 +66,7 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
 void Callable::compile() const { static_cast<void>(compiled()); }
 
 const Callable::Compiled& Callable::compiled() const {
+  static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
   const std::lock_guard lock(mutex_);
   if (compiled_) return *compiled_;
   auto compiled = std::make_unique<Compiled>(make_compiled());
@@ -82,7 +83,7 @@ Callable::Compiled Callable::make_compiled() const {
     KeptCode found = find_code(client_, *executables_, conditions());
     if (found.executable)
       return {std::move(*found.executable), {}, {}, make_platform_index(), std::move(found.shardings), {}};
-    why_not = std::move(found.why_not);
+    why_not = wire::escaped(found.why_not);
   }
   return {make_executable(), {}, {}, make_platform_index(), std::nullopt, std::move(why_not)};
 }
@@ -100,6 +101,7 @@ void Callable::keep_code(const std::filesystem::path& path) const {
 }
 
 std::string Callable::why_compiled() const {
+  if (plugins_are_gone()) return {};
   const std::lock_guard lock(mutex_);
   return compiled_ ? compiled_->why_compiled : std::string();
 }
@@ -126,8 +128,8 @@ wire::Entries Callable::conditions() const {
 Executable Callable::make_executable() const {
   try {
     return Executable(client_, program_.module, options());
-  } catch (const RunError& error) {
-    explain(error.what());
+  } catch (const PluginError& error) {
+    explain(error.words);
     throw;
   }
 }

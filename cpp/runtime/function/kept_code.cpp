@@ -7,6 +7,7 @@
 #include "jaxexp/deserialization_error.h"
 #include "runtime/function/kept_record.h"
 #include "wire/base/error.h"
+#include "wire/base/file_error.h"
 #include "wire/compiled/append.h"
 
 namespace jaxexp::runtime {
@@ -81,7 +82,7 @@ void keep_code(const Executable& executable, bool has_shardings, const wire::Ent
   } catch (const wire::FileIsLocked&) {
     throw RunError(RunError::Reason::argument, path.string() + " is being changed by another writer; try again later");
   } catch (const std::system_error& error) {
-    throw std::system_error(error.code(), path.string());
+    throw wire::file_error(error.code(), path);
   }
 }
 

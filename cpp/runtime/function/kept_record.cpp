@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "wire/base/error.h"
 #include "wire/base/hexadecimal.h"
 
 namespace jaxexp::runtime {
@@ -14,10 +13,10 @@ constexpr std::string_view parameter = "parameter ", result = "result ";
 /// A value for a message: all of it, or the part around the place where it differs from another.
 std::string shown(const std::string& value, std::size_t differs_at) {
   constexpr std::size_t around = 50;
-  if (value.size() <= 2 * around) return value.empty() ? "none" : wire::escaped(value);
+  if (value.size() <= 2 * around) return value.empty() ? "none" : value;
   const std::size_t start = differs_at > around ? differs_at - around : 0;
-  const std::string_view part = std::string_view(value).substr(std::min(start, value.size()), 2 * around);
-  return (start > 0 ? "..." : "") + wire::escaped(part) + (start + part.size() < value.size() ? "..." : "");
+  const std::string part = value.substr(std::min(start, value.size()), 2 * around);
+  return (start > 0 ? "..." : "") + part + (start + part.size() < value.size() ? "..." : "");
 }
 
 }  // namespace

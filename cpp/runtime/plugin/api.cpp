@@ -73,22 +73,25 @@ Api::Api(const PJRT_Api* table) : table_(table) {
 }
 
 void Api::initialize() {
+  const PluginCall call;  // a mutex that another thread had when it forked stays locked
   // A plugin is initialized once in a process, however many runtimes use it.
   static std::mutex mutex;
   static std::set<const PJRT_Api*> initialized;
   const std::lock_guard lock(mutex);
   if (initialized.contains(table_)) return;
+  watch_forks();
   JAXEXP_PJRT_CALL(*this, PJRT_Plugin_Initialize, "initialize itself");
   initialized.insert(table_);
+  watch_exit();
 }
 
 void Api::check(PJRT_Error* error, std::string_view task) const {
   if (!error) return;
   auto message = JAXEXP_PJRT_STRUCT(PJRT_Error_Message_Args, .error = error);
   table_->PJRT_Error_Message(&message);
-  const std::string text(message.message, message.message_size);
+  std::string words(message.message, message.message_size);
   destroy(error);
-  throw RunError(RunError::Reason::plugin, "the plugin cannot " + std::string(task) + ": " + text);
+  throw PluginError(task, std::move(words));
 }
 
 void Api::destroy(PJRT_Error* error) const noexcept {

@@ -10,9 +10,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jaxexp/run_error.h"
+#include "runtime/plugin/process.h"
 
 namespace jaxexp::runtime {
 
@@ -23,6 +25,13 @@ namespace jaxexp::runtime {
 /// Calls a function of an Api with these arguments, and returns them with those that the plugin set.
 #define JAXEXP_PJRT_CALL(api, Function, task, ...) \
   (api).call(&PJRT_Api::Function, JAXEXP_PJRT_STRUCT(Function##_Args, __VA_ARGS__), task)
+
+/// A failure of a plugin.
+struct PluginError : RunError {
+  PluginError(std::string_view task, std::string words)
+      : RunError(Reason::plugin, "the plugin cannot " + std::string(task) + ": " + words), words(std::move(words)) {}
+  std::string words;  // as the plugin said them
+};
 
 /// A plugin. It is never unloaded: its threads, and destructors of its static objects, would run on without code.
 class Api {
@@ -37,6 +46,7 @@ class Api {
   template <class Function, class Arguments>
   Arguments call(Function* PJRT_Api::* function, Arguments arguments, std::string_view task) const {
     if (!has(function)) refuse(task);
+    const PluginCall call;
     check((table_->*function)(&arguments), task);
     return arguments;
   }
@@ -44,7 +54,7 @@ class Api {
   /// The same where nothing can be done about a failure: in destructors.
   template <class Function, class Arguments>
   void call_silently(Function* PJRT_Api::* function, Arguments arguments) const noexcept {
-    if (!has(function)) return;
+    if (!has(function) || plugins_are_gone()) return;
     if (PJRT_Error* const error = (table_->*function)(&arguments)) destroy(error);
   }
 

@@ -58,6 +58,7 @@ Client::Client(Api api, const Options& options)
   const auto found = JAXEXP_PJRT_CALL(api_, PJRT_Client_AddressableDevices, "list its devices", .client = get());
   for (PJRT_Device* device : std::span(found.addressable_devices, found.num_addressable_devices))
     devices_.push_back(describe(device));
+  watch_exit();
 }
 
 Device Client::describe(PJRT_Device* device) const {

@@ -44,6 +44,7 @@ Executable::Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutab
                         .executable);
   results_ =
       JAXEXP_PJRT_CALL(api, PJRT_Executable_NumOutputs, "count results", .executable = executable_.get()).num_outputs;
+  watch_exit();
 }
 
 std::vector<std::uint8_t> Executable::serialize() const {
@@ -77,9 +78,17 @@ Executable::Outputs Executable::run(const Inputs& arguments, std::span<const std
   std::vector<PJRT_Buffer**> outputs;
   for (auto& list : made) outputs.push_back(list.data());
 
+  std::vector<PJRT_Event*> completed(arguments.size());
+  const PluginCall call;
   JAXEXP_PJRT_CALL(client_->api(), PJRT_LoadedExecutable_Execute, "run the function", .executable = loaded_.get(),
                    .options = &options, .argument_lists = inputs.data(), .num_devices = arguments.size(),
-                   .num_args = arguments.front().size(), .output_lists = outputs.data());
+                   .num_args = arguments.front().size(), .output_lists = outputs.data(),
+                   .device_complete_events = completed.data());
+  const bool is_first = !has_run_->exchange(true);
+  for (PJRT_Event* const event : completed)
+    client_->api().when_ready(event, [call, is_first] {
+      if (is_first) watch_exit();
+    });
 
   Outputs results;
   for (const auto& list : made) {

@@ -1,6 +1,7 @@
 // A compiled module on its devices.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -41,6 +42,7 @@ class Executable {
   Owned<PJRT_LoadedExecutable> loaded_;
   Owned<PJRT_Executable> executable_;
   std::size_t results_;
+  std::shared_ptr<std::atomic<bool>> has_run_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace jaxexp::runtime

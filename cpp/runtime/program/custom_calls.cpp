@@ -29,7 +29,7 @@ bool names(std::string_view text, std::string_view name) {
 std::string list(const std::vector<std::string_view>& targets) {
   std::string text;
   for (std::size_t i = 0; i < std::min(targets.size(), shown); ++i)
-    (text += i > 0 ? ", " : "") += wire::escaped(wire::shortened(targets[i]));
+    (text += i > 0 ? ", " : "") += wire::shortened(targets[i]);
   if (targets.size() > shown) text += " and " + std::to_string(targets.size() - shown) + " more";
   return text;
 }

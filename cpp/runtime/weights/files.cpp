@@ -17,6 +17,9 @@ namespace {
 
 using wire::hexadecimal;
 using wire::MappedFile;
+using How = MappedFile::How;
+
+How how_of(bool stable) { return stable ? How::read : How::mapped; }
 
 constexpr std::string_view index_suffix = ".safetensors.index.json";
 
@@ -26,14 +29,14 @@ auto reading(const std::string& file, const Read& read) {
   try {
     return read();
   } catch (const wire::Error& error) {
-    throw WeightsError(file, wire::escaped(error.path), error.expected, error.found);
+    throw WeightsError(file, error.path, error.expected, error.found);
   }
 }
 
 /// A file with its header.
 struct TensorFile {
-  TensorFile(std::string name, const MappedFile& mapped)
-      : name(std::move(name)), file(mapped), header(wire::read_header(file.bytes(), file.bytes().size())) {
+  TensorFile(std::string name, MappedFile bytes)
+      : name(std::move(name)), file(std::move(bytes)), header(wire::read_header(file.bytes(), file.bytes().size())) {
     for (const wire::Tensor& tensor : header.tensors) by_name.emplace(tensor.name, &tensor);
   }
   TensorFile(const TensorFile&) = delete;
@@ -63,12 +66,12 @@ std::string shown(const std::filesystem::path& path, std::string_view name) {
 }
 
 /// A file whose name stands in the file at `path`.
-File open_beside(const std::filesystem::path& path, std::string_view name) {
+File open_beside(const std::filesystem::path& path, std::string_view name, How how) {
   reading(path.string(), [&] { wire::check_tensors_name(name); });
   const std::string file = shown(path, name);
   return reading(file, [&] {
     try {
-      return std::make_unique<const TensorFile>(file, MappedFile::beside(path, name));
+      return std::make_unique<const TensorFile>(file, MappedFile::beside(path, name, how));
     } catch (const std::system_error& error) {
       if (error.code() != std::errc::no_such_file_or_directory) throw;
       throw wire::Error({}, "a file that '" + path.filename().string() + "' names", "none of this name");
@@ -82,41 +85,41 @@ bool is_saved_with(const TensorFile& file, const Weights::File& stored) {
 
 /// The file that an artifact was saved with. Between two steps of saving, or after a process died there, it has only
 /// its second name; that is tried again, as the file may have got it in the meantime.
-File open_stored(const std::filesystem::path& artifact, const Weights::File& stored) {
+File open_stored(const std::filesystem::path& artifact, const Weights::File& stored, How how) {
   const std::string content = hexadecimal(stored.content);
   const std::string plain(stored.name), second = wire::second_name(plain, content);
   for (const std::string& name : {second, plain, second}) {
     try {
-      File file = open_beside(artifact, name);
+      File file = open_beside(artifact, name, how);
       if (is_saved_with(*file, stored)) return file;
     } catch (const WeightsError&) {
       // The last attempt says what is wrong with the file of the plain name.
     }
   }
-  File file = open_beside(artifact, plain);
+  File file = open_beside(artifact, plain, how);
   if (!is_saved_with(*file, stored))
     throw WeightsError(file->name, "",
                        "the file that '" + artifact.filename().string() + "' was saved with (" +
                            std::to_string(stored.size) + " bytes, content " + content + ")",
                        "another one (" + std::to_string(file->size()) + " bytes, content " +
-                           wire::escaped(wire::shortened(file->header.content().value_or("none"))) +
+                           wire::shortened(file->header.content().value_or("none")) +
                            "). Other weights can be named when the function is loaded");
   return file;
 }
 
-std::vector<File> open_index(const std::filesystem::path& index) {
-  const auto map = reading(index.string(), [&] { return wire::read_weight_map(MappedFile::named(index).bytes()); });
+std::vector<File> open_index(const std::filesystem::path& index, How how) {
+  const auto map =
+      reading(index.string(), [&] { return wire::read_weight_map(MappedFile::named(index, How::read).bytes()); });
   std::map<std::string_view, const TensorFile*> by_name;
   std::vector<File> files;
   for (const auto& [tensor, name] : map) {
     const TensorFile*& file = by_name[name];
     if (!file) {
-      files.push_back(open_beside(index, name));
+      files.push_back(open_beside(index, name, how));
       file = files.back().get();
     }
     if (!file->find(tensor))
-      throw WeightsError(index.string(), wire::escaped(wire::shortened(tensor)),
-                         "this tensor in '" + wire::escaped(name) + "'", "none of this name");
+      throw WeightsError(index.string(), wire::shortened(tensor), "this tensor in '" + name + "'", "none of this name");
   }
   std::size_t count = 0;
   for (const File& file : files) count += file->header.tensors.size();
@@ -126,11 +129,11 @@ std::vector<File> open_index(const std::filesystem::path& index) {
   return files;
 }
 
-std::vector<File> open_named(const std::filesystem::path& path) {
-  if (path.filename().string().ends_with(index_suffix)) return open_index(path);
+std::vector<File> open_named(const std::filesystem::path& path, How how) {
+  if (path.filename().string().ends_with(index_suffix)) return open_index(path, how);
   std::vector<File> files;
-  files.push_back(reading(path.string(),
-                          [&] { return std::make_unique<const TensorFile>(path.string(), MappedFile::named(path)); }));
+  files.push_back(reading(
+      path.string(), [&] { return std::make_unique<const TensorFile>(path.string(), MappedFile::named(path, how)); }));
   return files;
 }
 
@@ -142,15 +145,15 @@ std::optional<FoundTensor> find_in(const std::vector<File>& files, std::string_v
 
 }  // namespace
 
-std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights) {
+std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights, bool stable) {
   std::vector<File> files;
-  for (const Weights::File& stored : weights.files) files.push_back(open_stored(artifact, stored));
+  for (const Weights::File& stored : weights.files) files.push_back(open_stored(artifact, stored, how_of(stable)));
   std::vector<FoundTensor> tensors;
   for (const Weights::Tensor& stored : weights.tensors) {
     const TensorFile& file = *files[stored.file];
     auto found = file.find(stored.name);
     if (!found || found->bytes.size() != stored.size)
-      throw WeightsError(file.name, wire::escaped(wire::shortened(stored.name)),
+      throw WeightsError(file.name, wire::shortened(stored.name),
                          "a tensor of " + std::to_string(stored.size) + " bytes",
                          found ? found->type.str() : "none of this name");
     tensors.push_back(std::move(*found));
@@ -162,7 +165,7 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights) {
   std::vector<FoundTensor> tensors;
   for (const Weights::Tensor& stored : weights.tensors) {
     if (stored.in_archive.data() == nullptr)
-      throw WeightsError("the archive", wire::escaped(wire::shortened(stored.name)),
+      throw WeightsError("the archive", wire::shortened(stored.name),
                          "a tensor with the digest " + hexadecimal(stored.digest), "none");
     // The caller keeps the archive.
     const std::shared_ptr<const void> owner(std::shared_ptr<const void>(), stored.in_archive.data());
@@ -172,23 +175,21 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights) {
 }
 
 std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
-                                    const std::vector<std::pair<std::string, std::size_t>>& other_names) {
-  const std::vector<File> files = open_named(file);
+                                    const std::vector<std::pair<std::string, std::size_t>>& other_names, bool stable) {
+  const std::vector<File> files = open_named(file, how_of(stable));
   std::vector<FoundTensor> tensors;
   for (const std::string& name : names) {
     auto found = find_in(files, name);
-    if (!found)
-      throw WeightsError(file.string(), wire::escaped(wire::shortened(name)), "a tensor of this name", "none");
+    if (!found) throw WeightsError(file.string(), wire::shortened(name), "a tensor of this name", "none");
     tensors.push_back(std::move(*found));
   }
   for (const auto& [other, index] : other_names) {
     const auto found = find_in(files, other);
     if (found && (found->type.dtype != tensors[index].type.dtype || found->type.shape != tensors[index].type.shape ||
                   !std::ranges::equal(found->bytes, tensors[index].bytes)))
-      throw WeightsError(
-          file.string(), wire::escaped(wire::shortened(other)),
-          "the same as '" + wire::escaped(wire::shortened(names[index])) + "', with which it is one weight",
-          "another tensor");
+      throw WeightsError(file.string(), wire::shortened(other),
+                         "the same as '" + wire::shortened(names[index]) + "', with which it is one weight",
+                         "another tensor");
   }
   return tensors;
 }

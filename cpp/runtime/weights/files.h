@@ -13,7 +13,7 @@
 
 namespace jaxexp::runtime {
 
-/// A tensor in a mapped file.
+/// A tensor in a file that is mapped, or read where its bytes are to be stable.
 struct FoundTensor {
   std::string file;   // for messages
   wire::Tensor type;  // without a dtype where the bytes have none
@@ -23,7 +23,7 @@ struct FoundTensor {
 
 /// The tensors that an artifact names, in their order, in files beside it. Throws WeightsError where a file is missing,
 /// damaged, or another one than the artifact was saved with; and std::system_error.
-std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights);
+std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights, bool stable);
 
 /// The tensors that an artifact names, in the archive that it is in: their bytes have no types, and the caller keeps
 /// them. Throws WeightsError where one is missing.
@@ -33,6 +33,6 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights);
 /// WeightsError and std::system_error. What a file has under one of `other_names` has to be the same as what it has
 /// under the name.
 std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
-                                    const std::vector<std::pair<std::string, std::size_t>>& other_names);
+                                    const std::vector<std::pair<std::string, std::size_t>>& other_names, bool stable);
 
 }  // namespace jaxexp::runtime

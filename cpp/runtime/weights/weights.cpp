@@ -62,7 +62,7 @@ HostWeights::HostWeights(std::vector<std::string> names, const std::vector<Param
 }
 
 std::shared_ptr<const HostWeights> HostWeights::of(const Artifact& artifact, const std::vector<Parameter>& arguments,
-                                                   const std::filesystem::path& file) {
+                                                   const std::filesystem::path& file, bool stable) {
   const auto weights = artifact.weights();
   if (!weights || weights->tensors.empty()) return nullptr;
   Find find;
@@ -71,13 +71,15 @@ std::shared_ptr<const HostWeights> HostWeights::of(const Artifact& artifact, con
   } else if (file.empty()) {
     return nullptr;
   } else {
-    find = [artifact, path = std::filesystem::absolute(file)] { return find_beside(path, *artifact.weights()); };
+    find = [artifact, path = std::filesystem::absolute(file), stable] {
+      return find_beside(path, *artifact.weights(), stable);
+    };
   }
   return std::shared_ptr<const HostWeights>(new HostWeights(names_of(artifact), arguments, std::move(find)));
 }
 
 std::shared_ptr<const HostWeights> HostWeights::named(const Artifact& artifact, const std::vector<Parameter>& arguments,
-                                                      const std::filesystem::path& weights) {
+                                                      const std::filesystem::path& weights, bool stable) {
   std::vector<std::string> names = names_of(artifact);
   if (names.empty())
     throw RunError(RunError::Reason::argument, std::string(artifact.function_name()) +
@@ -85,7 +87,9 @@ std::shared_ptr<const HostWeights> HostWeights::named(const Artifact& artifact, 
   std::vector<std::pair<std::string, std::size_t>> others;
   if (const auto stored = artifact.weights())
     for (const Weights::OtherName& other : stored->other_names) others.emplace_back(other.name, other.tensor);
-  Find find = [names, others, path = std::filesystem::absolute(weights)] { return find_named(path, names, others); };
+  Find find = [names, others, path = std::filesystem::absolute(weights), stable] {
+    return find_named(path, names, others, stable);
+  };
   return std::shared_ptr<const HostWeights>(new HostWeights(std::move(names), arguments, std::move(find)));
 }
 
@@ -102,7 +106,7 @@ const std::vector<Numbers>& HostWeights::numbers() const {
     if (is_untyped ? tensor.bytes.size() != wire::size_of_tensor(needed.dtype, needed.shape)
                    : tensor.type.dtype != needed.dtype || tensor.type.shape != needed.shape) {
       const wire::Tensor expected{{}, needed.dtype, needed.shape, 0, 0};
-      throw WeightsError(tensor.file, wire::escaped(wire::shortened(names_[i])), expected.str(),
+      throw WeightsError(tensor.file, wire::shortened(names_[i]), expected.str(),
                          is_untyped ? std::to_string(tensor.bytes.size()) + " bytes" : tensor.type.str());
     }
     Numbers made{type, shape, tensor.bytes.data(), tensor.owner, {}};

@@ -18,14 +18,14 @@ namespace jaxexp::runtime {
 /// Files are opened when the numbers are first asked for. May be used by several threads at once.
 class HostWeights {
  public:
-  /// Those that the artifact names: in its archive, or in files beside `file`. Throws DeserializationError, and
-  /// RunError where a shape is not constant.
+  /// Those that the artifact names: in its archive, or in files beside `file`, which are mapped, or read if they are to
+  /// be stable. Throws DeserializationError, and RunError where a shape is not constant.
   static std::shared_ptr<const HostWeights> of(const Artifact& artifact, const std::vector<Parameter>& arguments,
-                                               const std::filesystem::path& file);
+                                               const std::filesystem::path& file, bool stable);
   /// Those of the same names in another file of tensors or index. Throws as `of` does, and RunError where the function
   /// takes no weights.
   static std::shared_ptr<const HostWeights> named(const Artifact& artifact, const std::vector<Parameter>& arguments,
-                                                  const std::filesystem::path& weights);
+                                                  const std::filesystem::path& weights, bool stable);
 
   const std::vector<std::string>& names() const { return names_; }
   std::size_t size() const { return names_.size(); }

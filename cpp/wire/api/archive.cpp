@@ -59,7 +59,7 @@ bool Archive::contains(std::string_view name) const {
 Artifact Archive::artifact(std::string_view name) const {
   return translating([&] {
     const auto number = state_->index->find(name);
-    if (!number) throw std::out_of_range("there is no member '" + std::string(name) + "' in the archive");
+    if (!number) throw std::out_of_range("there is no member '" + wire::escaped(name) + "' in the archive");
     const auto& member = state_->index->member(*number);
     const auto& place = *member.place();
     std::vector<std::span<const std::uint8_t>> modules;

@@ -104,6 +104,8 @@ std::vector<Value> values(const wire::schema::Exported& e, const Values& v, bool
 
 }  // namespace
 
+std::string escaped(std::string_view text) { return wire::escaped(text); }
+
 std::string Sharding::str() const {
   std::string text;
   for (const MeshAxis& axis : mesh) {
@@ -119,10 +121,10 @@ std::string Sharding::str() const {
   }
   text += ')';
   if (memory_kind) (text += " in ") += memory_kind->substr(0, longest_text + 1);
-  return wire::shortened(text, longest_text);
+  return escaped(wire::shortened(text, longest_text));
 }
 
-std::string Value::str() const { return wire::shortened(dtype + '[' + joined(shape) + ']', longest_text); }
+std::string Value::str() const { return escaped(wire::shortened(dtype + '[' + joined(shape) + ']', longest_text)); }
 
 struct Artifact::State {
   State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "wire/base/error.h"
+
 namespace jaxexp {
 namespace {
 
@@ -23,6 +25,9 @@ DeserializationError DeserializationError::in_file(const std::string& file, cons
 
 DeserializationError::DeserializationError(const std::string& message, std::string path, std::string expected,
                                            std::string found)
-    : std::runtime_error(message), path_(std::move(path)), expected_(std::move(expected)), found_(std::move(found)) {}
+    : std::runtime_error(wire::escaped(message)),
+      path_(std::move(path)),
+      expected_(std::move(expected)),
+      found_(std::move(found)) {}
 
 }  // namespace jaxexp

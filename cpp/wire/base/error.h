@@ -44,17 +44,10 @@ inline std::string shortened(std::string_view text, std::size_t end = 80) {
   return std::string(text.substr(0, end)) + "...";
 }
 
-/// A text of unknown origin for a message; what is not visible ASCII is shown as "\\x1b".
-inline std::string escaped(std::string_view text) {
-  std::string shown;
-  for (const unsigned char c : text) {
-    if (c >= ' ' && c <= '~')
-      shown += static_cast<char>(c);
-    else
-      (shown += "\\x") += {"0123456789abcdef"[c >> 4], "0123456789abcdef"[c & 15]};
-  }
-  return shown;
-}
+/// A text of unknown origin as people get to see it: `shown` of Python's jaxexp does the same. Printable characters
+/// stay as they are. Others are escaped, as in "\\x1b", "\\n" and "\\u202e", and so are bytes that are not UTF-8. A
+/// text that was escaped stays as it is.
+std::string escaped(std::string_view text);
 
 struct Error : std::exception {
   Error(const Path& where, std::string expected, std::string found)

@@ -4,7 +4,8 @@
  * What returns a pointer returns NULL on failure, what returns an int returns 0 on success. Then, unless `error` is
  * NULL, *error is an error that the caller frees. On success *error is left as it was. Handles are freed with the
  * function of their kind, which also takes NULL; one may be freed while others that were made from it are in use. Texts
- * live as long as the handle that they were asked from. A handle may be used by several threads. */
+ * live as long as the handle that they were asked from. Messages and texts from an artifact are for people: one line,
+ * with what is not printable as "\x1b". A handle may be used by several threads. */
 #ifndef JAXEXP_RUN_H_
 #define JAXEXP_RUN_H_
 
@@ -70,6 +71,7 @@ typedef struct {
   size_t device_count;
   const char* executables; /* a file of jaxexp_save_executable(), which is trusted like a program; or NULL */
   const char* weights;     /* a file of tensors instead of what the artifact names, or an index of several; or NULL */
+  int stable;              /* not 0: files of weights are read into memory, and not mapped */
 } jaxexp_load_options;
 JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,
                                                  const jaxexp_load_options* options, jaxexp_error** error);

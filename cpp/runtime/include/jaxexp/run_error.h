@@ -6,7 +6,8 @@
 
 namespace jaxexp {
 
-/// Why a function cannot be loaded or called. Damaged artifacts are a DeserializationError.
+/// Why a function cannot be loaded or called. Damaged artifacts are a DeserializationError. The message, what(), is one
+/// line: `escaped` of jaxexp/artifact.h was applied to it.
 class RunError : public std::runtime_error {
  public:
   enum class Reason {
@@ -15,7 +16,7 @@ class RunError : public std::runtime_error {
     plugin,       // the plugin failed; the message is its own
   };
 
-  RunError(Reason reason, const std::string& message) : std::runtime_error(message), reason_(reason) {}
+  RunError(Reason reason, const std::string& message);
 
   Reason reason() const noexcept { return reason_; }
 

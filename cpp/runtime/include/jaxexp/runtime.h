@@ -29,6 +29,10 @@ class Client;
 }  // namespace runtime
 
 /// A function that is ready to be called. A copy is the same function. Several threads may call one at once.
+///
+/// Where a process is forked after its first Runtime was made, the child can use no Runtime: everything that needs a
+/// plugin throws RunError there. exit() waits up to a minute for calls of other threads, and what they began to compute;
+/// a call that begins later does not return.
 class Function {
  public:
   /// What it takes and returns: names, dtypes, shapes, shardings, paths in the trees. Weights are its first arguments.
@@ -107,6 +111,10 @@ struct LoadOptions {
   std::filesystem::path executables = {};
   /// A file of tensors, or an index of several ones, instead of what the artifact names.
   std::filesystem::path weights = {};
+  /// Whether files of weights, also those of `Function::with_weights`, are read into memory when they are opened. They
+  /// are mapped otherwise: whoever shortens a mapped file ends the process with SIGBUS, and whoever writes to it
+  /// changes what calls compute.
+  bool stable = false;
 };
 
 /// A plugin with its devices. A copy is the same runtime. Functions and arrays keep what they need of it.
@@ -127,8 +135,8 @@ class Runtime {
 
   /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. `devices` are
   /// numbers below `nr_devices()`, as many as the function is for; by default they are the first ones. Weights are in
-  /// files beside this one, which are mapped when the function is first called. Throws std::system_error,
-  /// DeserializationError or RunError.
+  /// files beside this one, which are mapped, or read if the options say so, when the function is first called. Throws
+  /// std::system_error, DeserializationError or RunError.
   Function load(const std::filesystem::path& file, std::vector<std::size_t> devices = {}) const;
   /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does. A
   /// member has its weights in the archive; other functions take theirs as arguments, unless LoadOptions name a file.

@@ -18,6 +18,12 @@
 
 namespace jaxexp {
 
+/// A text for people, on a terminal or in a log. The names that this header returns are whatever the author of the
+/// artifact wrote, with any byte in them: line breaks, commands for terminals, characters that turn the direction of
+/// others. This shows what is not printable, or not UTF-8, as in "\\n", "\\x1b" and "\\u202e". A text that was escaped
+/// stays as it is. `str()` and messages of exceptions are escaped already.
+std::string escaped(std::string_view text);
+
 struct MeshAxis {
   std::string_view name;
   std::uint32_t size;
@@ -30,7 +36,7 @@ struct Sharding {
   std::optional<std::string_view> memory_kind;
   std::vector<std::string_view> unreduced;  // mesh axes along which the devices' numbers still have to be added
 
-  /// As in "{data: 4, model: 2} (data, None)"; a long text is cut.
+  /// As in "{data: 4, model: 2} (data, None)"; escaped, and a long text is cut.
   std::string str() const;
 };
 
@@ -65,10 +71,10 @@ struct Value {
   std::span<const std::uint8_t> op_sharding;
   /// Where it is in the tree, as in "args[0]['weights']", "kwargs['x']" or "result[1]". Children of custom nodes have
   /// their names, as in "args[0].bias", or numbers if the artifact does not name them, as in "args[0]<2>". A long path
-  /// is cut.
+  /// is cut. Names may have any character: `escaped(path)` is for people.
   std::string path;
 
-  /// As in "float32[b, 4]"; a long text is cut.
+  /// As in "float32[b, 4]"; escaped, and a long text is cut.
   std::string str() const;
 };
 

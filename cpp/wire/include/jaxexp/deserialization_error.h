@@ -6,7 +6,8 @@
 
 namespace jaxexp {
 
-/// All that is thrown about bytes that are no artifact, or a damaged one.
+/// All that is thrown about bytes that are no artifact, or a damaged one. The message, what(), is one line: `escaped`
+/// of jaxexp/artifact.h was applied to it. The other texts have names from the artifact as they are there.
 class DeserializationError : public std::runtime_error {
  public:
   DeserializationError(std::string path, std::string expected, std::string found);

@@ -1,0 +1,31 @@
+// What plugins must not be asked: their threads are not in a forked process, and what they need is gone while the
+// process exits.
+#pragma once
+
+namespace jaxexp::runtime {
+
+/// Notices forks from now on. A plugin is about to start.
+void watch_forks();
+
+/// Notices exit() before it destroys what a plugin has made by now. Plugins make static objects when they start, when
+/// they compile, and when they first run what they compiled (kernels of libraries): call this after each of them.
+void watch_exit() noexcept;
+
+/// While a plugin is called, or computes what a call began: exit() waits for the last copy. Throws RunError in a
+/// process that was forked after a plugin had started. Other threads than the one that exits are held here while it
+/// does, unless they are in a call already.
+class PluginCall {
+ public:
+  PluginCall();
+  PluginCall(const PluginCall& begun) noexcept;
+  PluginCall& operator=(const PluginCall&) = delete;
+  ~PluginCall();
+
+ private:
+  bool is_copy_ = false;
+};
+
+/// Whether a plugin must not be called any more.
+bool plugins_are_gone() noexcept;
+
+}  // namespace jaxexp::runtime

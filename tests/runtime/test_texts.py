@@ -1,0 +1,227 @@
+"""Texts of others reach people escaped: in every output of jaxexp-run, and in every error of C."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import jaxexp
+from jaxexp._errors import shown
+from jaxexp._executables.file import ExecutablesFile, GrowingFile
+from kit import runtime as built
+from kit.hostile_texts import LINE, artifacts, assert_clean
+from kit.layout import function
+from kit.parts import put_together, take_apart
+from kit.places import ROOT
+from kit.run_c import Library, RunError, pointer
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+    pytest.mark.usefixtures("plugin"),
+]
+
+RAW = f"\x1b[31m\x07\n{LINE}\u202e"
+X = np.arange(3, dtype=np.float32)
+
+
+def output(*arguments: str | Path, plugin: bool = False) -> bytes:
+    """All that jaxexp-run says."""
+    options = ["--plugin", built.plugin()] if plugin else []
+    done = subprocess.run([built.RUN, *options, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode in (0, 1, 2), done.stdout
+    assert_clean(done.stdout, arguments)
+    return done.stdout
+
+
+def what(call: Any, *arguments: Any, **more: Any) -> str:
+    """The message of the error that a function of C raises; where there is none, nothing."""
+    try:
+        call(*arguments, **more)
+    except RunError as error:
+        assert_clean(str(error).encode(), arguments)
+        assert "\n" not in str(error)
+        return str(error)
+    return ""
+
+
+def test_characters_that_python_shows(tmp_path: Path) -> None:
+    """Each one that Unicode has, at least as of the version that this Python knows."""
+    known = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
+    text = "".join(known)
+    (tmp_path / "f").write_bytes(put_together(function(function_name=text)))
+    said = output("--inspect", tmp_path / "f").decode()
+    assert said.startswith(f"{shown(text)}, for 1 device(s)\n")
+
+
+def test_every_text_of_an_artifact(library: Library, plugin: Path, tmp_path: Path) -> None:
+    runtime = library.runtime(plugin, cpu_device_count=8)
+    path, escaped, called = tmp_path / "f", 0, 0
+    for where, blob in artifacts(built.READER).items():
+        path.write_bytes(blob)
+        said = output("--inspect", path)
+        escaped += b"\\x1b[31m" in said
+        try:
+            loaded = library.load(runtime, path)
+        except RunError as error:
+            assert_clean(str(error).encode(), where)
+            continue
+        texts = [library.c.jaxexp_function_name(pointer(loaded)).decode()]
+        for kind in ("argument", "result"):
+            count = getattr(library.c, f"jaxexp_{kind}_count")(pointer(loaded))
+            text_of = getattr(library.c, f"jaxexp_{kind}")
+            texts += [ctypes.string_at(text_of(pointer(loaded), ctypes.c_size_t(i))).decode() for i in range(count)]
+        for text in texts:
+            assert_clean(text.encode(), where)
+            assert "\n" not in text
+        assert what(library.call, loaded, *[library.array(np.zeros(9))] * 9)
+        called += 1
+    assert escaped > 20
+    assert called > 20
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A function whose name, argument and result have the text, with its argument in x.npy."""
+    exported = jaxexp.export(jax.jit(lambda tree: {RAW: 2 * tree[RAW]}))({RAW: X})
+    root = take_apart(bytes(exported.serialize(trailer=False, compatibility=built.READER)))
+    root["function_name"] = RAW
+    (tmp_path / "f").write_bytes(put_together(root))
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path / "f"
+
+
+def test_a_call(model: Path, tmp_path: Path) -> None:
+    path = f"args[0]['{RAW}']"
+    escaped = shown(path).encode()
+    assert escaped in output("--inspect", model)
+    x = tmp_path / "x.npy"
+    assert output(model, x, plugin=True) == b"result['\\x1b[31m\\x07\\nEVIL\\u202e']: float32[3]\n"
+    assert escaped in output(model, plugin=True)
+    assert escaped in output(model, x, "--argument", f"{path}={x}", plugin=True)
+    assert b"compiled in" in output(model, x, "--repeat", "1", plugin=True)
+    assert b"has no VJP" in output(model, x, "--vjp", "1", plugin=True)
+    np.save(x, X[:2])
+    assert escaped in output(model, x, plugin=True)
+
+
+def test_what_the_user_names(model: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ["--inspect", RAW],
+        ["--inspect", model, f"--{RAW}"],
+        ["--inspect", model, "--vjp", RAW],
+        ["--plugin", RAW, model],
+        ["--plugin", model, model],
+        ["--plugin", "p", model, "--out", RAW],
+    ):
+        assert b"\\x1b[31m" in output(*arguments) or arguments[1] == model
+    x = tmp_path / "x.npy"
+    for arguments in (
+        [model, RAW],
+        [model, x, "--out", tmp_path / RAW / "y.npy"],
+        [model, "--weights", RAW],
+        [model, x, "--executables", RAW],
+        [model, x, "--argument", f"{RAW}={x}"],
+        [model, x, "--option", f"{RAW}={RAW}"],
+        [model, x, "--save-executable", tmp_path / RAW / "code"],
+    ):
+        assert b"\\x1b[31m" in output(*arguments, plugin=True)
+
+
+def test_files_of_arrays(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **{RAW: X})
+    assert b"\\x1b[31m" in output(model, tmp_path / "x.npz", plugin=True)
+    x = tmp_path / "x.npy"
+    x.write_bytes(x.read_bytes().replace(b"'<f4'", b"'\x1b[m'"))
+    assert b"\\x1b[m" in output(model, x, plugin=True)
+
+
+def test_archives(model: Path, tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
+        archive.add("placeholder", model.read_bytes())
+    blob = (tmp_path / "a.zip").read_bytes()
+    for options in ([], ["--inspect"]):
+        assert b"\\x1b[31m" in output(*options, f"{tmp_path / 'a.zip'}::{RAW}", plugin=not options)
+        assert b"\\x1b[31m" in output(*options, f"{tmp_path / 'a.zip'}::placeholder", plugin=not options)
+    for hostile in (b"pl\x1b[31m\n\x07ge", b"placehold\xc2\x9b", b"pl\xe2\x80\xaeceold"):
+        (tmp_path / "b.zip").write_bytes(blob.replace(b"placeholder", hostile.ljust(11, b"r")))
+        output("--inspect", f"{tmp_path / 'b.zip'}::placeholder")
+
+
+def test_weights(tmp_path: Path) -> None:
+    names = ["\x1b[31m\x07", f"a\n{LINE}", "\u202e\x9b"]
+    given = dict.fromkeys(names, X)
+    exported = jaxexp.export(jax.jit(lambda w, x: sum(w.values()) * x))(given, X).bind(given)
+    exported.save(tmp_path / "f.jaxexp", compatibility=built.READER)
+    np.save(tmp_path / "x.npy", X)
+    run = [tmp_path / "f.jaxexp", tmp_path / "x.npy"]
+    assert b"\\x1b[31m" in output("--inspect", *run)
+    assert b"result: float32[3]" in output(*run, plugin=True)
+    for name in names:
+        other = {key: X[:2] if key == name else X for key in names}
+        safetensors.numpy.save_file(other, tmp_path / "w.safetensors")
+        assert shown(name).encode() in output(*run, "--weights", tmp_path / "w.safetensors", plugin=True)
+        safetensors.numpy.save_file({key: X for key in names if key != name}, tmp_path / "w.safetensors")
+        assert shown(name).encode() in output(*run, "--weights", tmp_path / "w.safetensors", plugin=True)
+    index = tmp_path / "w.safetensors.index.json"
+    for name in ("\u202e.safetensors", "\x9b31m.safetensors", "a\n.safetensors", "\x1b[31m"):
+        index.write_text(json.dumps({"weight_map": {"a": name}}))
+        assert shown(name).encode() in output(*run, "--weights", index, plugin=True)
+    (tmp_path / "f.safetensors").unlink()
+    assert b"none of this name" in output(*run, plugin=True)
+
+
+def test_code_that_was_compiled_earlier(model: Path, tmp_path: Path) -> None:
+    code, x = tmp_path / "code", tmp_path / "x.npy"
+    output(model, "--save-executable", code, plugin=True)
+    assert b"compiled, because" not in output(model, x, "--executables", code, plugin=True)
+    record = ExecutablesFile(code).records[0]
+    for name in record.conditions:
+        if name != "function":
+            GrowingFile(tmp_path / name).append({**record.conditions, name: RAW}, {RAW: RAW}, b"code")
+            said = output(model, x, "--executables", tmp_path / name, plugin=True)
+            assert b"compiled, because" in said
+            assert f"{name}: compiled for {shown(RAW)}".encode() in said
+
+
+PLUGIN = r"""
+#include <pjrt_c_api.h>
+struct PJRT_Error { int number; };
+static PJRT_Error error;
+static void say(PJRT_Error_Message_Args* arguments) {
+  static const char words[] = "\x1b[31m\x07\nEVIL \xe2\x80\xae \xff";
+  arguments->message = words;
+  arguments->message_size = sizeof words - 1;
+}
+static void destroy(PJRT_Error_Destroy_Args* arguments) { (void)arguments; }
+static PJRT_Error* initialize(PJRT_Plugin_Initialize_Args* arguments) { (void)arguments; return &error; }
+const PJRT_Api* GetPjrtApi(void) {
+  static PJRT_Api api = {.struct_size = PJRT_Api_STRUCT_SIZE,
+                         .pjrt_api_version = {.major_version = PJRT_API_MAJOR, .minor_version = PJRT_API_MINOR},
+                         .PJRT_Error_Message = say, .PJRT_Error_Destroy = destroy,
+                         .PJRT_Plugin_Initialize = initialize};
+  return &api;
+}
+"""
+
+
+def test_what_a_plugin_says(model: Path, library: Library, tmp_path: Path) -> None:
+    (tmp_path / "plugin.c").write_text(PLUGIN)
+    include = f"-I{ROOT / 'cpp' / 'third_party' / 'pjrt'}"
+    compiler = shutil.which("cc") or "gcc"
+    files = [tmp_path / "plugin.c", "-o", tmp_path / "plugin.so"]
+    subprocess.run([compiler, "-shared", "-fPIC", include, *files], check=True)
+    words = r"the plugin cannot initialize itself: \x1b[31m\x07\nEVIL \u202e \xff"
+    assert output("--plugin", tmp_path / "plugin.so", model) == f"jaxexp-run: {words}\n".encode()
+    assert what(library.runtime, tmp_path / "plugin.so") == words
