@@ -226,7 +226,9 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("way", [jaxexp.deserialize, jaxexp.inspect, "policy"], ids=str)
+@pytest.mark.parametrize(
+    "way", [jaxexp.deserialize, jaxexp.inspect, "policy"], ids=["deserialize", "inspect", "policy"]
+)
 @pytest.mark.parametrize("family", LARGE)
 def test_cost_of_auxiliary_data(family: str, way: Any) -> None:
     blob = LARGE[family]()
