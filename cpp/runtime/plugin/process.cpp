@@ -28,7 +28,7 @@ constexpr std::chrono::seconds longest_exit{60};  // a call that takes longer is
 constexpr std::chrono::milliseconds step{1};
 
 [[maybe_unused]] void exits() {
-  if (state == State::forked) return;
+  if (state != State::running) return;  // forked, or this was called before, and waits once
   exit_thread = std::this_thread::get_id();
   state = State::exiting;
   const auto end = std::chrono::steady_clock::now() + longest_exit;
