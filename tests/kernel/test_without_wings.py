@@ -87,7 +87,7 @@ def test_the_kernel_has_a_class_of_its_own(copy: Path) -> None:
         from jaxexp._kernel.export.export import Exporting
         from jaxexp._kernel.read.decode import reader_of
 
-        how = Exporting(Function, ("cpu",), (), None, None, None)
+        how = Exporting(Function, ("cpu",), (), None, None, None, False, ())
         exported = how.export(jax.jit(jnp.sin), (jax.ShapeDtypeStruct((3,), "float32"),), {})
         loaded = reader_of(Function).read(bytes(exported.serialize(vjp_order=1)))
         assert type(loaded) is type(exported) is Function

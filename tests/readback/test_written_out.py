@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -103,6 +104,16 @@ def assert_count(exported: jaxexp.Exported, sines: int) -> None:
     assert len(str(closed)) < 3_000
 
 
+@pytest.fixture
+def usual_recursion_limit() -> Iterator[None]:
+    """Libraries that other tests import may have raised it."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("usual_recursion_limit")
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("text", [nested(200), calling(sys.getrecursionlimit(), CALL, 1)], ids=["regions", "calls"])
 def test_what_is_nested_too_deeply_is_one_error(text: str, use: Any) -> None:
@@ -117,6 +128,7 @@ def test_what_is_nested_can_be_printed(text: str) -> None:
     assert "sin" in shown(jaxexp.deserialize(with_module(text)))
 
 
+@pytest.mark.usefixtures("usual_recursion_limit")
 @pytest.mark.parametrize("text", [nested(200), calling(40, CALL, 2)], ids=["deep", "doubling"])
 def test_the_command_says_what_to_do(text: str, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     (path := tmp_path / "a.jaxexp").write_bytes(with_module(text))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError, SignatureError
 from jaxexp._kernel.function import data
+from jaxexp._kernel.io.other_files import instead_of_artifact
 from jaxexp._kernel.io.workers import worker_count
 from jaxexp._public import public
 
@@ -235,6 +236,8 @@ def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], m
         error = results[i]
         if isinstance(error, (DeserializationError, PolicyError)):
             error.file = name(i)
+            if isinstance(error, DeserializationError) and error.path:
+                error.found = instead_of_artifact(error.found, error.path, b"")
         elif isinstance(error, FileNotFoundError) and ("::" in name(i) or "://" in name(i)):
             results[i] = error = FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name(i))
         elif isinstance(error, IsADirectoryError):

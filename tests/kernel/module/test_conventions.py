@@ -36,7 +36,7 @@ def test_calling_conventions_before_9(name: str, convention: int) -> None:
         close(grad, (1 - np.tanh(args[0]) ** 2) * args[1].sum(axis=1))
     if name == "symbolic":
         # Below 7 the module does not assert that its first dimension is even: the call does.
-        with pytest.raises(jaxexp.ExportError, match=r"Division had remainder 1 .* 'b'"):
+        with pytest.raises(jaxexp.ExportError, match=r"b must be a whole number, found 2\*b = 3"):
             exported.call(args[0][:3], args[1])
 
 

@@ -47,7 +47,8 @@ def instead_of_artifact(found: str, where: str, head: bytes) -> str:
         head: the first `HEAD` bytes.
     """
     if where:  # as far as that, it looks like an artifact
-        return f"{found}: the file was cut or damaged; get another copy of it" if "leads out of it" in found else found
+        was_cut = found.endswith("leads out of it")
+        return f"{found}: the file was cut or damaged; get another copy of it" if was_cut else found
     if known := _known(head):
         return known
     if head[:4] in _ZIP:
