@@ -31,8 +31,8 @@ class Client;
 /// A function that is ready to be called. A copy is the same function. Several threads may call one at once.
 ///
 /// Where a process is forked after its first Runtime was made, the child can use no Runtime: everything that needs a
-/// plugin throws RunError there. exit() waits up to a minute for calls of other threads, and what they began to compute;
-/// a call that begins later does not return.
+/// plugin throws RunError there. exit() waits up to a minute for calls of other threads, and what they began to
+/// compute; a call that begins later does not return.
 class Function {
  public:
   /// What it takes and returns: names, dtypes, shapes, shardings, paths in the trees. Weights are its first arguments.
