@@ -133,12 +133,14 @@ def origins(given: str | Iterable[str]) -> set[tuple[str, str | None, int | None
     """
     found = set()
     for text in (given,) if isinstance(given, str) else given:
+        url: yarl.URL | None = None
         try:
             url = yarl.URL(text)
-            is_origin = url.scheme in ("http", "https") and url == url.origin()
+            if url.scheme not in ("http", "https") or url != url.origin():
+                url = None
         except (TypeError, ValueError):
-            is_origin = False
-        if not is_origin:
+            url = None
+        if url is None:
             raise ExportTypeError(f"headers may also go to an origin, such as 'https://cdn.example', not to {text!r}")
         found.add(_origin(url))
     return found
@@ -199,8 +201,8 @@ class _Meter(asyncio.Protocol):
         end: bool | None = self._inner.eof_received()
         return end
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._inner.connection_lost(error)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inner.connection_lost(exc)
         content = self._content()
         if self._failed:
             self._fail(_TOO_MUCH)
