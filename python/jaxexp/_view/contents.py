@@ -143,6 +143,8 @@ class Function:
     def _look(self, operation: list[Any], results: range) -> None:
         kind, more, operands = self.texts[operation[0]], self.texts[operation[5]], operation[3]
         types = [self.texts[i] for i in operation[4]]
+        if kind == "composite":  # as newer releases write chlo.erf
+            kind = more or kind
         is_number = kind == "constant" and (more != "" or types[0].endswith("[]"))
         if is_number or (kind in _COPIES and self._numbers.keys() >= {*operands}):
             self.hidden.add(id(operation))
