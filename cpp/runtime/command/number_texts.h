@@ -1,4 +1,4 @@
-// Numbers as NumPy prints them.
+// Numbers as texts for people.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,13 @@ struct NumberTexts {
   std::vector<std::string> words;  // a text for each number, all of one width; none if there are more than `most_words`
 };
 
-/// `data` has the `count` numbers of an array of this rank. Numbers of a byte that NumPy does not have, such as int4
-/// and float8_e5m2, have no texts.
-NumberTexts number_texts(std::string_view dtype, const std::byte* data, std::size_t count, std::size_t rank,
-                         std::size_t most_words);
+/// `data` has the `count` numbers of an array. Small floats and integers, such as float8_e5m2 and int4, have no texts.
+NumberTexts number_texts(std::string_view dtype, const std::byte* data, std::size_t count, std::size_t most_words);
 
 /// As in "1,234,567".
 std::string with_commas(std::size_t number);
 
-/// An array of these words, as numpy.array2string lays it out in lines of 96 characters.
+/// The lines of an array of these words: one for each row of the last dimension.
 std::vector<std::string> laid_out(const std::vector<std::string>& words, const std::vector<std::int64_t>& shape);
 
 }  // namespace jaxexp::command

@@ -17,7 +17,7 @@ using Row = std::array<std::string, 6>;
 NumberTexts texts_of(const Array& array) {
   std::vector<std::byte> numbers(array.size_bytes());
   array.copy_to(numbers.data());
-  return number_texts(array.dtype(), numbers.data(), array.size(), array.shape().size(), small);
+  return number_texts(array.dtype(), numbers.data(), array.size(), small);
 }
 
 std::string type_of(const Array& array) {
