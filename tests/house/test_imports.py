@@ -149,6 +149,7 @@ def cpp_arrows() -> Iterator[Arrow]:
     public["jaxexp/run_error.h"] = "runtime/plugin"
     public["jaxexp/weights_error.h"] = "runtime/weights"
     public["jaxexp/run.h"] = "runtime/c"
+    public["jaxexp/version.h"] = "wire/api"  # which the build makes
     for path in sorted([*CPP.glob("wire/**/*.*"), *CPP.glob("runtime/**/*.*"), *CPP.glob("bindings/*/*.*")]):
         file = path.relative_to(CPP).as_posix()
         if path.suffix not in (".h", ".cpp") or "/include/" in file:

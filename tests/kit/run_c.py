@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +46,20 @@ class Options(ctypes.Structure):
         ("executables", ctypes.c_char_p),
         ("weights", ctypes.c_char_p),
         ("stable", ctypes.c_int),
+        ("member", ctypes.c_char_p),
     )
 
 
 class Library:
     def __init__(self, path: Path) -> None:
         self.c: Any = ctypes.CDLL(str(path))
-        functions = "runtime_new load load_with vjp with_weights unbound put"
+        functions = "runtime_new load load_with load_bytes vjp with_weights unbound weight put"
         for name in f"{functions} array_view array_copy argument result array_shape".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
-        for name in "argument_count result_count array_rank array_size_bytes runtime_device_count".split():
+        for name in "argument_count result_count weight_count array_rank array_size_bytes runtime_device_count".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_size_t
-        for name in "error_message array_dtype function_name runtime_platform".split():
+        names = "argument_path result_path weight_name"
+        for name in f"{names} error_message array_dtype function_name runtime_platform".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_char_p
 
     def checked(self, name: str, *arguments: Any) -> Any:
@@ -85,6 +87,19 @@ class Library:
         arguments = (pointer(runtime), str(artifact).encode(), ctypes.byref(options))
         return Handle(self, "function", self.checked("load_with", *arguments))
 
+    def load_bytes(self, runtime: Handle, blob: Any, **fields: Any) -> Handle:
+        """`blob` is an array of ctypes, which the caller keeps."""
+        options = Options(**{"size": ctypes.sizeof(Options), **fields})
+        arguments = (pointer(runtime), blob, size(len(blob)), ctypes.byref(options))
+        return Handle(self, "function", self.checked("load_bytes", *arguments))
+
+    def texts(self, kind: str, count: str, function: Handle) -> list[str]:
+        """As in `texts("weight_name", "weight_count", f)`."""
+        number = getattr(self.c, f"jaxexp_{count}")(pointer(function))
+        text = getattr(self.c, f"jaxexp_{kind}")
+        assert text(pointer(function), size(number)) is None
+        return [text(pointer(function), size(i)).decode() for i in range(number)]
+
     def changed(self, how: str, function: Handle, *arguments: Any) -> Handle:
         """What `jaxexp_vjp`, `jaxexp_with_weights` or `jaxexp_unbound` makes of a function."""
         return Handle(self, "function", self.checked(how, pointer(function), *arguments))
@@ -104,6 +119,13 @@ class Library:
         given = (ctypes.c_void_p * len(arguments))(*(argument.pointer for argument in arguments))
         found = (ctypes.c_void_p * self.c.jaxexp_result_count(pointer(function)))()
         self.checked("call", pointer(function), given, size(len(arguments)), found)
+        return [Handle(self, "array", array) for array in found]
+
+    def call_by_path(self, function: Handle, arguments: Mapping[str, Handle]) -> list[Handle]:
+        paths = (ctypes.c_char_p * len(arguments))(*(path.encode() for path in arguments))
+        given = (ctypes.c_void_p * len(arguments))(*(argument.pointer for argument in arguments.values()))
+        found = (ctypes.c_void_p * self.c.jaxexp_result_count(pointer(function)))()
+        self.checked("call_by_path", pointer(function), paths, given, size(len(arguments)), found)
         return [Handle(self, "array", array) for array in found]
 
     def read(self, array: Handle) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
@@ -19,7 +20,9 @@ import pytest
 
 import jaxexp
 from kit import runtime as built
-from kit.run_c import Handle, Library, Reason, RunError, declared, pointer
+from kit.run_c import Handle, Library, Options, Reason, RunError, declared, pointer
+from kit.weighted import X as WEIGHTED_X
+from kit.weighted import apply, bound, close, named
 
 pytestmark = [
     pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
@@ -35,6 +38,10 @@ def saved(folder: Path, function: Any, *specs: Any, vjp_order: int = 0, **option
     exported = jaxexp.export(jax.jit(function, **options))(*specs)
     path.write_bytes(exported.serialize(vjp_order=vjp_order, compatibility=built.READER))
     return path
+
+
+def in_memory(blob: bytes) -> Any:
+    return ctypes.create_string_buffer(blob, len(blob))
 
 
 def test_a_call(library: Library, runtime: Handle, tmp_path: Path) -> None:
@@ -111,6 +118,100 @@ def test_errors(library: Library, runtime: Handle, tmp_path: Path) -> None:
     fails(
         Reason.UNSUPPORTED, "f.jaxexp: .* was exported for 8 devices, and the plugin has 4", library.load, runtime, path
     )
+
+
+def test_arguments_by_path(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    def scaled(tree: dict[str, jax.Array], *, scale: jax.Array) -> dict[str, jax.Array]:
+        return {"all": tree["x"] * scale - tree["y\n"]}
+
+    exported = jaxexp.export(jax.jit(scaled))({"x": SPEC, "y\n": SPEC}, scale=SPEC)
+    (tmp_path / "f.jaxexp").write_bytes(exported.serialize(compatibility=built.READER))
+    function = library.load(runtime, tmp_path / "f.jaxexp")
+    paths = library.texts("argument_path", "argument_count", function)
+    assert paths == ["args[0]['x']", "args[0]['y\\n']", "kwargs['scale']"]
+    assert library.texts("result_path", "result_count", function) == ["result['all']"]
+    x, y, scale = paths
+    given = {scale: library.array(2 * X), y: library.array(X), x: library.array(X + 1)}
+    (found,) = library.call_by_path(function, given)
+    np.testing.assert_array_equal(library.read(found), (X + 1) * 2 * X - X)
+    for change, message in (
+        ({x: None}, r"the argument args\[0\]\['x'\], float32\[3\], is missing"),
+        ({"args[1]": library.array(X)}, r"has no argument args\[1\]"),
+        ({x: library.array(X[:2])}, r"^args\[0\]\['x'\].shape\[0\] must have size 3, found size 2"),
+    ):
+        wrong = {path: array for path, array in {**given, **change}.items() if array is not None}
+        with pytest.raises(RunError, match=message) as error:
+            library.call_by_path(function, wrong)
+        assert error.value.reason is Reason.ARGUMENT
+    twice = (ctypes.c_char_p * 2)(x.encode(), x.encode())
+    arrays = (ctypes.c_void_p * 2)(given[x].pointer, given[x].pointer)
+    with pytest.raises(RunError, match=r"the argument args\[0\]\['x'\] is given twice"):
+        library.checked("call_by_path", pointer(function), twice, arrays, ctypes.c_size_t(2), None)
+
+
+def test_members_of_archives(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """They have their weights in the archive, which stays as long as something needs it."""
+    exported, given = bound()
+    exported.save(tmp_path / "model.jaxexp", compatibility=built.READER, vjp_order=1)
+    plain = saved(tmp_path, lambda x: x + 1, SPEC)
+    file = tmp_path / "all.zip"
+    with jaxexp.Archive.create(file) as archive:
+        archive.add_file("nets/model", tmp_path / "model.jaxexp")
+        archive.add("plain", plain.read_bytes())
+    blob = in_memory(file.read_bytes())
+    (tmp_path / "model.safetensors").unlink()
+    expected, pullback = jax.vjp(apply, given, WEIGHTED_X)
+    weights = named(given)
+    x, cotangent = library.array(WEIGHTED_X), library.array(np.ones_like(expected))
+    for load in (
+        lambda name: library.load_with(runtime, file, member=name),
+        lambda name: library.load_with(runtime, file, member=name, stable=1),
+        lambda name: library.load_bytes(runtime, blob, member=name),
+    ):
+        (y,) = library.call(load(b"plain"), library.array(X))
+        np.testing.assert_array_equal(library.read(y), X + 1)
+        function = load(b"nets/model")
+        assert library.texts("argument_path", "argument_count", function) == ["args[0]"]
+        assert library.texts("weight_name", "weight_count", function) == sorted(weights)
+        vjp = library.changed("vjp", function)
+        head = Handle(library, "array", library.checked("weight", pointer(function), b"head"))
+        with pytest.raises(RunError, match="has no weight 'tail'"):
+            library.checked("weight", pointer(function), b"tail")
+        close(library.read(library.call(function, x)[0]), expected)
+        function.free()
+        close(library.read(library.call(vjp, x, cotangent)[-1]), pullback(np.ones_like(expected))[1])
+        vjp.free()
+        np.testing.assert_array_equal(library.read(head), weights["head"])
+        with pytest.raises(RunError, match="the archive has no member 'f'; it has 'nets/model', 'plain'") as error:
+            load(b"f")
+        assert error.value.reason is Reason.ARGUMENT
+    with pytest.raises(RunError, match=f"{plain}': expected .*archive") as error:
+        library.load_with(runtime, plain, member=b"f")
+    assert error.value.reason is Reason.DAMAGED
+    with pytest.raises(RunError, match=f"{file}': expected a serialized Exported, found what looks like a zip archive"):
+        library.load(runtime, file)
+
+
+def test_functions_in_memory(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """And options that are not there, or those of an older header."""
+    path = saved(tmp_path, lambda x: x + 1, SPEC, vjp_order=1)
+    blob = in_memory(path.read_bytes())
+    older = Options.member.offset
+    nothing = (pointer(runtime), blob, ctypes.c_size_t(len(blob)), None)
+    for function in (
+        library.load_bytes(runtime, blob),
+        library.load_bytes(runtime, blob, size=older, member=b"not read"),
+        library.load_with(runtime, path, size=older, member=b"not read"),
+        Handle(library, "function", library.checked("load_bytes", *nothing)),
+        Handle(library, "function", library.checked("load_with", pointer(runtime), str(path).encode(), None)),
+    ):
+        np.testing.assert_array_equal(library.read(library.call(function, library.array(X))[0]), X + 1)
+        assert library.texts("weight_name", "weight_count", function) == []
+    with pytest.raises(RunError) as error:
+        library.load_bytes(runtime, in_memory(path.read_bytes()[:100]))
+    assert error.value.reason is Reason.DAMAGED
+    with pytest.raises(RunError, match="the bytes are NULL"):
+        library.checked("load_bytes", pointer(runtime), None, ctypes.c_size_t(3), None)
 
 
 def test_symbolic_dimensions(library: Library, runtime: Handle, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -72,18 +74,119 @@ def test_ways_to_give_arguments(artifact: Path, files: tuple[Path, Path], tmp_pa
         (x, b),
         (tmp_path / "positions.npz",),
         (tmp_path / "paths.npz",),
-        (x, "--argument", f"args[1]={b}"),
-        ("--argument", f"args[1]={b}", "--argument", f"args[0]['x']={x}"),
+        (x, f"args[1]={b}"),
+        (f"args[1]={b}", x),
+        (f"args[1]={b}", f"args[0]['x']={x}"),
+        (f"args[1]={b}", f"args[0][x]={x}"),  # as a shell leaves it
     ):
         succeeds(artifact, *given, "--out", tmp_path / "y.npy")
         np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
     np.savez(tmp_path / "rest.npz", B)
     for rest in (b, tmp_path / "rest.npz"):  # positions skip what is given by its path
-        succeeds(artifact, "--argument", f"args[0]['x']={x}", rest, "--out", tmp_path / "y.npy")
+        succeeds(artifact, f"args[0]['x']={x}", rest, "--out", tmp_path / "y.npy")
         np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
-    succeeds(artifact, x, b, "--out", tmp_path / "y.npz")
+    said = succeeds(artifact, x, b, "-o", tmp_path / "y.npz")
+    assert said == f"{tmp_path / 'y.npz'}: 1 result, {(tmp_path / 'y.npz').stat().st_size:,} bytes\n"
     assert result(tmp_path / "y.npz").keys() == {"result['sum']"}
-    assert succeeds(artifact, x, b) == "result['sum']: float32[2, 3]\n"
+
+
+def test_numbers_in_place_of_files(tmp_path: Path) -> None:
+    def scaled(n: jax.Array, scale: jax.Array, is_on: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return n * n, jnp.where(is_on, scale, 0)
+
+    path = tmp_path / "f.jaxexp"
+    exported = jaxexp.export(jax.jit(scaled))(np.int32(0), np.float32(0), np.bool_(False))
+    path.write_bytes(exported.serialize(compatibility=runtime.READER))
+    for given in (("-3", "-2.5", "true"), ("args[2]=true", "-3", "args[1]=-2.5")):
+        assert succeeds(path, *given).endswith("\nresult[0]\n  9\n\nresult[1]\n  -2.5\n")
+    for given, wrong in (
+        (("1.5", "0", "true"), "args[0], int32[], takes a number, or a .npy file, and not '1.5'"),
+        (("3000000000", "0", "true"), "args[0], int32[], takes a number"),
+        (("0", "x.np", "true"), "args[1], float32[], takes a number"),
+        (("0", "0", "2"), "args[2], bool[], takes true or false, or a .npy file, and not '2'"),
+    ):
+        assert wrong in fails(path, *given)
+    exported = jaxexp.export(jax.jit(jnp.conj))(np.complex64(0))
+    path.write_bytes(exported.serialize(compatibility=runtime.READER))
+    assert "args[0], complex64[], takes a .npy file, and not '1'" in fails(path, "1")
+
+
+def printed_numbers(said: str) -> dict[str, str]:
+    """The numbers of each result, with their brackets."""
+    _, *blocks = said.split("\n\n")
+    return {path: " ".join(numbers.split()) for path, _, numbers in (block.partition("\n") for block in blocks)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_printed_numbers_are_those_of_results(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    with jax.enable_x64(True):
+        results = [
+            *(random.standard_normal((2, 3, 2)).astype(dtype) for dtype in (np.float16, np.float32, np.float64)),
+            random.standard_normal((2, 16)).astype(np.float32) * 10.0 ** random.integers(-9, 9),
+            10.0 ** random.integers(-200, 200, 5),
+            np.asarray([1.5, np.nan, [np.inf, -np.inf][seed % 2]], np.float32),
+            np.asarray([-np.inf, np.nan], [np.float16, np.float64][seed % 2]),
+            random.standard_normal(6).astype(ml_dtypes.bfloat16),
+            (random.standard_normal(3) + 1j * random.standard_normal(3)).astype(np.complex64),
+            np.asarray([complex(1, np.inf), complex(np.nan, -seed)]),
+            random.integers(-(10**seed), 10**seed, (3, 8)),
+            np.asarray([2**64 - 1, seed], np.uint64),
+            random.integers(-100, 100, 1000).astype(np.int8),
+            random.integers(0, 2, (2, 2)).astype(np.bool_),
+            *(dtype(seed) for dtype in (np.bool_, np.int32, np.float32, np.complex128)),
+            np.zeros((0, 3), np.float32),
+            np.zeros(3, np.float32),
+            np.float32(1e-7),
+        ]
+        # As arguments: what is a constant is computed by the plugin, which may round it.
+        exported = jaxexp.export(jax.jit(lambda *results: results))(*results)
+        path = tmp_path / "f.jaxexp"
+        path.write_bytes(exported.serialize(compatibility=runtime.READER))
+        np.savez(tmp_path / "in.npz", *(x.view("V2") if x.dtype == ml_dtypes.bfloat16 else x for x in results))
+        said = succeeds(path, tmp_path / "in.npz")
+        table, numbers = said.partition("\n\n")[0].splitlines()[2:], printed_numbers(said)
+        for i, (result, row) in enumerate(zip(map(np.asarray, results), table, strict=True)):
+            name, type_, *ranges = row.split()
+            assert (name, type_) == (f"result[{i}]", f"{result.dtype}[{','.join(map(str, result.shape))}]")
+            if ranges and result.dtype != bool and (finite := result[np.isfinite(result)]).size:
+                expected = [finite.min(), finite.max(), finite.astype(np.float64).mean()]
+                np.testing.assert_allclose(list(map(float, ranges[:3])), np.asarray(expected, float), rtol=1e-5)
+            if not 0 < result.size <= 32:
+                assert name not in numbers
+                continue
+            words = re.sub(r"[\[\]]", " ", numbers[name]).split()
+            if result.dtype == bool:
+                found = np.asarray([{"True": True, "False": False}[word] for word in words])
+            elif result.dtype.kind in "iu":
+                found = np.asarray(list(map(int, words)), result.dtype)
+            else:
+                found = np.asarray(list(map(complex, words)))
+                found = (found if result.dtype.kind == "c" else found.real).astype(result.dtype)
+            np.testing.assert_array_equal(found.reshape(result.shape), result, strict=True)
+
+
+def test_rows_of_printed_numbers_stand_below_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    x = np.asarray([[[1, -20], [3, 4]], [[5, 6], [7, 8]]], np.int32)
+    path.write_bytes(jaxexp.export(jax.jit(lambda x: (x, x + 0.5)))(x).serialize(compatibility=runtime.READER))
+    np.save(tmp_path / "x.npy", x)
+    said = succeeds(path, tmp_path / "x.npy")
+    assert said.endswith(
+        """
+result[0]
+  [[[  1 -20]
+    [  3   4]]
+   [[  5   6]
+    [  7   8]]]
+
+result[1]
+  [[[  1.5 -19.5]
+    [  3.5   4.5]]
+   [[  5.5   6.5]
+    [  7.5   8.5]]]
+"""
+    )
 
 
 def test_forms_of_files(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -128,11 +231,11 @@ def test_arguments_that_do_not_fit(artifact: Path, files: tuple[Path, Path], tmp
     x, b = files
     assert "no file gives args[1], float32[3]" in fails(artifact, x)
     assert "takes 2 arguments" in fails(artifact, x, b, b)
-    by_path = ("--argument", f"args[0]['x']={x}")
-    assert "gives args[0]['x'] a second time" in fails(artifact, *by_path, *by_path, b)
-    said = fails(artifact, *by_path, b, b)
-    assert f"takes 2 arguments, of which --argument gives 1; {b} is one more" in said
-    said = fails(artifact, x, "--argument", f"args[2]={x}")
+    by_path = f"args[0]['x']={x}"
+    assert "gives args[0]['x'] a second time" in fails(artifact, by_path, by_path, b)
+    said = fails(artifact, by_path, b, b)
+    assert f"takes 2 arguments, of which 1 came by path; {b} is one more" in said
+    said = fails(artifact, x, f"args[2]={x}")
     assert "has no argument args[2] ('--inspect' lists those that it has)" in said
     np.savez(tmp_path / "in.npz", X, B, X)
     assert "'arr_2' is one more" in fails(artifact, tmp_path / "in.npz")
@@ -165,7 +268,7 @@ def test_command_lines_that_make_no_sense(artifact: Path) -> None:
         (["--nothing"], "there is no option --nothing"),
         (["--repeat", "x"], "--repeat takes a number, and not 'x'"),
         (["--out", "y.txt"], "--out takes a file .npy or .npz, and not 'y.txt'"),
-        (["--argument", "x"], "--argument takes PATH=FILE, and not 'x'"),
+        (["--option", "x"], "--option takes NAME=VALUE, and not 'x'"),
         (["--vjp"], "--vjp takes a value"),
     ):
         assert fails(artifact, *wrong, status=2) == f"jaxexp-run: {message}: 'jaxexp-run --help' says what there is\n"
@@ -194,7 +297,7 @@ def test_the_arguments_of_a_vjp(artifact: Path, files: tuple[Path, Path], tmp_pa
     ):
         assert line in done.stdout
     x, _ = files
-    said = fails(artifact, "--vjp", 1, "--argument", f"args[0]['x']={x}")
+    said = fails(artifact, "--vjp", 1, f"args[0]['x']={x}")
     assert "has no argument args[0]['x']; a VJP's are args[0], args[1], ...: those of the function, then" in said
 
 
@@ -208,7 +311,9 @@ def test_which_file_it_is(artifact: Path, files: tuple[Path, Path], tmp_path: Pa
         assert fails(damaged, *files, *inspects).startswith(f"jaxexp-run: cannot read the artifact '{damaged}': at ")
         said = fails(archive, *files, *inspects)
         assert said.startswith(f"jaxexp-run: {archive} is an archive: name a member of it, as in {archive}::")
-        assert f"no member 'g' in the archive {archive}" in fails(f"{archive}::g", *files, *inspects)
+        said = fails(f"{archive}::g", *files, *inspects)
+        assert said == f"jaxexp-run: {archive}: the archive has no member 'g'; it has 'f'\n"
+    assert "a regular file" in fails(tmp_path, *files, "--member", "f")
 
 
 def test_archives(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -221,7 +326,7 @@ def test_archives(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> N
     assert "names a member, and so does --member" in said
     (tmp_path / "add::2").write_bytes(artifact.read_bytes())  # a file's name may have colons
     succeeds(tmp_path / "add::2", *files)
-    assert "there is no member 'add/3' in the archive" in fails(tmp_path / "all.zip", "--member", "add/3", *files)
+    assert "has no member 'add/3'; it has 'add/2'" in fails(tmp_path / "all.zip", "--member", "add/3", *files)
 
 
 def test_inspect_needs_no_plugin(artifact: Path) -> None:

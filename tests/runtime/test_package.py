@@ -46,6 +46,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_reader_is_installed_too(installed: Path, files: Path, tmp_path: Path) -> None:
+    """As docs/guide/cpp.md uses it: find_package(jaxexp_wire); and the licences."""
+    run(native.cmake(), "-S", ROOT / "cpp" / "example", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={installed}")
+    run(native.cmake(), "--build", tmp_path)
+    assert run(tmp_path / "signature", files / "predict.jaxexp").startswith("predict, for 1 device(s)\n")
+    licenses = installed / "share" / "licenses" / "jaxexp"
+    assert {path.name for path in licenses.iterdir()} == {"LICENSE", "LICENSE-nlohmann", "LICENSE-xxhash"}
+
+
 def test_a_training_loop_in_cpp(programs: Path, plugin: Path, files: Path) -> None:
     said = run(programs / "train", plugin, files / "step.jaxexp", 200).split()
     assert (float(said[1]), float(said[2].rstrip(","))) == pytest.approx((2, -1), abs=1e-3)

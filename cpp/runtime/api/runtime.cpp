@@ -3,32 +3,36 @@
 
 #include <charconv>
 #include <limits>
+#include <ranges>
 #include <set>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "jaxexp/archive.h"
 #include "runtime/api/given.h"
 #include "runtime/function/bound.h"
+#include "wire/api/translating.h"
 #include "wire/base/file_error.h"
+#include "wire/tensors/mapped_file.h"
 
 namespace jaxexp {
 namespace {
 
 using Reason = RunError::Reason;
 
-/// A function with the weights that the options name, or else those that the artifact in `file` names. `owner` keeps
-/// the artifact's memory.
+/// A function with the weights that the options name, or else those that the artifact names, in its archive or beside
+/// `file`. `owner` keeps the artifact's memory.
 std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime::Client>& client, Artifact artifact,
-                                            std::shared_ptr<const void> owner, const LoadOptions& options,
+                                            const std::shared_ptr<const void>& owner, const LoadOptions& options,
                                             const std::filesystem::path& file) {
   const auto executables =
       options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
-  auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), std::move(owner),
-                                                            options.devices, executables);
+  auto callable =
+      std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices, executables);
   auto weights =
       options.weights.empty()
-          ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), file, options.stable)
+          ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, options.stable)
           : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights, options.stable);
   auto placed = weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
   return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed), /*is_vjp=*/false,
@@ -44,6 +48,18 @@ std::shared_ptr<const wire::FileBytes> runtime::opened(const std::filesystem::pa
   } catch (const std::system_error& error) {
     throw wire::file_error(error.code(), file);
   }
+}
+
+Artifact runtime::member_of(std::span<const std::uint8_t> bytes, const std::string& name) {
+  const Archive archive(bytes);
+  if (archive.contains(name)) return archive.artifact(name);
+  constexpr std::size_t most = 8;
+  std::string known;
+  for (const std::string_view one : archive.names() | std::views::take(most))
+    (known += known.empty() ? "" : ", ") += '\'' + std::string(one) + '\'';
+  if (archive.size() > most) known += ", ...";
+  throw RunError(Reason::argument,
+                 "the archive has no member '" + name + "'; it has " + (known.empty() ? "none" : known));
 }
 
 Runtime::Options::mapped_type runtime::option_value(std::string_view text) {
@@ -71,16 +87,24 @@ Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_
 }
 
 Function Runtime::load(const std::filesystem::path& file, const LoadOptions& options) const {
-  auto bytes = runtime::opened(file);
+  std::string name = file.string();
   try {
-    const Artifact artifact(bytes->bytes());
-    return Function(bound(client_, artifact, std::move(bytes), options, file));
+    if (!options.member.empty()) {
+      using wire::MappedFile;  // an archive may have more weights than memory has room for
+      const auto how = options.stable ? MappedFile::How::read : MappedFile::How::mapped;
+      const auto archive = translating([&] { return MappedFile::named(file, how); });
+      const Artifact artifact = runtime::member_of(archive.bytes(), options.member);
+      name += "::" + options.member;
+      return Function(bound(client_, artifact, archive.owner(), options, {}));
+    }
+    const auto bytes = runtime::opened(file);
+    return Function(bound(client_, Artifact(bytes->bytes()), bytes, options, file));
   } catch (const WeightsError&) {  // which names a file of its own
     throw;
   } catch (const DeserializationError& error) {
-    throw error.in_file(file.string());
+    throw error.in_file(name);
   } catch (const RunError& error) {
-    throw RunError(error.reason(), file.string() + ": " + error.what());
+    throw RunError(error.reason(), name + ": " + error.what());
   }
 }
 
@@ -89,6 +113,9 @@ Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) cons
 }
 
 Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
+  if (!options.member.empty())
+    throw RunError(Reason::argument,
+                   "an artifact has no members: LoadOptions::member '" + options.member + "' is for a file");
   return Function(bound(client_, std::move(artifact), nullptr, options, {}));
 }
 

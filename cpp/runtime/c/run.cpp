@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,7 +27,7 @@ struct jaxexp_runtime {
 struct jaxexp_function {
   jaxexp::Function value;
   std::string name;
-  std::vector<std::string> arguments, results;
+  std::vector<std::string> arguments, results, argument_paths, result_paths, weights;
   mutable std::mutex mutex = {};
   mutable std::string why_compiled = {};  // which does not change once it is known
 };
@@ -99,11 +104,29 @@ std::vector<std::string> described(const std::vector<jaxexp::Value>& values) {
   return texts;
 }
 
-jaxexp_function* handle(jaxexp::Function function) {
+std::vector<std::string> paths_of(const std::vector<jaxexp::Value>& values) {
+  std::vector<std::string> paths;
+  for (const jaxexp::Value& value : values) paths.push_back(value.path);
+  return paths;
+}
+
+const char* text_or_null(const std::vector<std::string>& texts, std::size_t index) {
+  return index < texts.size() ? texts[index].c_str() : nullptr;
+}
+
+jaxexp_function* handle(const jaxexp::Function& function) {
   const jaxexp::Artifact& artifact = function.artifact();
-  std::string name = jaxexp::escaped(artifact.function_name());
-  auto arguments = described(function.arguments()), results = described(artifact.results());
-  return new jaxexp_function{std::move(function), std::move(name), std::move(arguments), std::move(results)};
+  const auto arguments = function.arguments(), results = artifact.results();
+  std::vector<std::string> weights;
+  if (arguments.size() < artifact.arguments().size())
+    for (const std::string_view name : artifact.names_of_first_argument()) weights.emplace_back(name);
+  return new jaxexp_function{function,
+                             jaxexp::escaped(artifact.function_name()),
+                             described(arguments),
+                             described(results),
+                             paths_of(arguments),
+                             paths_of(results),
+                             std::move(weights)};
 }
 
 jaxexp_array* handle(jaxexp::Array array) { return new jaxexp_array{std::move(array)}; }
@@ -111,6 +134,33 @@ jaxexp_array* handle(jaxexp::Array array) { return new jaxexp_array{std::move(ar
 std::vector<std::int64_t> sizes(const std::int64_t* shape, std::size_t rank) {
   if (rank > 0 && !shape) refuse("the shape is NULL");
   return {shape, shape + rank};
+}
+
+jaxexp::LoadOptions loading(const jaxexp_load_options* options) {
+  if (!options) return {};
+  if (options->size < offsetof(jaxexp_load_options, weights)) refuse("the size of the options is not set");
+  jaxexp_load_options found{};  // fields that the caller's header did not have are not set
+  std::memcpy(&found, options, std::min(options->size, sizeof(found)));
+  if (found.device_count > 0 && !found.devices) refuse("the devices are NULL");
+  const auto text = [](const char* field) { return field ? field : ""; };
+  return {.devices = {found.devices, found.devices + found.device_count},
+          .executables = text(found.executables),
+          .weights = text(found.weights),
+          .stable = found.stable != 0,
+          .member = text(found.member)};
+}
+
+const jaxexp::Array& argument(const jaxexp_array* const* arguments, std::size_t index) {
+  if (!arguments) refuse("the arguments are NULL");
+  return given(arguments[index], "an argument").value;
+}
+
+/// Sets all results, or none.
+void hand_over(std::vector<jaxexp::Array> arrays, jaxexp_array** results) {
+  if (!arrays.empty() && !results) refuse("the room for results is NULL");
+  std::vector<std::unique_ptr<jaxexp_array>> handles;
+  for (jaxexp::Array& array : arrays) handles.emplace_back(handle(std::move(array)));
+  for (std::size_t i = 0; i < handles.size(); ++i) results[i] = handles[i].release();
 }
 
 }  // namespace
@@ -138,23 +188,30 @@ size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime) { return runti
 
 jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, const size_t* devices,
                              size_t device_count, jaxexp_error** error) {
-  const jaxexp_load_options options{sizeof options, devices, device_count, nullptr, nullptr, 0};
+  jaxexp_load_options options{};
+  options.size = sizeof options;
+  options.devices = devices;
+  options.device_count = device_count;
   return jaxexp_load_with(runtime, file, &options, error);
 }
 
 jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file, const jaxexp_load_options* options,
                                   jaxexp_error** error) {
   return guarded(error, [&] {
-    const std::size_t size = given(options, "the options").size;
-    if (size < offsetof(jaxexp_load_options, weights)) refuse("the size of the options is not set");
-    jaxexp_load_options found{};  // fields that the caller's header did not have are not set
-    std::memcpy(&found, options, std::min(size, sizeof(found)));
-    if (found.device_count > 0 && !found.devices) refuse("the devices are NULL");
-    jaxexp::LoadOptions loading{.devices = {found.devices, found.devices + found.device_count},
-                                .stable = found.stable != 0};
-    if (found.executables) loading.executables = found.executables;
-    if (found.weights) loading.weights = found.weights;
-    return handle(given(runtime, "the runtime").value.load(std::filesystem::path(&given(file, "the file")), loading));
+    const std::filesystem::path path(&given(file, "the file"));
+    return handle(given(runtime, "the runtime").value.load(path, loading(options)));
+  });
+}
+
+jaxexp_function* jaxexp_load_bytes(const jaxexp_runtime* runtime, const void* bytes, size_t size,
+                                   const jaxexp_load_options* options, jaxexp_error** error) {
+  return guarded(error, [&] {
+    if (size > 0 && !bytes) refuse("the bytes are NULL");
+    const std::span<const std::uint8_t> buffer(static_cast<const std::uint8_t*>(bytes), size);
+    jaxexp::LoadOptions found = loading(options);
+    const std::string member = std::exchange(found.member, {});
+    const auto artifact = member.empty() ? jaxexp::Artifact(buffer) : jaxexp::runtime::member_of(buffer, member);
+    return handle(given(runtime, "the runtime").value.load(artifact, found));
   });
 }
 
@@ -173,10 +230,16 @@ const char* jaxexp_function_name(const jaxexp_function* function) { return funct
 size_t jaxexp_argument_count(const jaxexp_function* function) { return function->arguments.size(); }
 size_t jaxexp_result_count(const jaxexp_function* function) { return function->results.size(); }
 const char* jaxexp_argument(const jaxexp_function* function, size_t index) {
-  return index < function->arguments.size() ? function->arguments[index].c_str() : nullptr;
+  return text_or_null(function->arguments, index);
 }
 const char* jaxexp_result(const jaxexp_function* function, size_t index) {
-  return index < function->results.size() ? function->results[index].c_str() : nullptr;
+  return text_or_null(function->results, index);
+}
+const char* jaxexp_argument_path(const jaxexp_function* function, size_t index) {
+  return text_or_null(function->argument_paths, index);
+}
+const char* jaxexp_result_path(const jaxexp_function* function, size_t index) {
+  return text_or_null(function->result_paths, index);
 }
 
 int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error) {
@@ -199,18 +262,40 @@ jaxexp_function* jaxexp_unbound(const jaxexp_function* function, jaxexp_error** 
   return guarded(error, [&] { return handle(given(function, "the function").value.unbound()); });
 }
 
+size_t jaxexp_weight_count(const jaxexp_function* function) { return function->weights.size(); }
+const char* jaxexp_weight_name(const jaxexp_function* function, size_t index) {
+  return text_or_null(function->weights, index);
+}
+
+jaxexp_array* jaxexp_weight(const jaxexp_function* function, const char* name, jaxexp_error** error) {
+  return guarded(error, [&] {
+    const std::string wanted(&given(name, "the name"));
+    const auto weights = given(function, "the function").value.weights();
+    const auto found = weights.find(wanted);
+    if (found == weights.end()) refuse(function->name + " has no weight '" + wanted + "'");
+    return handle(found->second);
+  });
+}
+
 int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* arguments, size_t argument_count,
                 jaxexp_array** results, jaxexp_error** error) {
   return status(error, [&] {
-    if (argument_count > 0 && !arguments) refuse("the arguments are NULL");
     std::vector<jaxexp::Array> values;
     values.reserve(argument_count);
-    for (std::size_t i = 0; i < argument_count; ++i) values.push_back(given(arguments[i], "an argument").value);
-    auto found = given(function, "the function").value.call(values);
-    if (!found.empty() && !results) refuse("the room for results is NULL");
-    std::vector<std::unique_ptr<jaxexp_array>> handles;
-    for (jaxexp::Array& array : found) handles.emplace_back(handle(std::move(array)));
-    for (std::size_t i = 0; i < handles.size(); ++i) results[i] = handles[i].release();
+    for (std::size_t i = 0; i < argument_count; ++i) values.push_back(argument(arguments, i));
+    hand_over(given(function, "the function").value.call(values), results);
+  });
+}
+
+int jaxexp_call_by_path(const jaxexp_function* function, const char* const* paths, const jaxexp_array* const* arguments,
+                        size_t argument_count, jaxexp_array** results, jaxexp_error** error) {
+  return status(error, [&] {
+    if (argument_count > 0 && !paths) refuse("the paths are NULL");
+    std::map<std::string, jaxexp::Array> values;
+    for (std::size_t i = 0; i < argument_count; ++i)
+      if (const std::string path(&given(paths[i], "a path")); !values.emplace(path, argument(arguments, i)).second)
+        refuse("the argument " + path + " is given twice");
+    hand_over(given(function, "the function").value.call(values), results);
   });
 }
 

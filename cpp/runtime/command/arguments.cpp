@@ -21,7 +21,8 @@ std::size_t parsed(const std::string& option, const std::string& text) {
 }
 
 /// What is in front of a '=', and what is behind it.
-std::pair<std::string, std::string> split(const std::string& text, std::size_t at, const std::string& expected) {
+std::pair<std::string, std::string> split(const std::string& text, const std::string& expected) {
+  const std::size_t at = text.find('=');
   if (at == text.npos || at == 0) throw UsageError(expected + ", and not '" + text + "'");
   return {text.substr(0, at), text.substr(at + 1)};
 }
@@ -29,16 +30,17 @@ std::pair<std::string, std::string> split(const std::string& text, std::size_t a
 }  // namespace
 
 const char* const usage =
-    R"(usage: jaxexp-run --plugin PLUGIN ARTIFACT [INPUT...] [--out FILE]
+    R"(usage: jaxexp-run --plugin PLUGIN ARTIFACT [INPUT...] [-o FILE]
        jaxexp-run --inspect ARTIFACT
 
 Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
 
   ARTIFACT            a file, or a member of an archive, as in fleet.zip::resnet/b8
-  INPUT               the arguments that no --argument gives, in their order: .npy files, or a .npz file (of np.savez)
-                      with all of them, whose members are named by paths, or arr_0, arr_1, ...
-  --argument P=FILE   an argument by its path in the tree, as in "--argument args[0]['w']=w.npy"
-  --out FILE          where the results go: .npy for one, .npz for any number (by their paths)
+  INPUT               an argument: a .npy file, or a number for a scalar. PATH=INPUT is the argument of this path, as in
+                      "args[0]['w']=w.npy"; the others are what is left, in their order. A .npz file (of np.savez) has
+                      several, named by their paths, or arr_0, arr_1, ...
+  -o, --out FILE      where the results go: .npy for one, .npz for any number (by their paths). Without it, their ranges
+                      are printed, and the numbers of small ones
   --plugin PLUGIN     the shared library of a PJRT plugin
   --option NAME=VALUE what the plugin is told when it starts
   --device N          a device to run on; once for each device of the function (default: the first ones)
@@ -47,7 +49,7 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --weights FILE      the weights: a safetensors file, or an index of several (default: what ARTIFACT names)
   --stable            read files of weights, and archives, into memory instead of mapping them
   --save-executable FILE  add the compiled code to FILE, which is made if it is not there; the function is called only
-                      if there are inputs, --out or --repeat, too
+                      if there are inputs, -o or --repeat, too
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
   --repeat N          call the function N times more, and say how long that takes
   --inspect           say what the function takes and returns; needs no plugin
@@ -61,6 +63,7 @@ Arguments::Arguments(int count, char** texts) {
   const std::map<std::string_view, std::function<void(Text)>> setters = {
       {"--plugin", text(plugin)},
       {"--out", text(out)},
+      {"-o", text(out)},
       {"--member", text(member)},
       {"--executables", text(executables)},
       {"--save-executable", text(save_executable)},
@@ -70,12 +73,9 @@ Arguments::Arguments(int count, char** texts) {
       {"--device", [this](Text value) { devices.push_back(parsed("--device", value)); }},
       {"--option",
        [this](Text value) {
-         const auto [name, given] = split(value, value.find('='), "--option takes NAME=VALUE");
+         const auto [name, given] = split(value, "--option takes NAME=VALUE");
          options[name] = runtime::option_value(given);
        }},
-      // The path may have a '=' in a key; the file's name has none.
-      {"--argument",
-       [this](Text value) { named_inputs.push_back(split(value, value.rfind('='), "--argument takes PATH=FILE")); }},
   };
   const std::map<std::string_view, bool*> flags = {
       {"--help", &help}, {"-h", &help}, {"--inspect", &inspect}, {"--version", &version}, {"--stable", &stable}};
@@ -84,7 +84,7 @@ Arguments::Arguments(int count, char** texts) {
     const std::string option = texts[i];
     if (const auto flag = flags.find(option); flag != flags.end())
       *flag->second = true;
-    else if (!option.starts_with("--"))
+    else if (!option.starts_with("--") && option != "-o")  // negative numbers are inputs
       files.push_back(option);
     else if (const auto setter = setters.find(option); setter == setters.end())
       throw UsageError("there is no option " + option);
@@ -103,9 +103,7 @@ Arguments::Arguments(int count, char** texts) {
   split_member();
 }
 
-bool Arguments::calls() const {
-  return save_executable.empty() || !inputs.empty() || !named_inputs.empty() || !out.empty() || repeat > 0;
-}
+bool Arguments::calls() const { return save_executable.empty() || !inputs.empty() || !out.empty() || repeat > 0; }
 
 void Arguments::split_member() {
   constexpr std::string_view colons = "::";

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "jaxexp/runtime.h"
@@ -22,8 +21,7 @@ struct Arguments {
   Arguments(int count, char** texts);
 
   std::string plugin, artifact, member, out, executables, save_executable, weights;
-  std::vector<std::string> inputs;                                // in their order
-  std::vector<std::pair<std::string, std::string>> named_inputs;  // paths in the tree, and files
+  std::vector<std::string> inputs;
   std::vector<std::size_t> devices;
   Runtime::Options options;
   std::size_t repeat = 0;

@@ -3,12 +3,17 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "runtime/api/given.h"
 #include "runtime/npy/npy.h"
@@ -44,15 +49,66 @@ Array array(const File& file, const npy::Item& item, const Value& value) {
   return made;
 }
 
+template <class T>
+std::optional<Array> parsed(const std::string& text) {
+  T number{};
+  const char* const end = text.data() + text.size();
+  if constexpr (std::is_floating_point_v<T>) {
+    char* rest = nullptr;
+    number = static_cast<T>(std::strtod(text.c_str(), &rest));
+    if (text.empty() || rest != end) return std::nullopt;
+  } else if (const auto [rest, error] = std::from_chars(text.data(), end, number);
+             error != std::errc{} || rest != end) {
+    return std::nullopt;
+  }
+  return Array(number);
+}
+
+Array scalar(const std::string& text, const Value& value) {
+  const auto wrong = [&](const char* expected) {
+    refuse(value.path + ", " + value.str() + ", takes " + expected + "a .npy file, and not '" + text + "'");
+  };
+  if (value.dtype == "bool") {
+    if (text != "true" && text != "false") wrong("true or false, or ");
+    return Array(text == "true");
+  }
+  std::optional<Array> found;
+  const auto is_number = [&]<class... Types>(std::tuple<Types...>) {
+    return ((value.dtype == dtype_of<Types>() && (found = parsed<Types>(text), true)) || ...);
+  };
+  using Integers = std::tuple<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
+                              std::uint32_t, std::uint64_t>;
+  const bool is_known = is_number(Integers()) || is_number(std::tuple<float, double>());
+  if (!found) wrong(is_known ? "a number, or " : "");
+  return *found;
+}
+
 class Inputs {
  public:
   Inputs(const std::vector<Value>& values, bool is_vjp) : values_(values), found_(values.size()), is_vjp_(is_vjp) {
     for (std::size_t i = 0; i < values.size(); ++i) index_[values[i].path] = i;
+    for (std::size_t i = 0; i < values.size(); ++i) {  // a shell takes quotes away: args[0]['w'] arrives as args[0][w]
+      std::string unquoted = values[i].path;
+      std::erase(unquoted, '\'');
+      index_.emplace(std::move(unquoted), i);
+    }
   }
 
-  void add(std::size_t index, const File& file, const npy::Item& item, const std::string& where) {
+  /// Takes PATH=INPUT; says whether it is one.
+  bool add_named(const std::string& text) {
+    std::size_t at = text.find('=');
+    for (; at != text.npos; at = text.find('=', at + 1))
+      if (index_.contains(text.substr(0, at))) break;
+    const bool is_path = text.starts_with("args[") || text.starts_with("kwargs[");
+    if (at == text.npos && is_path) at = text.rfind('=');
+    if (at == text.npos) return false;
+    add_input(index(text.substr(0, at), text), text.substr(at + 1), text);
+    return true;
+  }
+
+  void add(std::size_t index, Array array, const std::string& where) {
     if (found_[index]) refuse(where + " gives " + values_[index].path + " a second time");
-    found_[index] = array(file, item, values_[index]);
+    found_[index] = std::move(array);
   }
 
   std::size_t index(const std::string& path, const std::string& where) const {
@@ -76,7 +132,7 @@ class Inputs {
     if (position < positions_.size()) return positions_[position];
     const std::size_t given = found_.size() - positions_.size();
     refuse("the function takes " + std::to_string(found_.size()) + (found_.size() == 1 ? " argument" : " arguments") +
-           (given > 0 ? ", of which --argument gives " + std::to_string(given) : "") + "; " + where + " is one more");
+           (given > 0 ? ", of which " + std::to_string(given) + " came by path" : "") + "; " + where + " is one more");
   }
 
   void add_npz(const std::string& name) {
@@ -85,13 +141,17 @@ class Inputs {
     for (const auto& [member, item] : items) {
       const std::string where = name + ", '" + member.substr(0, 80) + "'";
       const bool is_positional = member.starts_with(prefix) && !index_.contains(member);
-      add(is_positional ? at_position(position(member, where), where) : index(member, where), file, item, where);
+      const std::size_t i = is_positional ? at_position(position(member, where), where) : index(member, where);
+      add(i, array(file, item, values_[i]), where);
     }
   }
 
-  void add_npy(std::size_t index, const std::string& name) {
-    const File file = runtime::opened(name);
-    add(index, file, reading(name, [&] { return npy::read_npy(file->bytes()); }), name);
+  /// Of a file, or a number if the argument is a scalar.
+  void add_input(std::size_t index, const std::string& text, const std::string& where) {
+    const Value& value = values_[index];
+    if (value.shape.empty() && !text.ends_with(".npy")) return add(index, scalar(text, value), where);
+    const File file = runtime::opened(text);
+    add(index, array(file, reading(text, [&] { return npy::read_npy(file->bytes()); }), value), where);
   }
 
   std::vector<Array> arrays() const {
@@ -134,20 +194,21 @@ std::string npy_file(const Array& array) {
 
 std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values) {
   Inputs inputs(values, arguments.vjp_order > 0);
-  for (const auto& [path, name] : arguments.named_inputs)
-    inputs.add_npy(inputs.index(path, "--argument " + path + "=" + name), name);
+  std::vector<std::string> in_order;
+  for (const std::string& text : arguments.inputs)
+    if (!inputs.add_named(text)) in_order.push_back(text);
   inputs.number_the_rest();
   std::size_t position = 0;
-  for (const std::string& name : arguments.inputs) {
-    if (name.ends_with(".npz"))
-      inputs.add_npz(name);
+  for (const std::string& text : in_order) {
+    if (text.ends_with(".npz"))
+      inputs.add_npz(text);
     else
-      inputs.add_npy(inputs.at_position(position++, name), name);
+      inputs.add_input(inputs.at_position(position++, text), text, text);
   }
   return inputs.arrays();
 }
 
-void write_results(const std::string& file, const std::vector<Array>& results, const Artifact& function) {
+std::size_t write_results(const std::string& file, const std::vector<Array>& results, const Artifact& function) {
   std::string bytes;
   if (file.ends_with(".npy")) {
     if (results.size() != 1)
@@ -163,6 +224,7 @@ void write_results(const std::string& file, const std::vector<Array>& results, c
   std::ofstream stream(file, std::ios::binary);
   stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (!stream.flush()) throw wire::file_error(errno == 0 ? EIO : errno, file);
+  return bytes.size();
 }
 
 }  // namespace jaxexp::command

@@ -15,15 +15,15 @@
 #include <utility>
 #include <vector>
 
-#include "jaxexp/archive.h"
 #include "jaxexp/runtime.h"
+#include "jaxexp/version.h"
 #include "runtime/api/given.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
-#include "wire/api/beside_weights.h"
+#include "runtime/command/number_texts.h"
+#include "runtime/command/shown.h"
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
-#include "wire/tensors/mapped_file.h"
 
 namespace {
 
@@ -46,12 +46,6 @@ std::string joined(const std::string& title, const auto& texts) {
   return line;
 }
 
-/// Arguments with the paths of a call in Python.
-std::vector<Value> beside_weights(std::vector<Value> arguments) {
-  for (Value& argument : arguments) argument.path = jaxexp::wire::beside_weights(argument.path);
-  return arguments;
-}
-
 /// The VJP of this order of a function, or of an artifact.
 template <class Function>
 Function vjp_of(Function function, std::size_t order) {
@@ -65,18 +59,16 @@ Function vjp_of(Function function, std::size_t order) {
   return function;
 }
 
-Artifact member_of(std::span<const std::uint8_t> bytes, const Arguments& arguments) {
-  const jaxexp::Archive archive(bytes);
-  if (!archive.contains(arguments.member))
-    refuse("there is no member '" + arguments.member + "' in the archive " + arguments.artifact);
-  return archive.artifact(arguments.member);
-}
-
 bool is_zip(const std::string& file) {
   constexpr std::string_view head = "PK\3\4";
   std::array<char, head.size()> found{};
   std::ifstream(file, std::ios::binary).read(found.data(), found.size());
   return std::ranges::equal(found, head);
+}
+
+/// The artifact as the command line names it.
+std::string name_of(const Arguments& arguments) {
+  return arguments.artifact + (arguments.member.empty() ? "" : "::" + arguments.member);
 }
 
 /// Reads the artifact by this function. Errors say which file it is, and whether it is an archive.
@@ -90,7 +82,7 @@ auto reading(const Arguments& arguments, const Read& read) {
     const std::string& file = arguments.artifact;
     if (arguments.member.empty() && is_zip(file))
       refuse(file + " is an archive: name a member of it, as in " + file + "::resnet/b8 ('jaxexp ls' lists them)");
-    throw error.in_file(file + (arguments.member.empty() ? "" : "::" + arguments.member));
+    throw error.in_file(name_of(arguments));
   }
 }
 
@@ -131,18 +123,12 @@ std::string meaning_in_vjp(const Artifact& function, const std::vector<Value>& a
   return ", the cotangent of " + function.results().at(argument - arguments.size()).path;
 }
 
-/// The arguments of a function, whose VJP has numbers for paths. Weights are counted as in Python, too.
-std::vector<Value> arguments_of(const Artifact& artifact, bool is_vjp) {
-  auto arguments = artifact.arguments();
-  return !is_vjp && artifact.weights() ? beside_weights(std::move(arguments)) : arguments;
-}
-
 /// `primal` is what the artifact is the VJP of; it may be a VJP itself.
-void inspect(const Artifact& artifact, const std::optional<Artifact>& primal, bool primal_is_vjp) {
+void inspect(const Artifact& artifact, const std::optional<Artifact>& primal) {
   say(std::string(artifact.function_name()) + ", for " + std::to_string(artifact.nr_devices()) + " device(s)");
   say(joined("platforms:", artifact.platforms()));
-  const auto taken = primal ? arguments_of(*primal, primal_is_vjp) : std::vector<Value>();
-  print("arguments", arguments_of(artifact, primal.has_value()),
+  const auto taken = primal ? primal->arguments() : std::vector<Value>();
+  print("arguments", artifact.arguments(),
         [&](std::size_t i) { return primal ? meaning_in_vjp(*primal, taken, i) : ""; });
   print("results", artifact.results(),
         [&](std::size_t i) { return primal ? ", the cotangent of " + taken.at(i).path : ""; });
@@ -181,15 +167,24 @@ void repeat(const jaxexp::Function& function, const std::vector<Array>& inputs, 
   say(std::to_string(times) + " calls: median " + shown(took[times / 2], 3) + ", fastest " + shown(took.front(), 3));
 }
 
+Artifact artifact_in(std::span<const std::uint8_t> bytes, const Arguments& arguments) {
+  if (arguments.member.empty()) return Artifact(bytes);
+  try {
+    return jaxexp::runtime::member_of(bytes, arguments.member);
+  } catch (const RunError& error) {
+    refuse(arguments.artifact + ": " + error.what());
+  }
+}
+
 void inspect_file(const Arguments& arguments) {
   const auto file = jaxexp::runtime::opened(arguments.artifact);
   reading(arguments, [&] {
-    const Artifact artifact = arguments.member.empty() ? Artifact(file->bytes()) : member_of(file->bytes(), arguments);
+    const Artifact artifact = artifact_in(file->bytes(), arguments);
     const std::size_t order = arguments.vjp_order;
     if (order == 0)
-      inspect(artifact, std::nullopt, false);
+      inspect(artifact, std::nullopt);
     else
-      inspect(vjp_of(artifact, order), vjp_of(artifact, order - 1), order > 1);
+      inspect(vjp_of(artifact, order), vjp_of(artifact, order - 1));
   });
 }
 
@@ -206,11 +201,14 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
   const auto [results, first] = timed_call(function, inputs);
   if (const std::string why = function.why_compiled(); !why.empty())
     complain("compiled, because the code in " + arguments.executables + " is not used: " + why);
+  const jaxexp::Artifact& artifact = function.artifact();
   if (arguments.out.empty()) {
-    const auto values = function.artifact().results();
-    for (std::size_t i = 0; i < results.size(); ++i) say(values[i].path + ": " + results[i].str());
+    const std::string title = std::string(artifact.function_name()) + "  " + name_of(arguments);
+    for (const std::string& line : jaxexp::command::shown(title, artifact.results(), results)) say(line);
   } else {
-    jaxexp::command::write_results(arguments.out, results, function.artifact());
+    const std::size_t bytes = jaxexp::command::write_results(arguments.out, results, artifact);
+    say(arguments.out + ": " + std::to_string(results.size()) + (results.size() == 1 ? " result, " : " results, ") +
+        jaxexp::command::with_commas(bytes) + " bytes");
   }
   if (arguments.repeat > 0) {
     say("first call: " + shown(first, 3));
@@ -220,15 +218,10 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
 
 void run(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
-  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights, arguments.stable};
-  std::optional<jaxexp::wire::MappedFile> archive;  // may have more weights than memory has room for
-  using How = jaxexp::wire::MappedFile::How;
-  if (!arguments.member.empty())
-    archive = jaxexp::wire::MappedFile::named(arguments.artifact, arguments.stable ? How::read : How::mapped);
+  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights, arguments.stable,
+                                    arguments.member};
   const jaxexp::Function function = reading(arguments, [&] {
-    return vjp_of(archive ? runtime.load(member_of(archive->bytes(), arguments), options)
-                          : runtime.load(std::filesystem::path(arguments.artifact), options),
-                  arguments.vjp_order);
+    return vjp_of(runtime.load(std::filesystem::path(arguments.artifact), options), arguments.vjp_order);
   });
   if (!arguments.save_executable.empty()) function.save_executable(arguments.save_executable);
   if (arguments.calls()) call(function, arguments);

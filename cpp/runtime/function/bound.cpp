@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "jaxexp/run_error.h"
 #include "wire/api/beside_weights.h"
@@ -26,6 +27,13 @@ Arrays PlacedWeights::arguments_of(const Callable& callable) const {
   return arguments;
 }
 
+Bound::Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights, bool is_vjp,
+             bool stable)
+    : callable_(std::move(callable)), weights_(std::move(weights)), is_vjp_(is_vjp), stable_(stable) {
+  const auto named = callable_->artifact().weights();
+  names_weights_ = named && !named->tensors.empty();
+}
+
 const Arrays& Bound::placed() const {
   static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
   const std::lock_guard lock(mutex_);
@@ -34,7 +42,8 @@ const Arrays& Bound::placed() const {
 }
 
 std::string Bound::as_called(const std::string& text) const {
-  return weights_ && !is_vjp_ ? wire::beside_weights(text) : text;
+  if (is_vjp_ || names_weights_ == (weights_ != nullptr)) return text;
+  return weights_ ? wire::beside_weights(text) : wire::with_weights(text);
 }
 
 Arrays Bound::call(Arrays arguments) const {

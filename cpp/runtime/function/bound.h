@@ -33,8 +33,7 @@ class Bound {
   /// `weights` may be null: then the function takes all of its arguments. A VJP counts them in Python, too. Other
   /// weights that the function gets are to be `stable`, or not.
   Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights, bool is_vjp,
-        bool stable)
-      : callable_(std::move(callable)), weights_(std::move(weights)), is_vjp_(is_vjp), stable_(stable) {}
+        bool stable);
 
   const std::shared_ptr<const Callable>& callable() const { return callable_; }
   const std::shared_ptr<const PlacedWeights>& weights() const { return weights_; }
@@ -43,7 +42,7 @@ class Bound {
   bool is_vjp() const { return is_vjp_; }
   bool stable() const { return stable_; }
 
-  /// A text that may begin with the path of an argument, with the path as Python counts arguments.
+  /// A text that may begin with the path of an argument in the artifact, with the path in a call of this function.
   std::string as_called(const std::string& text) const;
 
   /// The weights on devices; none where there are none. Throws what `HostWeights::numbers` does.
@@ -55,6 +54,7 @@ class Bound {
   std::shared_ptr<const Callable> callable_;
   std::shared_ptr<const PlacedWeights> weights_;
   bool is_vjp_, stable_;
+  bool names_weights_;  // and its paths are those of a call that gets them
   mutable std::mutex mutex_;
   mutable Arrays placed_;
 };

@@ -30,6 +30,10 @@ auto reading(const std::string& file, const Read& read) {
     return read();
   } catch (const wire::Error& error) {
     throw WeightsError(file, error.path, error.expected, error.found);
+  } catch (const std::system_error& error) {
+    throw WeightsError(
+        file, "", "a file of tensors (.safetensors), or an index of several (" + std::string(index_suffix) + ")",
+        "nothing that can be opened (" + error.code().message() + "): name the file that has the weights");
   }
 }
 
@@ -74,7 +78,8 @@ File open_beside(const std::filesystem::path& path, std::string_view name, How h
       return std::make_unique<const TensorFile>(file, MappedFile::beside(path, name, how));
     } catch (const std::system_error& error) {
       if (error.code() != std::errc::no_such_file_or_directory) throw;
-      throw wire::Error({}, "a file that '" + path.filename().string() + "' names", "none of this name");
+      throw wire::Error({}, "a file that '" + path.filename().string() + "' names",
+                        "none of this name: put it there, or name other weights");
     }
   });
 }
@@ -103,7 +108,7 @@ File open_stored(const std::filesystem::path& artifact, const Weights::File& sto
                            std::to_string(stored.size) + " bytes, content " + content + ")",
                        "another one (" + std::to_string(file->size()) + " bytes, content " +
                            wire::shortened(file->header.content().value_or("none")) +
-                           "). Other weights can be named when the function is loaded");
+                           "): put that file back, or name other weights");
   return file;
 }
 
@@ -161,14 +166,13 @@ std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, cons
   return tensors;
 }
 
-std::vector<FoundTensor> find_in_archive(const Weights& weights) {
+std::vector<FoundTensor> find_in_archive(const Weights& weights, const std::shared_ptr<const void>& archive) {
   std::vector<FoundTensor> tensors;
   for (const Weights::Tensor& stored : weights.tensors) {
     if (stored.in_archive.data() == nullptr)
       throw WeightsError("the archive", wire::shortened(stored.name),
                          "a tensor with the digest " + hexadecimal(stored.digest), "none");
-    // The caller keeps the archive.
-    const std::shared_ptr<const void> owner(std::shared_ptr<const void>(), stored.in_archive.data());
+    const std::shared_ptr<const void> owner(archive, stored.in_archive.data());
     tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, stored.in_archive, owner});
   }
   return tensors;

@@ -22,16 +22,15 @@ struct FoundTensor {
 };
 
 /// The tensors that an artifact names, in their order, in files beside it. Throws WeightsError where a file is missing,
-/// damaged, or another one than the artifact was saved with; and std::system_error.
+/// cannot be opened, is damaged, or another one than the artifact was saved with.
 std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights, bool stable);
 
-/// The tensors that an artifact names, in the archive that it is in: their bytes have no types, and the caller keeps
-/// them. Throws WeightsError where one is missing.
-std::vector<FoundTensor> find_in_archive(const Weights& weights);
+/// The tensors that an artifact names, in the archive that it is in: their bytes have no types. `archive` keeps them;
+/// where it is null, the caller does. Throws WeightsError where one is missing.
+std::vector<FoundTensor> find_in_archive(const Weights& weights, const std::shared_ptr<const void>& archive);
 
 /// The tensors of these names, in their order, in the file of tensors or the index that the caller names. Throws
-/// WeightsError and std::system_error. What a file has under one of `other_names` has to be the same as what it has
-/// under the name.
+/// WeightsError. What a file has under one of `other_names` has to be the same as what it has under the name.
 std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
                                     const std::vector<std::pair<std::string, std::size_t>>& other_names, bool stable);
 

@@ -1,6 +1,7 @@
 // A file of tensors holds what it has no dtype for as another one: docs/formats/weights.md has the table.
 #include "runtime/weights/weights.h"
 
+#include <system_error>
 #include <utility>
 
 #include "jaxexp/run_error.h"
@@ -43,6 +44,13 @@ std::shared_ptr<const void> unpacked(std::span<const std::uint8_t> pairs) {
   return {numbers, numbers->data()};
 }
 
+/// The name itself where it is empty, or nobody knows the process's folder: opening it says what is wrong.
+std::filesystem::path from_the_root(const std::filesystem::path& file) {
+  std::error_code error;
+  auto found = std::filesystem::absolute(file, error);
+  return error ? file : found;
+}
+
 std::vector<std::string> names_of(const Artifact& artifact) {
   const auto names = artifact.names_of_first_argument();
   return {names.begin(), names.end()};
@@ -62,18 +70,17 @@ HostWeights::HostWeights(std::vector<std::string> names, const std::vector<Param
 }
 
 std::shared_ptr<const HostWeights> HostWeights::of(const Artifact& artifact, const std::vector<Parameter>& arguments,
+                                                   const std::shared_ptr<const void>& owner,
                                                    const std::filesystem::path& file, bool stable) {
   const auto weights = artifact.weights();
   if (!weights || weights->tensors.empty()) return nullptr;
   Find find;
   if (weights->is_in_archive()) {
-    find = [weights] { return find_in_archive(*weights); };
+    find = [weights, owner] { return find_in_archive(*weights, owner); };
   } else if (file.empty()) {
     return nullptr;
   } else {
-    find = [artifact, path = std::filesystem::absolute(file), stable] {
-      return find_beside(path, *artifact.weights(), stable);
-    };
+    find = [artifact, path = from_the_root(file), stable] { return find_beside(path, *artifact.weights(), stable); };
   }
   return std::shared_ptr<const HostWeights>(new HostWeights(names_of(artifact), arguments, std::move(find)));
 }
@@ -87,7 +94,7 @@ std::shared_ptr<const HostWeights> HostWeights::named(const Artifact& artifact, 
   std::vector<std::pair<std::string, std::size_t>> others;
   if (const auto stored = artifact.weights())
     for (const Weights::OtherName& other : stored->other_names) others.emplace_back(other.name, other.tensor);
-  Find find = [names, others, path = std::filesystem::absolute(weights), stable] {
+  Find find = [names, others, path = from_the_root(weights), stable] {
     return find_named(path, names, others, stable);
   };
   return std::shared_ptr<const HostWeights>(new HostWeights(std::move(names), arguments, std::move(find)));

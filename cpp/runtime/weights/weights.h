@@ -18,9 +18,11 @@ namespace jaxexp::runtime {
 /// Files are opened when the numbers are first asked for. May be used by several threads at once.
 class HostWeights {
  public:
-  /// Those that the artifact names: in its archive, or in files beside `file`, which are mapped, or read if they are to
-  /// be stable. Throws DeserializationError, and RunError where a shape is not constant.
+  /// Those that the artifact names: in its archive, whose memory `owner` keeps, or in files beside `file`, which are
+  /// mapped, or read if they are to be stable. Null where it names none, or they are neither in an archive nor beside a
+  /// file. Throws DeserializationError, and RunError where a shape is not constant.
   static std::shared_ptr<const HostWeights> of(const Artifact& artifact, const std::vector<Parameter>& arguments,
+                                               const std::shared_ptr<const void>& owner,
                                                const std::filesystem::path& file, bool stable);
   /// Those of the same names in another file of tensors or index. Throws as `of` does, and RunError where the function
   /// takes no weights.
@@ -30,7 +32,7 @@ class HostWeights {
   const std::vector<std::string>& names() const { return names_; }
   std::size_t size() const { return names_.size(); }
 
-  /// In host memory, for each of the first arguments one. Throws WeightsError and std::system_error.
+  /// In host memory, for each of the first arguments one. Throws WeightsError.
   const std::vector<Numbers>& numbers() const;
 
  private:

@@ -2,6 +2,8 @@
 #include "jaxexp/archive.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -27,14 +29,19 @@ struct Archive::State {
   explicit State(std::span<const std::uint8_t> file) : file(file) {
     const auto [end, said, rest] = end_of(file);
     this->end = end;
-    const auto bytes = file.subspan(said.index_position, said.index_size);
-    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
-      throw std::invalid_argument("an archive has to begin at a multiple of eight, as a mapped file does");
+    auto bytes = file.subspan(said.index_position, said.index_size);
+    // Its tables are read where they lie, and were written for multiples of eight, where a mapped file begins.
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0) {
+      aligned = std::make_unique_for_overwrite<std::uint64_t[]>((bytes.size() + 7) / 8);
+      std::memcpy(aligned.get(), bytes.data(), bytes.size());
+      bytes = {reinterpret_cast<const std::uint8_t*>(aligned.get()), bytes.size()};
+    }
     index.emplace(bytes, bytes.subspan(said.root_position, said.root_size), said.root_digest, said.index_position);
   }
 
   std::span<const std::uint8_t> file;
   std::size_t end;
+  std::unique_ptr<std::uint64_t[]> aligned;
   std::optional<wire::ArchiveIndex> index;
 };
 

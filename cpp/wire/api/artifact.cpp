@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "wire/api/beside_weights.h"
 #include "wire/api/child_steps.h"
 #include "wire/api/translating.h"
 #include "wire/artifact/opened.h"
@@ -169,7 +170,11 @@ std::uint32_t Artifact::nr_devices() const { return wire::device_count(state_->f
 
 std::vector<Value> Artifact::arguments() const {
   const auto& e = state_->function(order_);
-  return values(e, Values::arguments(e), true);
+  auto arguments = values(e, Values::arguments(e), true);
+  const auto* const weights = order_ == 0 ? state_->stored_weights() : nullptr;
+  if (weights && weights->tensors()->size() > 0)
+    for (Value& argument : arguments) argument.path = wire::beside_weights(argument.path);
+  return arguments;
 }
 
 std::vector<Value> Artifact::results() const {

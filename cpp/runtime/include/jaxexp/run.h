@@ -71,10 +71,16 @@ typedef struct {
   size_t device_count;
   const char* executables; /* a file of jaxexp_save_executable(), which is trusted like a program; or NULL */
   const char* weights;     /* a file of tensors instead of what the artifact names, or an index of several; or NULL */
-  int stable;              /* not 0: files of weights are read into memory, and not mapped */
+  int stable;              /* not 0: files of weights, and archives, are read into memory, and not mapped */
+  const char* member;      /* the function of this name, where the file is an archive; or NULL */
 } jaxexp_load_options;
+/* `options` may be NULL, here and below. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,
                                                  const jaxexp_load_options* options, jaxexp_error** error);
+/* The same from memory of the caller's, an artifact or an archive. It stays where and what it is until the function,
+ * and all that was made from it, are freed. */
+JAXEXP_RUN_API jaxexp_function* jaxexp_load_bytes(const jaxexp_runtime* runtime, const void* bytes, size_t size,
+                                                  const jaxexp_load_options* options, jaxexp_error** error);
 /* Adds the compiled code to a file, or makes the file. */
 JAXEXP_RUN_API int jaxexp_save_executable(const jaxexp_function* function, const char* file, jaxexp_error** error);
 /* Why the function was compiled in spite of a file of executables; empty where it was not, or is not yet. */
@@ -86,6 +92,9 @@ JAXEXP_RUN_API size_t jaxexp_result_count(const jaxexp_function* function);
 /* As in "args[0]['w']: float32[b, 4]". NULL for an index that is too large. Weights are no arguments. */
 JAXEXP_RUN_API const char* jaxexp_argument(const jaxexp_function* function, size_t index);
 JAXEXP_RUN_API const char* jaxexp_result(const jaxexp_function* function, size_t index);
+/* The path only, with the names that the artifact's author wrote: for programs, not for terminals. */
+JAXEXP_RUN_API const char* jaxexp_argument_path(const jaxexp_function* function, size_t index);
+JAXEXP_RUN_API const char* jaxexp_result_path(const jaxexp_function* function, size_t index);
 JAXEXP_RUN_API int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error);
 /* Without an error, NULL says that the artifact has no VJP. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** error);
@@ -95,10 +104,20 @@ JAXEXP_RUN_API jaxexp_function* jaxexp_with_weights(const jaxexp_function* funct
                                                     jaxexp_error** error);
 /* The same function, which takes its weights as arguments. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_unbound(const jaxexp_function* function, jaxexp_error** error);
+/* The weights that the function gets by itself: their names, as the artifact's author wrote them. NULL for an index
+ * that is too large. */
+JAXEXP_RUN_API size_t jaxexp_weight_count(const jaxexp_function* function);
+JAXEXP_RUN_API const char* jaxexp_weight_name(const jaxexp_function* function, size_t index);
+/* One of them on the devices: what calls use, and no copy. No call donates it. */
+JAXEXP_RUN_API jaxexp_array* jaxexp_weight(const jaxexp_function* function, const char* name, jaxexp_error** error);
 
 /* `results` has room for jaxexp_result_count() arrays, which the caller frees. On failure none is set. */
 JAXEXP_RUN_API int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* arguments,
                                size_t argument_count, jaxexp_array** results, jaxexp_error** error);
+/* The same, with arguments in any order, each with its jaxexp_argument_path(). */
+JAXEXP_RUN_API int jaxexp_call_by_path(const jaxexp_function* function, const char* const* paths,
+                                       const jaxexp_array* const* arguments, size_t argument_count,
+                                       jaxexp_array** results, jaxexp_error** error);
 
 /* Numbers of the caller's, row-major without gaps; they stay where and what they are until the array is freed. */
 JAXEXP_RUN_API jaxexp_array* jaxexp_array_view(const char* dtype, const int64_t* shape, size_t rank, const void* data,

@@ -64,7 +64,7 @@ class Function {
   /// The first call opens the files of weights. Weights stay on the devices, and are never donated.
   ///
   /// Throws RunError where an argument does not fit, or the plugin fails; WeightsError where a file of weights is
-  /// missing, damaged, or another one than the function was saved with; std::system_error where it cannot be opened.
+  /// missing, cannot be opened, is damaged, or another one than the function was saved with.
   std::vector<Array> call(std::span<const Array> arguments) const;
   std::vector<Array> operator()(std::initializer_list<Array> arguments) const {
     return call({arguments.begin(), arguments.size()});
@@ -85,12 +85,12 @@ class Function {
   /// The weights on the devices, by their names; none where the function has none. Throws as `call` does.
   ///
   /// They are the arrays that calls use, not copies, and stay what they are: a call that would donate one of them
-  /// copies it first. They may be used when the function is gone; those of a member of an Archive as long as its memory
-  /// is there.
+  /// copies it first. They may be used when the function is gone; those of a member of an Archive in the caller's
+  /// memory as long as that is there.
   std::map<std::string, Array> weights() const;
   /// The same function with the weights of another file of tensors, or index of several ones
-  /// (".safetensors.index.json"), which is opened by the first call. Nothing is compiled again. Throws RunError where
-  /// the function takes no weights.
+  /// (".safetensors.index.json"). The first call opens it, and throws WeightsError where that fails. Nothing is
+  /// compiled again. Throws RunError where the function takes no weights.
   Function with_weights(const std::filesystem::path& file) const;
   /// The same function, which takes its weights as arguments. Nothing is compiled again.
   Function unbound() const;
@@ -115,6 +115,9 @@ struct LoadOptions {
   /// are mapped otherwise: whoever shortens a mapped file ends the process with SIGBUS, and whoever writes to it
   /// changes what calls compute.
   bool stable = false;
+  /// The function of this name, where the file is an archive. The archive is mapped, or read if `stable` says so; the
+  /// function keeps it, and has its weights in it.
+  std::string member = {};
 };
 
 /// A plugin with its devices. A copy is the same runtime. Functions and arrays keep what they need of it.
@@ -136,13 +139,14 @@ class Runtime {
   /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. `devices` are
   /// numbers below `nr_devices()`, as many as the function is for; by default they are the first ones. Weights are in
   /// files beside this one, which are mapped, or read if the options say so, when the function is first called. Throws
-  /// std::system_error, DeserializationError or RunError.
+  /// std::system_error where the file cannot be opened, DeserializationError or RunError.
   Function load(const std::filesystem::path& file, std::vector<std::size_t> devices = {}) const;
   /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does. A
   /// member has its weights in the archive; other functions take theirs as arguments, unless LoadOptions name a file.
   Function load(Artifact artifact, std::vector<std::size_t> devices = {}) const;
 
-  /// The same with options. Throws std::system_error too where there is no such file of executables.
+  /// The same with options. Throws std::system_error too where a file of executables cannot be opened, and RunError
+  /// where an archive has no such member, or options for an Artifact name one.
   Function load(const std::filesystem::path& file, const LoadOptions& options) const;
   Function load(Artifact artifact, const LoadOptions& options) const;
 

@@ -1,0 +1,108 @@
+"""The public headers as C++ programs use them: paths as in Python, and documented exceptions."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp._kernel.function.paths import argument_paths
+from kit import runtime as built
+from kit.places import TESTS
+from kit.weighted import bound
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+]
+
+
+@pytest.fixture(scope="module")
+def program(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs tests/cpp/public_api.cpp, and returns what it says."""
+    program = tmp_path_factory.mktemp("public_api") / "public_api"
+    libraries = [next(installed.glob(f"lib*/libjaxexp_{name}.a")) for name in ("runtime", "wire")]
+    options = ["-std=c++20", "-pthread", f"-I{installed / 'include'}", "-o", program]
+    source = TESTS / "cpp" / "public_api.cpp"
+    subprocess.run([shutil.which("c++") or "g++", source, *options, *libraries, "-ldl"], check=True)
+
+    def run(*arguments: object) -> str:
+        done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    bound()[0].save(tmp_path / "model.jaxexp", compatibility=built.READER, vjp_order=1)
+    return tmp_path / "model.jaxexp"
+
+
+def test_paths_are_those_of_python(program: Callable[..., str], plugin: Path, model: Path) -> None:
+    loaded = jaxexp.load(model)
+    inspected = [value.path for value in jaxexp.inspect(model).arguments]
+    unbound, vjp = (argument_paths(f.in_tree) for f in (loaded.unbound, loaded.vjp()))
+    assert (inspected[0], inspected[-1], unbound[-1], vjp[-2]) == (
+        "weights['head']",
+        "args[0]",
+        "args[1]",
+        "args[7]",
+    )
+    count = len(loaded.weights)
+    expected = {
+        "artifact": inspected,
+        "artifact.vjp": vjp,
+        "function": inspected[count:],
+        "unbound": unbound,
+        "vjp": vjp[count:],
+        "vjp.unbound": vjp,
+        "in memory": unbound,  # which looks for no files
+    }
+    lines = [f"{kind} {path}\n" for kind, paths in expected.items() for path in paths]
+    assert program("paths", plugin, model) == "".join(lines)
+
+
+def test_errors_have_documented_types(program: Callable[..., str], plugin: Path, model: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    weights = (
+        "expected a file of tensors (.safetensors), or an index of several (.safetensors.index.json), found nothing "
+        "that can be opened (No such file or directory): name the file that has the weights"
+    )
+    said = dict(line.split(": ", 1) for line in program("errors", plugin, model, missing).splitlines())
+    for what in ("other weights", "loaded with", "stable", "weights"):
+        assert said.pop(what) == f"WeightsError of '{missing}': cannot read the weights '{missing}': {weights}"
+    index = f"{missing}.safetensors.index.json"
+    assert said.pop("an index") == f"WeightsError of '{index}': cannot read the weights '{index}': {weights}"
+    assert "found something else" in (folder := said.pop("a folder"))
+    assert folder.startswith(f"WeightsError of '{tmp_path}': ")
+    assert said.pop("no name").startswith("WeightsError of '': ")
+    assert said.pop("a member of an artifact").startswith(
+        "RunError: an artifact has no members: LoadOptions::member 'f'"
+    )
+    assert re.match(f"DeserializationError: cannot read the artifact '{model}': expected ", said.pop("no archive"))
+    for what in ("an artifact", "an archive", "executables"):
+        assert said.pop(what) == f"system_error: {missing}: No such file or directory"
+    assert said.pop("a shape") == "RunError: there can be no array of shape [-1]"
+    assert said.pop("too few numbers") == "RunError: float32[2] takes 8 bytes, and not 4"
+    assert not said
+
+
+def test_archives_at_any_address(program: Callable[..., str], tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
+        for size in (2, 3):
+            archive.add(f"f{size}", jaxexp.export(jax.jit(jnp.sin))(np.zeros(size, np.float32)))
+    assert program("misaligned", tmp_path / "a.zip") == "f2: float32[2]\nf3: float32[3]\n" * 8
+
+
+def test_the_version(program: Callable[..., str]) -> None:
+    assert program("version").strip() == re.match("[0-9.]+", jaxexp.__version__)[0]
