@@ -48,6 +48,10 @@ PYTHON_TARGETS = {
     "decoder": ["decoder_fuzz.py"],
     "scopes": ["reader_fuzz.py", "scopes"],
     "archives": ["reader_fuzz.py", "archives"],
+    "nodes": ["reader_fuzz.py", "nodes"],
+    "devices": ["reader_fuzz.py", "devices"],
+    "locations": ["reader_fuzz.py", "locations"],
+    "signatures": ["reader_fuzz.py", "signatures"],
     "tensors": ["tensors_fuzz.py"],
 }
 
