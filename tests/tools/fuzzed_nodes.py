@@ -19,14 +19,8 @@ from tools.fuzzed_texts import TEXTS, check_text
 PRIME = 2**61 - 1  # Python's hash of an integer is its remainder
 KIT = "kit.library_nodes"
 CLASSES = [f"{KIT}:{name}" for name in ("Node", "Node", "Node", "Layer", "Pair", "Config", "Sentinel", "NotThere")]
-CLASSES += [
-    "jax.experimental.sparse.bcoo:BCOO",
-    "builtins:dict",
-    "builtins:tuple",
-    "jaxexp:GenericNode",
-    "os:path",
-    "a:",
-]
+CLASSES += ["jax.tree_util:Partial", "collections:defaultdict", "jax._src.tree_util:Static", "jax._src.api:VJP"]
+CLASSES += ["builtins:dict", "builtins:tuple", "jaxexp:GenericNode", "os:path"]
 NAMES = ["jaxexp.dict", "jaxexp.OrderedDict", "collections.OrderedDict", "jaxexp.new", "a.registered.namedtuple"]
 INTEGERS = [0, 1, -1, 2**53 - 1, 2**53, -(2**53), PRIME, 2**64, 10**4299, 10**4300 - 1, 10**4300, -(10**4300), 10**9000]
 HEXADECIMAL = ["0x0", "-0x1", "0X1", "0x01", "12", "", "0x", "0x1g", " 0x1", "0x1_0", "0x\u0661"]
@@ -185,7 +179,11 @@ def look_at(blob: bytes) -> str:
     repr(tree).encode()
     check_text(str(one))
     one._repr_html_().encode()
-    written = bytes(one.serialize())
+    try:
+        written = bytes(one.serialize())
+    except jaxexp.SerializationError as error:  # keys that are all strings are written as JAX does it
+        assert "the key of a dict has to be a string of Unicode characters" in str(error), repr(error)
+        return "read"
     again = jaxexp.deserialize(written)
     assert again.out_tree == tree, "a tree is what was written of it"
     assert bytes(again.serialize()) == written
