@@ -18,6 +18,7 @@ from . import mlir
 
 CHOICES = "full", "names", "none"
 
+_LONGEST_CHAIN = 64
 # Comprehensions are functions of their own before Python 3.12.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
@@ -127,7 +128,10 @@ class _Reduced:
                 return ir.Location.name(name, *parts)
             return self._unknown if name.endswith(_COMPREHENSIONS) else ir.Location.name(name)
         named = [part for part in parts if part != self._unknown]
-        return ir.Location.callsite(named[0], named[1:]) if len(named) == 2 else named[0] if named else self._unknown
+        if len(named) < 2:
+            return named[0] if named else self._unknown
+        first, *others = _chain(named[0])
+        return ir.Location.callsite(first, [*others, named[1]])
 
     def _is_outside(self, location: Any) -> bool:
         """Whether these are calls around the function. JAX may have cut the chain of calls at its end."""
@@ -136,6 +140,22 @@ class _Reduced:
             if calls and calls == list(outside[: len(calls)]):
                 return True
         return False
+
+
+def _chain(location: Any) -> list[Any]:
+    """The parts of calls in calls, so that they become one chain; only the location itself if they are many: calls that
+    share their parts may be any number.
+    """
+    found, pending = list[Any](), [location]
+    while pending:
+        if len(found) + len(pending) > _LONGEST_CHAIN:
+            return [location]
+        at = pending.pop()
+        if isinstance(at, _jax.ir.CallSiteLoc):
+            pending += at.caller, at.callee
+        else:
+            found.append(at)
+    return found
 
 
 def _parts(location: Any) -> list[Any]:
