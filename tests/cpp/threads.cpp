@@ -1,11 +1,12 @@
-// Eight threads that verify, check, read and write the same and different artifacts, and read files in parts, also
-// while somebody appends. Built with -fsanitize=thread.
+// Eight threads that verify, check, read and write the same and different artifacts, open many files at once with crews
+// of their own, and read files in parts, also while somebody appends. Built with -fsanitize=thread.
 //
 //   threads FILE...
 #include <unistd.h>
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -135,6 +136,62 @@ void read_while_it_grows(const std::filesystem::path& path, const std::vector<st
   read_in_crews(file, members.size());
 }
 
+/// As `load_many` does: a crew opens files, and its owner takes the results in order while the others go on. Some
+/// owners leave before their crew is done.
+void open_many(const std::vector<std::filesystem::path>& paths, const std::vector<Finding>& expected) {
+  struct Item {
+    std::optional<wire::FileBytes> file;
+    const wire::Known::Metadata* metadata = nullptr;
+    std::optional<wire::Opened> opened;
+    bool is_refused = false;
+  };
+  together([&](std::size_t t) {
+    using Reading = wire::FileBytes::Reading;
+    const Reading reading = t % 3 == 0 ? Reading::at_once : t % 3 == 1 ? Reading::large_in_parts : Reading::in_parts;
+    wire::Known known;
+    std::vector<Item> items(paths.size());
+    wire::Crew crew(2, paths.size(), [&](std::size_t i) {
+      Item& item = items[i];
+      try {
+        item.file.emplace(paths[i], reading, std::numeric_limits<std::uint64_t>::max());
+        const auto bytes = item.file->bytes();
+        wire::open_in(&*item.file, bytes, false, item.opened,
+                      [&] { item.metadata = known.open(bytes, {}, item.opened); });
+      } catch (const wire::Error&) {
+        item.is_refused = true;
+      }
+    });
+    for (std::size_t i = 0; i < (t < thread_count / 2 ? paths.size() : paths.size() / 2); ++i) {
+      while (!crew.wait_for(i, std::chrono::milliseconds(1))) {
+      }
+      const Item& item = items[i];
+      tests::require(item.is_refused == !expected[i].error.empty(), "what is refused is refused beside others");
+      if (item.is_refused) continue;
+      item.opened->check_module(item.opened->root(), 0);
+      tests::require(tests::view(item.opened->root()).digest == expected[i].digest, "all have their own content");
+      tests::require(!item.metadata || item.metadata->number < known.size(),
+                     "metadata are kept while others are added");
+    }
+  });
+}
+
+/// Files of these artifacts, each three times, so that they share metadata.
+void open_copies(const std::vector<Bytes>& artifacts, const std::vector<Finding>& findings) {
+  const auto folder = std::filesystem::temp_directory_path() / ("threads-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  std::vector<std::filesystem::path> paths;
+  std::vector<Finding> expected;
+  for (std::size_t i = 0; i < 3 * artifacts.size(); ++i) {
+    const Bytes& artifact = artifacts[i / 3];
+    paths.push_back(folder / std::to_string(i));
+    std::ofstream(paths.back(), std::ios::binary)
+        .write(reinterpret_cast<const char*>(artifact.data()), static_cast<std::streamsize>(artifact.size()));
+    expected.push_back(findings[i / 3]);
+  }
+  open_many(paths, expected);
+  std::filesystem::remove_all(folder);
+}
+
 /// Those of one crew, whose jobs fail.
 void fail_in_crews() {
   together([&](std::size_t t) {
@@ -194,6 +251,7 @@ int main(int argc, char** argv) {
   const auto path = std::filesystem::temp_directory_path() / ("threads-" + std::to_string(getpid()) + ".zip");
   read_while_it_grows(path, members);
   std::filesystem::remove(path);
+  open_copies(artifacts, found.front());
   fail_in_crews();
   std::printf("%zu threads, %zu rounds over %zu artifacts: all alike\n", thread_count, rounds, artifacts.size());
 }

@@ -102,6 +102,30 @@ def dict_keys_of_one_hash(size: int) -> bytes:
     return _colliding("jaxexp.dict", size)
 
 
+def _described(keys: list[Any], data: Any) -> Part:
+    """A node of a class that JAX loads, with one child for each key."""
+    fields = {"version": 1, "class": ["jax.tree_util", "Partial"], "kind": "registered", "keys": keys, "data": data}
+    auxdata = json.dumps(fields, separators=(",", ":")).encode()
+    return node(CUSTOM, *[node(NONE)] * len(keys), name="jaxexp.node", auxdata=auxdata)
+
+
+@family
+def auxiliary_data_of_one_hash(size: int) -> bytes:
+    values = [["tuple", 1, ["int", hex(i * (2**61 - 1))]] for i in range(size // 50)]
+    return put_together(function(out_tree=_described([], ["frozenset", *values])))
+
+
+@family
+def keys_of_children_of_one_hash(size: int) -> bytes:
+    keys = [["item", i * (2**61 - 1)] for i in range(size // 50)]
+    return put_together(function(out_tree=_described(keys, None)))
+
+
+@family
+def a_large_integer_in_auxiliary_data(size: int) -> bytes:
+    return put_together(function(out_tree=repeated(_described([], ["int", hex((1 << 3 * size) - 1)]), 16)))
+
+
 @family
 def a_large_integer_as_key(size: int) -> bytes:
     auxdata = json.dumps({"version": 1, "keys": [["int", hex((1 << 2 * size) - 1)]]}, separators=(",", ":")).encode()

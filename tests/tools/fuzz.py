@@ -25,9 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kit import hostile, native
+from jaxexp import _native
+from kit import hostile, named_devices, native
 from kit.places import ATTACKS, GOLDEN, TESTS
-from tools import tensors_fuzz
+from tools import fuzzed_devices, fuzzed_locations, fuzzed_nodes, tensors_fuzz
 from tools.executable_seeds import write_executables
 
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
@@ -48,6 +49,10 @@ PYTHON_TARGETS = {
     "decoder": ["decoder_fuzz.py"],
     "scopes": ["reader_fuzz.py", "scopes"],
     "archives": ["reader_fuzz.py", "archives"],
+    "nodes": ["reader_fuzz.py", "nodes"],
+    "devices": ["reader_fuzz.py", "devices"],
+    "locations": ["reader_fuzz.py", "locations"],
+    "signatures": ["reader_fuzz.py", "signatures"],
     "tensors": ["tensors_fuzz.py"],
 }
 
@@ -58,10 +63,16 @@ CONSTRAINTS = {
 }
 # The number of devices, and the message.
 OP_SHARDINGS = {
-    "tiled": "0800000008031a0204024a0108520100",
-    "replicated": "010000000800",
-    "maximal": "020000000801220101",
+    "tiled": bytes.fromhex("0800000008031a0204024a0108520100"),
+    "replicated": bytes.fromhex("010000000800"),
+    "maximal": bytes.fromhex("020000000801220101"),
+    **{
+        name: (8).to_bytes(4, "little") + message
+        for name, (attribute, message) in {**named_devices.SHARDINGS, **named_devices.UNKNOWN_FORMS}.items()
+        if attribute == "mhlo.sharding" and isinstance(message, bytes)
+    },
 }
+MADE = 60  # seeds of what each of the Python targets makes
 
 
 def seed_files() -> list[Path]:
@@ -76,6 +87,7 @@ def make_seeds(programs: Path, folder: Path) -> int:
     command = [str(programs / "make_seeds"), *parts, *map(str, seed_files())]
     made = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
     write_hostile(folder)
+    write_made(folder)
     write_arrays(folder)
     write_tensors(folder)
     write_executables(folder / "executables")
@@ -91,8 +103,19 @@ def write_hostile(folder: Path) -> None:
     for kind, seeds in (("constraints", CONSTRAINTS), ("op_shardings", OP_SHARDINGS)):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, text in seeds.items():
-            content = text.encode() if kind == "constraints" else bytes.fromhex(text)
-            (folder / kind / name).write_bytes(content)
+            (folder / kind / name.replace(" ", "_")).write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def write_made(folder: Path) -> None:
+    """Nodes of trees, as the Python targets make them; modules with devices and locations of all kinds."""
+    for i in range(MADE):
+        (folder / "artifacts" / f"node_{i}").write_bytes(fuzzed_nodes.make(random.Random(i)))
+        blobs = {
+            "devices": fuzzed_devices.make(random.Random(i)).blob,
+            "locations": fuzzed_locations.make(random.Random(i)),
+        }
+        for name, blob in blobs.items():
+            (folder / "modules" / f"{name}_{i}").write_bytes(bytes(_native.Artifact(blob).module()))
 
 
 def write_arrays(folder: Path) -> None:

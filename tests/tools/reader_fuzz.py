@@ -1,6 +1,7 @@
-"""What Python reads beside the fields of artifacts: archives; symbolic scopes and metadata, which JAX gets to see.
+"""What Python reads beside the fields of artifacts: archives; symbolic scopes and metadata, which JAX gets to see;
+auxiliary data of tree nodes; meshes, shardings and locations in modules; signatures.
 
-python tests/tools/reader_fuzz.py scopes|archives SECONDS [SEED]
+python tests/tools/reader_fuzz.py scopes|archives|nodes|devices|locations|signatures SECONDS [SEED]
 
 Archives are read from a file, a file object and a URL.
 """
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -25,10 +26,11 @@ import jaxexp
 from jaxexp import _native
 from kit import costs, layout
 from kit.archives import blob, plain
+from tools import fuzzed_devices, fuzzed_locations, fuzzed_nodes, fuzzed_signatures
 from tools.fuzz_loop import fuzz_for
 
-Make = Callable[[random.Random], bytes]
-Look = Callable[[bytes], str]
+Make = Callable[[random.Random], Any]  # something with a length, in bytes
+Look = Callable[[Any], str]
 
 WAYS = 8  # how often one run reads its bytes, at most; each reading is one that the promise about cost is for
 WORST = [0.0]
@@ -208,7 +210,14 @@ def read_archive(where: object) -> Found | None:
         return None
 
 
-KINDS: dict[str, tuple[Make, Look]] = {"scopes": (scope, look_at_scope), "archives": (archive, look_at_archive)}
+KINDS: dict[str, tuple[Make, Look]] = {
+    "scopes": (scope, look_at_scope),
+    "archives": (archive, look_at_archive),
+    "nodes": (fuzzed_nodes.make, fuzzed_nodes.look_at),
+    "devices": (fuzzed_devices.make, fuzzed_devices.look_at),
+    "locations": (fuzzed_locations.make, fuzzed_locations.look_at),
+    "signatures": (fuzzed_signatures.make, fuzzed_signatures.look_at),
+}
 
 
 def run(kind: str, seed: int, count: int) -> collections.Counter[str]:

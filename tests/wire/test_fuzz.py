@@ -93,9 +93,15 @@ def test_python_decoder(part: int) -> None:
     assert outcomes["refused"] > count // 10
 
 
-@pytest.mark.parametrize(("kind", "count"), [("scopes", 300), ("archives", 150)])
-def test_other_readers(kind: str, count: int) -> None:
-    """Symbolic scopes, metadata and whole archives: the same, and both outcomes."""
+READERS = {"scopes": 300, "archives": 150, "nodes": 300, "devices": 300, "locations": 100, "signatures": 300}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_other_readers(kind: str) -> None:
+    """Symbolic scopes, metadata, whole archives, tree nodes, modules and signatures: the same, and both outcomes."""
+    if kind == "signatures":
+        pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
+    count = READERS[kind]
     outcomes = reader_fuzz.run(kind, seed=0, count=count)
     assert outcomes["read"] > count // 50
     assert outcomes["refused"] > count // 5

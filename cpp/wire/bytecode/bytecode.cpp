@@ -141,7 +141,7 @@ class Module {
     }
     if (const auto& properties = sections_[Section::properties]) read_properties(*properties);
     tables_.emplace(sections_.needed(Section::entries), sections_.needed(Section::entry_offsets), names_->dialects,
-                    names_->strings.size());
+                    names_->strings);
     attributes_.emplace(*names_, *tables_);
     Scope scope;
     Region outermost;

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <string>
+#include <string_view>
+
+#include "wire/base/utf8.h"
 
 namespace jaxexp::wire {
 namespace {
@@ -60,21 +64,43 @@ std::int32_t number_at(std::span<const std::uint8_t> numbers, std::uint64_t kind
 /// In memory, a number takes whole bytes.
 std::int32_t in_bytes(std::int32_t bits) { return (bits + 7) / 8 * 8; }
 
-/// What texts contain is MLIR's parser's to judge, which recurses into brackets.
+/// What "\FF" and the like in MLIR's strings stand for. Other escapes are left as what follows the backslash.
+std::vector<std::uint8_t> without_escapes(std::span<const std::uint8_t> text) {
+  std::vector<std::uint8_t> found;
+  while (!text.empty()) {
+    const bool is_escape = text.front() == '\\' && text.size() > 1;
+    if (is_escape) text = text.subspan(1);
+    const char* const digits = reinterpret_cast<const char*>(text.data());
+    std::uint8_t byte = 0;
+    const bool is_byte =
+        is_escape && text.size() > 1 && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    found.push_back(is_byte ? byte : text.front());
+    text = text.subspan(is_byte ? 2 : 1);
+  }
+  return found;
+}
+
+/// What texts contain is MLIR's parser's to judge, which recurses into brackets. They may have names.
 void check_text(Cursor entry) {
+  const auto text = entry.text();
   int open = 0;
-  for (const std::uint8_t c : entry.text()) {
+  for (const std::uint8_t c : text) {
     if (c == '<' || c == '(' || c == '[' || c == '{') ++open;
     if (c == '>' || c == ')' || c == ']' || c == '}') --open;
     if (open > max_brackets) entry.refuse("a text with more than " + std::to_string(max_brackets) + " open brackets");
   }
+  if (!is_utf8(without_escapes(text))) entry.refuse("an attribute or type as text that is not UTF-8");
 }
 
 }  // namespace
 
 AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects,
-                                       std::size_t strings)
-    : where_(entries), strings_(strings), entries_(entries, offsets, dialects), attributes_(entries_.attributes()) {
+                                       std::span<const std::string_view> strings)
+    : where_(entries),
+      strings_(strings),
+      are_names_(strings.size()),
+      entries_(entries, offsets, dialects),
+      attributes_(entries_.attributes()) {
   nodes_.resize(entries_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
@@ -116,14 +142,17 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'T': type(); break;
       case 'a': each("attributes", attribute); break;
       case 't': each("types", type); break;
-      case 'd': each("pairs", [&] { attribute(), attribute(); }); break;
+      case 'd':
+        node.is = Class::dictionary;
+        each("pairs", [&] { attribute(), attribute(); });
+        break;
       case 'i': each("numbers", [&] { entry.number(); }); break;
       case 'v': entry.number(); break;
       case 'O':
         if (const std::uint64_t coded = entry.number(); coded & 1)
           references_.push_back(static_cast<std::uint32_t>(entry.indexed(coded >> 1, attributes_, "attributes")));
         break;
-      case 'S': node.string = static_cast<std::uint32_t>(entry.index(strings_, "strings")); break;
+      case 'S': node.string = static_cast<std::uint32_t>(entry.index(strings_.size(), "strings")); break;
       case 'B': node.bytes = static_cast<std::int64_t>(entry.bytes(entry.number()).size()); break;
       case 'L': node.is = Class::location; break;
       case 'I': node.is = Class::integer; break;
@@ -219,6 +248,9 @@ void AttributesAndTypes::finish(std::size_t at) {
   node.expanded = static_cast<std::uint32_t>(expanded);
   if (references.empty()) return;
   const Node& first = nodes_[references.front()];
+  if (node.is == Class::location) check_name(first.string);
+  if (node.is == Class::dictionary)
+    for (std::size_t i = 0; i < references.size(); i += 2) check_name(nodes_[references[i]].string);
   if (node.needs != Class::unknown && first.is != Class::unknown && first.is != node.needs)
     where_.refuse("an attribute or type of another kind than its place takes");
   if (node.is == Class::complex && first.bits > 0) node.bits = 2 * in_bytes(first.bits);
@@ -230,6 +262,15 @@ void AttributesAndTypes::finish(std::size_t at) {
     node.bits = element.bits;
   }
   if (node.bytes != unknown && first.is == Class::tensor) check_data(node, first);
+}
+
+/// jaxlib's bindings for Python end the process at some names that are no text: of attributes, of scopes, of files.
+void AttributesAndTypes::check_name(std::uint32_t string) {
+  if (string == no_string || are_names_[string]) return;
+  const std::string_view name = strings_[string];
+  if (!is_utf8({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()}))
+    where_.refuse("a name that is not UTF-8");
+  are_names_[string] = true;
 }
 
 /// All elements of a constant are there, or one for all of them.

@@ -16,7 +16,8 @@ namespace jaxexp::wire {
 class AttributesAndTypes {
  public:
   /// Reads and checks all of them. `entries` and `offsets` are the sections of these names.
-  AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects, std::size_t strings);
+  AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects,
+                     std::span<const std::string_view> strings);
 
   std::uint64_t attributes() const { return attributes_; }
   /// The number of a kind of VHLO attribute; 0, which is none, for all others.
@@ -36,7 +37,18 @@ class AttributesAndTypes {
   std::uint64_t types() const { return nodes_.size() - attributes_; }
 
  private:
-  enum class Class : std::uint8_t { unknown, other, location, integer, floating, complex, truth, tensor, bounds };
+  enum class Class : std::uint8_t {
+    unknown,
+    other,
+    location,
+    dictionary,
+    integer,
+    floating,
+    complex,
+    truth,
+    tensor,
+    bounds
+  };
   static constexpr std::int32_t unknown = -1;
 
   struct Node {
@@ -58,10 +70,12 @@ class AttributesAndTypes {
   void follow_references();
   void finish(std::size_t at);
   void check_data(const Node& node, const Node& type) const;
+  void check_name(std::uint32_t string);
   std::span<const std::uint32_t> references_of(std::size_t at) const;
 
   Cursor where_;  // for messages
-  std::size_t strings_;
+  std::span<const std::string_view> strings_;
+  std::vector<bool> are_names_;  // of the strings, those that were checked
   Entries entries_;
   std::uint64_t attributes_;
   std::vector<Node> nodes_;

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxexp
-from kit import goldens
+from kit import goldens, named_devices
 from kit.corpus import CASES, export_with
 
 W, X = np.full((4, 4), 0.5, np.float32), np.ones((4, 4), np.float32)
@@ -136,3 +136,9 @@ def test_every_kind_of_function(name: str) -> None:
         one, other = (export_with(jaxexp, case.build()) for _ in range(2))
         digests = jaxexp.digests(one.serialize())
         assert digests.meaning == jaxexp.digests(other.serialize(locations="none")).meaning
+
+
+def test_names_of_functions_that_are_no_text() -> None:
+    text = named_devices.module(before=r'func.func private @"\FF"() { return }')
+    with pytest.raises(jaxexp.DeserializationError, match="functions whose names are text"):
+        jaxexp.digests(named_devices.artifact(text))

@@ -187,6 +187,23 @@ def test_trees_can_be_printed_compared_and_hashed(data: Any, cls: str) -> None:
         text.encode()
 
 
+def test_a_text_that_is_all_of_the_auxiliary_data() -> None:
+    """JAX prints it as it is."""
+    for text in ("\ud800", "\u202e", "x"):
+        description = described(f"{KIT}:Node", [], "registered", text)
+        blob = put_together(function(out_tree=node(CUSTOM, name="jaxexp.node", auxdata=description)))
+        assert is_made(blob) == (text != "\ud800")
+        assert jaxexp.deserialize(blob).out_tree == jaxexp.deserialize(blob).out_tree
+        repr(jaxexp.deserialize(blob).out_tree).encode()
+
+
+def test_keys_that_are_no_number() -> None:
+    """As JAX would write them; jaxexp writes such keys in its own encoding."""
+    tree = node(CUSTOM, node(NONE), node(NONE), name="collections.OrderedDict", auxdata=b"[NaN, -Infinity]")
+    loaded = jaxexp.deserialize(put_together(function(out_tree=tree)))
+    assert jaxexp.deserialize(loaded.serialize()).out_tree == loaded.out_tree
+
+
 def test_arrays_in_results_stay_what_they_are() -> None:
     """Only the tree that is compared has a generic node."""
     import numpy as np

@@ -12,6 +12,7 @@ import pytest
 import jaxexp
 from jaxexp import _jax, _native
 from jaxexp._kernel.module import mlir
+from kit import named_devices
 from kit.corpus import CASES, arr, export_with
 from kit.modules import modules
 from kit.places import WORKERS
@@ -138,7 +139,22 @@ def regions(depth: int) -> bytes:
     return code
 
 
+def of_text(text: bytes) -> bytes:
+    """A module with one attribute, which is a text."""
+    return b"".join(
+        [
+            b"ML\xefR" + number(6) + b"test\0",
+            strings(b"builtin"),
+            section(1, number(1), number(0), number(0)),
+            section(2, text + b"\0"),
+            section(3, number(1), number(0), number(0), number(1), number(2 * (len(text) + 1))),
+            section(4, number(0)),
+        ]
+    )
+
+
 HARMLESS = {
+    "names in texts": of_text(rb'{"\C3\A9" = "\\FF\t\"", n}'),
     "nothing": bytecode(),
     "a constant": bytecode([entry(TENSOR_DATA, 1, 12, bytes(12))], [entry(FLOAT32), tensor(3)]),
     "a constant of equal elements": bytecode([entry(TENSOR_DATA, 1, 4, bytes(4))], [entry(FLOAT32), tensor(3)]),
@@ -171,16 +187,9 @@ HARMFUL = {
         code=number(2) + number(0) + bytes([16]) + number(0) + number(2) + number(1) + number(3) + number(0) + bytes(3)
     ),
     "deep regions": bytecode(code=regions(100_000)),
-    "a text with deep brackets": b"".join(
-        [
-            b"ML\xefR" + number(6) + b"test\0",
-            strings(b"builtin"),
-            section(1, number(1), number(0), number(0)),
-            section(2, b"[" * 100_000 + b"\0"),
-            section(3, number(1), number(0), number(0), number(1), number(2 * 100_001)),
-            section(4, number(0)),
-        ]
-    ),
+    "a text with deep brackets": of_text(b"[" * 100_000),
+    "a text that is not UTF-8": of_text(b'"\xff"'),
+    "a name in a text that is not UTF-8": of_text(rb'{"a\fF" = 1}'),
 }
 
 
@@ -195,6 +204,35 @@ def test_harmful(what: str) -> None:
         _native.check_bytecode(HARMFUL[what])
     with _jax.make_ir_context() as context, pytest.raises(jaxexp.DeserializationError):
         mlir.parse(HARMFUL[what], context)
+
+
+NOT_UTF_8 = {
+    "an attribute of the module": named_devices.module(of_module=r'"jax.\FF" = 1 : i32'),
+    "an attribute of an argument": named_devices.module(argument=r'"jax.\FF" = 1 : i32'),
+    "a frontend attribute": named_devices.module(argument=r'mhlo.frontend_attributes = {"\FF" = "x"}'),
+    "a scope": named_devices.module() + r' loc("\FF"(unknown))',
+    "a function": named_devices.module() + r' loc(callsite("f" at "\C3"("f.py":1:2)))',
+    "a file": named_devices.module() + r' loc("\ED\A0\80":1:2)',
+}
+
+
+@pytest.mark.parametrize("what", NOT_UTF_8)
+def test_names_that_are_not_utf_8(what: str) -> None:
+    """jaxlib's bindings end the process when they are asked for some of them."""
+    module = named_devices.bytecode(NOT_UTF_8[what])
+    with pytest.raises(jaxexp.DeserializationError, match="a name that is not UTF-8"):
+        _native.check_bytecode(module)
+    blob = named_devices.with_bytecode(module)
+    with pytest.raises(jaxexp.DeserializationError, match="a name that is not UTF-8"):
+        jaxexp.deserialize(blob, policy=jaxexp.Policy(max_devices=1))
+    with pytest.raises(jaxexp.DeserializationError, match="a name that is not UTF-8"):
+        jaxexp.deserialize(blob).serialize(locations="names")
+
+
+def test_values_that_are_not_utf_8() -> None:
+    _native.check_bytecode(
+        named_devices.bytecode(named_devices.module(argument=r'jax.x = "\FF", mhlo.sharding = "\FF"'))
+    )
 
 
 def test_damage_never_crashes(subprocess_env) -> None:

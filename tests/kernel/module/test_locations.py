@@ -13,7 +13,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import locations, mlir
 from jaxexp._kernel.releases.table import number
-from kit import goldens
+from kit import goldens, named_devices
 
 X = np.ones(4, np.float32)
 
@@ -82,6 +82,7 @@ def test_locations_of_all_kinds() -> None:
     with _jax.make_ir_context() as context:
         ir = _jax.ir
         file = ir.Location.file("/home/user/f.py", 3, 4)
+        named = [ir.Location.name(name, file) for name in "fgh"]
         kinds = {
             "file": (file, ir.Location.unknown()),
             "name": (ir.Location.name("x"), ir.Location.name("x")),
@@ -91,6 +92,10 @@ def test_locations_of_all_kinds() -> None:
                 ir.Location.name("a", ir.Location.name("b", ir.Location.name("f"))),
             ),
             "calls": (ir.Location.callsite(file, [file, file]), ir.Location.unknown()),
+            "calls in calls": (
+                ir.Location.callsite(ir.Location.callsite(named[0], [file, named[1]]), [named[2], file]),
+                ir.Location.callsite(ir.Location.name("f"), [ir.Location.name("g"), ir.Location.name("h")]),
+            ),
             "fused": (
                 ir.Location.fused([ir.Location.name("f", file), ir.Location.name("g", file)]),
                 ir.Location.fused([ir.Location.name("f"), ir.Location.name("g")]),
@@ -104,12 +109,29 @@ def test_locations_of_all_kinds() -> None:
             assert list(mlir.iter_operations(module))[-1].location == after
 
 
-def test_calls_of_many_levels_are_no_recursion() -> None:
-    with _jax.make_ir_context() as context:
+NESTED = {
+    "calls": lambda ir, one: ir.Location.callsite(ir.Location.name("g"), [one]),
+    "calls in calls": lambda ir, one: ir.Location.callsite(one, [ir.Location.name("g")]),
+    "scopes": lambda ir, one: ir.Location.name("g", one),
+    "fused": lambda ir, one: ir.Location.name("g", ir.Location.fused([one, ir.Location.name("h")])),
+    "calls that share": lambda ir, one: ir.Location.callsite(one, [one]),  # 2**1500 of them
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_many_levels_are_no_recursion(kind: str) -> None:
+    with _jax.make_ir_context():
         ir = _jax.ir
-        location = ir.Location.name("f", ir.Location.file("/f.py", 1, 1))
-        for _ in range(3000):
-            location = ir.Location.callsite(ir.Location.name("g"), [location])
-        module = ir.Module.parse("module { func.func public @main() { return } }", context)
-        list(mlir.iter_operations(module))[-1].location = location
+        before, after = ir.Location.name("f", ir.Location.file("/f.py", 1, 1)), ir.Location.name("f")
+        for _ in range(1500):
+            before, after = NESTED[kind](ir, before), NESTED[kind](ir, after)
+        module = ir.Module.parse(named_devices.module())
+        operations = list(mlir.iter_operations(module))
+        operations[-1].location, operations[-2].location = before, ir.Location.name("scope", before)
+        blob = named_devices.with_bytecode(named_devices.bytecode(module))
         assert locations.reduce(module, "names")
+        if kind not in ("calls in calls", "calls that share"):  # the first ones of these become a chain
+            assert operations[-1].location == after
+    written = jaxexp.deserialize(blob).serialize(locations="names")
+    assert b"/f.py" not in written
+    assert jaxexp.digests(written).meaning == jaxexp.digests(blob).meaning

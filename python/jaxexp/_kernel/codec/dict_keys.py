@@ -105,6 +105,13 @@ def keys_from_bytes(auxdata: bytes) -> tuple[Any, ...]:
     return keys
 
 
+def keys_of_jax(auxdata: bytes) -> Any:
+    """The keys of an OrderedDict in `jax.export`'s encoding, which has only strings if JAX wrote it. NaN is read in the
+    same way as above.
+    """
+    return json.loads(auxdata, parse_constant=lambda text: math.nan if text == "NaN" else float(text))
+
+
 def _untagged(tagged: Any, depth: int = 0) -> Any:
     tag, *rest = tagged
     if tag == "tuple":

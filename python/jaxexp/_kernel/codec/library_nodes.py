@@ -127,9 +127,12 @@ _NOT_DESCRIBED = (*treedefs.BUILTIN, GenericNode)
 
 def node_data(description: Description) -> tuple[type, Any] | None:
     """The loaded class of a description, and its auxiliary data. None if it is not loaded, or has other fields, or if
-    the auxiliary data cannot be made or compared here: trees with NaN in them would never be equal.
+    the auxiliary data cannot be made, compared or printed here: trees with NaN in them would never be equal, and JAX
+    cannot print half of a character.
     """
-    return made(description) if auxdata.equals_itself(description.data) else None
+    data = description.data
+    is_printed = not isinstance(data, str) or is_name(data)  # texts inside of others are printed with escapes
+    return made(description) if is_printed and auxdata.equals_itself(data) else None
 
 
 def made(description: Description) -> tuple[type, Any] | None:

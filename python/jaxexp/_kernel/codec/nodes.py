@@ -141,7 +141,7 @@ by_type[collections.OrderedDict] = by_name["collections.OrderedDict"] = Node(
     collections.OrderedDict,
     "collections.OrderedDict",
     lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
-    json.loads,
+    dict_keys.keys_of_jax,
     dict_keys.ordered_dict_from_children,
     parse_once=True,
 )

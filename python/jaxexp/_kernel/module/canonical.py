@@ -7,20 +7,29 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
+from jaxexp._errors import ModuleError
 from jaxexp._kernel.releases.table import RELEASES, number
 
 from . import locations, mlir
 
+_MODULE = "mlir_module_serialized"
 # What the names of the user's arguments are written as.
 _NAMES_OF_VALUES = ("jax.result_info", "jax.arg_info")
 
 
 def canonical(serialized: bytes) -> bytes:
-    """A serialized module without names, in the oldest version of StableHLO that can express it."""
+    """A serialized module without names, in the oldest version of StableHLO that can express it.
+
+    Raises:
+        ModuleError: the bytes are not a module, or a name in it is no text.
+    """
     with _jax.make_ir_context() as context:
         module = mlir.parse(serialized, context)
         locations.reduce(module, "none")
-        _rename(module)
+        try:
+            _rename(module)
+        except RuntimeError as error:  # of jaxlib, which decodes names
+            raise ModuleError(_MODULE, "functions whose names are text", "one that is not UTF-8") from error
         return _oldest(module)
 
 

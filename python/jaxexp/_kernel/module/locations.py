@@ -6,6 +6,7 @@ line.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from . import mlir
 
 CHOICES = "full", "names", "none"
 
+_LONGEST_CHAIN = 64
 # Comprehensions are functions of their own before Python 3.12.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
@@ -83,56 +85,96 @@ def reduce(module: Any, keep: str, outside: Sequence[Sequence[Frame]] = ()) -> b
 
 
 class _Reduced:
-    """Locations with less in them. Locations share their parts, so each is looked at once."""
+    """Locations with less in them. Locations share their parts, so each part is looked at once."""
 
     def __init__(self, keeps_names: bool, outside: Sequence[Sequence[Frame]]) -> None:
         self._keeps_names, self._outside = keeps_names, outside
         self._unknown = _jax.ir.Location.unknown()
         self._known: dict[Any, Any] = {}
-        self._frames: dict[Any, list[Frame]] = {}
         self.has_changes = False
 
     def of(self, location: Any) -> Any:
         """The location to replace this one, or None if it may stay."""
-        key = location.attr
-        if key not in self._known:
-            found = self._made(location) if self._keeps_names else self._unknown
-            self._known[key] = None if found == location else found
-            self.has_changes = self.has_changes or self._known[key] is not None
-        return self._known[key]
-
-    def _made(self, location: Any) -> Any:
-        """The names in a location: those of scopes, outermost first, and then of calls, innermost first."""
-        ir = _jax.ir
-        scopes = []
-        while isinstance(location, ir.NameLoc) and not isinstance(location.child_loc, ir.FileLineColLoc):
-            scopes.append(location.name_str)
-            location = location.child_loc
-        if isinstance(location, ir.FusedLoc):
-            made = ir.Location.fused([self.of(part) or part for part in location.locations])
-        else:
-            calls = [ir.Location.name(frame.function) for frame in self._without_outside(self._calls(location))]
-            made = ir.Location.callsite(calls[0], calls[1:]) if len(calls) > 1 else calls[0] if calls else self._unknown
-        for scope in reversed(scopes):
-            made = ir.Location.name(scope, made)
-        return made
-
-    def _calls(self, location: Any) -> list[Frame]:
-        """The calls in a location, innermost first."""
-        found, pending = list[Frame](), [location]
-        while pending:
-            at = pending.pop()
-            if isinstance(at, _jax.ir.CallSiteLoc):
-                pending += at.caller, at.callee
-            elif isinstance(at, _jax.ir.NameLoc):
-                line = at.child_loc.start_line if isinstance(at.child_loc, _jax.ir.FileLineColLoc) else 0
-                found.append(Frame(at.name_str, line))
+        found = self._reduced(location) if self._keeps_names else self._unknown
+        if found == location:
+            return None
+        self.has_changes = True
         return found
 
-    def _without_outside(self, calls: list[Frame]) -> Iterator[Frame]:
-        end = len(calls)
+    def _reduced(self, location: Any) -> Any:
+        pending = [location]  # no recursion: they may have thousands of levels
+        while pending:
+            at = pending[-1]
+            parts = [] if at.attr in self._known else _parts(at)
+            if missing := [part for part in parts if part.attr not in self._known]:
+                pending += missing
+            else:
+                pending.pop()
+                if at.attr not in self._known:
+                    self._known[at.attr] = self._made(at, [self._known[part.attr] for part in parts])
+        return self._known[location.attr]
+
+    def _made(self, location: Any, parts: list[Any]) -> Any:
+        """A location of these parts: the names of scopes, outermost first, and then of calls, innermost first."""
+        ir = _jax.ir
+        if isinstance(location, ir.FusedLoc):
+            return ir.Location.fused(parts)
+        is_scope = isinstance(location, ir.NameLoc) and bool(parts)
+        if not is_scope and self._is_outside(location):
+            return self._unknown
+        if isinstance(location, ir.NameLoc):
+            name = location.name_str
+            if is_scope:
+                return ir.Location.name(name, *parts)
+            return self._unknown if name.endswith(_COMPREHENSIONS) else ir.Location.name(name)
+        named = [part for part in parts if part != self._unknown]
+        if len(named) < 2:
+            return named[0] if named else self._unknown
+        first, *others = _chain(named[0])
+        return ir.Location.callsite(first, [*others, named[1]])
+
+    def _is_outside(self, location: Any) -> bool:
+        """Whether these are calls around the function. JAX may have cut the chain of calls at its end."""
         for outside in self._outside:
-            # JAX may have cut the chain of calls at its end.
-            at = (i for i in range(end) if calls[i : i + len(outside)] == list(outside[: len(calls) - i]))
-            end = next(at, end)
-        return (call for call in calls[:end] if not call.function.endswith(_COMPREHENSIONS))
+            calls = list(itertools.islice(_calls(location), len(outside)))
+            if calls and calls == list(outside[: len(calls)]):
+                return True
+        return False
+
+
+def _chain(location: Any) -> list[Any]:
+    """The parts of calls in calls, so that they become one chain; only the location itself if they are many: calls that
+    share their parts may be any number.
+    """
+    found, pending = list[Any](), [location]
+    while pending:
+        if len(found) + len(pending) > _LONGEST_CHAIN:
+            return [location]
+        at = pending.pop()
+        if isinstance(at, _jax.ir.CallSiteLoc):
+            pending += at.caller, at.callee
+        else:
+            found.append(at)
+    return found
+
+
+def _parts(location: Any) -> list[Any]:
+    ir = _jax.ir
+    if isinstance(location, ir.FusedLoc):
+        return list(location.locations)
+    if isinstance(location, ir.CallSiteLoc):
+        return [location.callee, location.caller]
+    is_scope = isinstance(location, ir.NameLoc) and not isinstance(location.child_loc, ir.FileLineColLoc)
+    return [location.child_loc] if is_scope else []
+
+
+def _calls(location: Any) -> Iterator[Frame]:
+    """The calls in a location, innermost first."""
+    pending = [location]
+    while pending:
+        at = pending.pop()
+        if isinstance(at, _jax.ir.CallSiteLoc):
+            pending += at.caller, at.callee
+        elif isinstance(at, _jax.ir.NameLoc):
+            line = at.child_loc.start_line if isinstance(at.child_loc, _jax.ir.FileLineColLoc) else 0
+            yield Frame(at.name_str, line)
