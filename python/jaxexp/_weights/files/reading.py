@@ -33,12 +33,14 @@ class TensorFile:
         name: what messages call it.
         identity: a key that no other file has, and no earlier or later state of this one; None if it is not known.
         header: which tensors it has.
+        is_described: whether the log says how its tensors are used.
     """
 
     def __init__(self, name: str, found: places.MappedFile | _Behind) -> None:
         """Reads and checks the header; a WeightsError names the file."""
         self.name = name
         self.identity: tuple[int, ...] | None = found.identity
+        self.is_described = False
         self._bytes = found
         with files.named_in_errors(name):
             first = bytes(found.read(0, min(LENGTH_SIZE, self.size)))
