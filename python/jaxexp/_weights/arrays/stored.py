@@ -201,4 +201,6 @@ class StoredBehind(Stored):
     def _open_beside(self, name: str) -> TensorFile:
         with files.named_in_errors(self.path):
             places.check_name(name)
+            if "::" in name:
+                raise WeightsError("", "a name without '::', which joins URLs", repr(name))
         return reading.open_behind(self._url_of(name), os.path.basename(self.path))
