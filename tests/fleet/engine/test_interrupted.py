@@ -15,6 +15,7 @@ import pytest
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._fleet.passes import verify_many
 from kit import bulk, weighted
 from kit.archives import blob
 from kit.places import WORKERS
@@ -153,6 +154,27 @@ def test_a_journal_cannot_say_that_a_file_elsewhere_was_written(tmp_path) -> Non
         journal.write_bytes(head + journal_line({"done": [[*place, [said]]]}))
         assert jaxexp.migrate_many([old], new, journal=journal) == {}
         assert jaxexp.load(new / "x.jaxexp") == jaxexp.deserialize(blob())
+
+
+def test_a_journal_cannot_name_weights_elsewhere(tmp_path, monkeypatch) -> None:
+    """Nobody looks at them, or asks a server for them."""
+    folder, journal = tmp_path / "in", tmp_path / "journal"
+    folder.mkdir()
+    weighted.bound()[0].save(folder / "m.jaxexp")
+    assert jaxexp.verify_many([folder], journal=journal) == {}
+    head, did = journal.read_bytes().splitlines(keepends=True)
+    ((*place, [size, digests, ((name, *stamp),), *others]),) = json.loads(did[33:])["done"]
+    asked: list[str] = []
+    monkeypatch.setattr(verify_many, "stamp", lambda path: asked.append(path) or tuple(stamp))
+    for other in (str(tmp_path / "m.safetensors"), "https://evil.example/m.safetensors", "/etc/passwd"):
+        said = [size, digests, [[other, *stamp]], *others]
+        journal.write_bytes(head + journal_line({"done": [[*place, said]]}))
+        with pytest.raises(jaxexp.DeserializationError, match="the result of this pass"):
+            jaxexp.verify_many([folder], journal=journal)
+    assert asked == []
+    journal.write_bytes(head + did)
+    assert jaxexp.verify_many([folder], journal=journal) == {}
+    assert asked == [name]
 
 
 def test_migrated_weights_that_changed_are_written_again(tmp_path) -> None:
