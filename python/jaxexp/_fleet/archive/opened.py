@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._errors import DeserializationError, ExportError, cause
 from jaxexp._kernel.io.files import empty, named_in_errors
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
@@ -129,7 +129,7 @@ class Opened:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DeserializationError("index.metadata", "JSON", str(error)) from error
+            raise DeserializationError("index.metadata", "JSON", str(error)) from cause(error)
         if not isinstance(value, dict):
             raise DeserializationError("index.metadata", "a JSON object", f"a {type(value).__name__}")
         return value
