@@ -15,7 +15,7 @@ from kit.served import ranges_of, raw
 from kit.weighted import bound
 
 pytest.importorskip("aiohttp")
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.once(reason="files are verified without JAX")]
 
 MEGABYTE = 1 << 20
 Answer = Callable[[socket.socket, bytes], object]
